@@ -70,7 +70,7 @@ async fn train(service: &Service, options: &Options) -> Result<()> {
         match batches.next().await? {
             Delivery::Batch(batch) => {
                 model.step(&batch);
-                // A real trainer saves less often, and its weights in the same file.
+                // A real trainer saves less often, and saves its weights in the same file.
                 let cursor = Cursor { epoch: batch.epoch, g: batch.g + 1 };
                 checkpoint.save(&Saved { identity: identity.clone(), cursor })?;
                 batches.checkpointed(batch.epoch, batch.g);

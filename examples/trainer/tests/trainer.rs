@@ -1,4 +1,4 @@
-//! The example trains every record of both epochs once, on a service of its own.
+//! The example trains on every record of both epochs once, with its own service.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 

@@ -1,7 +1,7 @@
 //! An operator of a user: Cutout, which blanks a square of an image (DeVries and Taylor, "Improved
 //! Regularization of Convolutional Neural Networks with Cutout", 2017, section 3).
 //!
-//! Copy this crate, rename it, and have [`operators`] name what is yours. In a pipeline file:
+//! Copy this crate, rename it, and list your own operators in [`operators`]. In a pipeline file:
 //!
 //! ```yaml
 //! ops:
@@ -21,17 +21,17 @@ use serde::Serialize;
 /// Largest side of a square, and most squares.
 const MAX: u32 = 16_384;
 
-/// The operators of gristmill and those of this crate, for a program to be built with.
+/// The operators of gristmill and those of this crate, to build a program with.
 ///
 /// # Errors
-/// If two have one name.
+/// Two operators have the same name.
 pub fn operators() -> Result<Registry, String> {
     gristmill_operators::registry().clone().with::<Cutout>()
 }
 
-/// u8, f16, bf16 or f32 `[h, w, c]` -> the same with `holes` squares of `size` pixels set to 0. Their middles
-/// are drawn uniformly from all pixels, so that part of a square may lie outside, as in the paper. Cut from
-/// images that are normalised already: 0 is then the mean.
+/// u8, f16, bf16 or f32 `[h, w, c]` -> the same with `holes` squares of `size` pixels set to 0. Their centres
+/// are drawn uniformly from all pixels, so part of a square may lie outside, as in the paper. Apply it after
+/// `normalise`, where 0 is the mean.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cutout {
     field: String,
@@ -45,7 +45,7 @@ pub struct Cutout {
 impl Define for Cutout {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        // A mirrored image may be cut as well as a cut one mirrored; a resized one may not.
+        // Cutout commutes with mirroring, but not with resizing.
         effect: Effect::Window,
         ..Declaration::new("user_operator.cutout", 1)
     };
@@ -148,7 +148,7 @@ impl Transform for Blank {
     }
 }
 
-/// The extent of a square along a side of `pixels`, its middle anywhere on it.
+/// The extent of a square along a side of `pixels` pixels, with its centre drawn from them.
 fn square(pixels: usize, size: usize, draw: &mut Draw) -> std::ops::Range<usize> {
     let middle = draw.up_to((pixels as u32).saturating_sub(1)) as usize;
     let start = middle.saturating_sub(size / 2);

@@ -1,4 +1,4 @@
-//! The operator through a whole pipeline: read, compiled, run, and refused where it must be.
+//! Tests the operator in a whole pipeline: parsed, compiled, run, and refused if invalid.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -31,7 +31,7 @@ fn run(program: &Program, seed: u64) -> Vec<Vec<f32>> {
     try_run(program, seed).unwrap()
 }
 
-/// The images that four records of ones become.
+/// Runs four records of ones; returns the images.
 fn try_run(program: &Program, seed: u64) -> Result<Vec<Vec<f32>>, ExecError> {
     let line = format!("{{\"image\": {:?}}}\n", vec![1.0; SIDE * SIDE * 2]);
     let file = Bytes::from(line.repeat(4));
@@ -61,7 +61,7 @@ fn squares_are_cut_by_seed_and_record() {
     let images = run(&program, 7);
     for image in &images {
         let pixels: Vec<usize> = (0..SIDE * SIDE).filter(|i| image[i * 2] == 0.0).collect();
-        // Both channels, and nothing else; at a corner two by two pixels are left of the square.
+        // Both channels are blanked alike; at a corner two by two pixels of the square remain.
         assert!((0..SIDE * SIDE).all(|i| image[i * 2] == image[i * 2 + 1]));
         let columns = pixels.iter().map(|i| i % SIDE).max().unwrap() - pixels[0] % SIDE + 1;
         let rows = pixels[pixels.len() - 1] / SIDE - pixels[0] / SIDE + 1;
@@ -79,7 +79,7 @@ fn squares_are_cut_by_seed_and_record() {
 fn a_job_keeps_what_only_workers_must_have() {
     let pipeline = parse("user_operator.cutout: { size: 3, into: cut }").unwrap();
     let json = pipeline.canonical_json();
-    // The rest of the system reads it without the operator.
+    // The rest of the system parses it without the operator.
     let planned = gristmill_operators::from_canonical(&json).unwrap();
     assert_eq!(planned.canonical_json(), json);
     assert_eq!(planned.output_schema(), pipeline.output_schema());
@@ -91,7 +91,7 @@ fn a_job_keeps_what_only_workers_must_have() {
     );
     let other = parse("user_operator.cutout: { size: 4, into: cut }").unwrap();
     assert_ne!(planned.fingerprint(&dataset, "x"), other.fingerprint(&dataset, "x"));
-    // A worker that has it compiles that; one that has not says so.
+    // A worker with the operator compiles it; one without reports that it is missing.
     let operators = operators().unwrap();
     compile(&Pipeline::from_canonical(&json, &operators).unwrap()).unwrap();
     let error = Program::compile(&planned).unwrap_err().to_string();
@@ -134,7 +134,7 @@ fn mistakes_are_said_with_their_line() {
     assert!(error.message.contains("the workers that were built with it"), "{error}");
 }
 
-/// Breaks its promises as its parameter says.
+/// Breaks the promise that its parameter names.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 struct Broken(String, String);
 
@@ -209,7 +209,7 @@ fn a_broken_operator_costs_its_records_and_no_more() {
         // Straight into its batch, and to another operator.
         ("short }", "a row of 288 bytes was given 3"),
         ("short }\n  - cast: { dtype: bf16 }\n  - scale: { factor: 2", "the operator made 3 bytes"),
-        // It says that it made what it did not.
+        // It claims more output than it made.
         (
             "boastful }\n  - cast: { dtype: bf16 }\n  - scale: { factor: 2",
             "it made 288 bytes, not 0",

@@ -1,4 +1,4 @@
-//! An operator of a user through the whole system: read, registered, run by workers of another process.
+//! Tests a user operator in the whole system: parsed, registered, and run by workers of another process.
 
 use anyhow::Result;
 use gristmill_tests::{Background, TestDir, run_json};

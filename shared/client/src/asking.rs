@@ -1,4 +1,4 @@
-//! Calls that are sent again until a service answers, or patience is over.
+//! Calls that are retried until a service answers, or patience runs out.
 
 use crate::{FetchError, Fetcher, FetcherConfig, FetcherPorts, listing};
 use gristmill_model::splits::Cursor;
@@ -9,11 +9,11 @@ use gristmill_runner::RunError;
 use std::time::Duration;
 
 impl Fetcher {
-    /// Registers `register`, or joins the job of that name, and returns the job. A service that fails is asked
-    /// again for `patience`.
+    /// Registers `register`, or joins the job of that name, and returns the job. Retries a failing service for
+    /// `patience`.
     ///
     /// # Errors
-    /// [`FetchError::JobFailed`] if it failed at once, such as over a dataset without a record.
+    /// [`FetchError::JobFailed`] if it failed at once, such as for a dataset without records.
     pub async fn register(
         ports: &FetcherPorts,
         own: (&Namespace, &str),
@@ -29,7 +29,7 @@ impl Fetcher {
         }
     }
 
-    /// The job of that name; as [`Fetcher::register`] otherwise.
+    /// The job of that name; otherwise as [`Fetcher::register`].
     pub async fn describe(
         ports: &FetcherPorts,
         job: &JobName,
@@ -39,11 +39,11 @@ impl Fetcher {
     }
 }
 
-/// Time between two tries, at first and at most.
+/// First and longest pause between attempts.
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-/// Sends `call` until it is answered, or `patience` is over: a service that denies it may be set right meanwhile.
+/// Sends `call` until it succeeds, or `patience` runs out: a service that denies it may be fixed meanwhile.
 async fn ask<C: Call>(
     ports: &FetcherPorts,
     call: &C,

@@ -1,5 +1,5 @@
-//! From splits to batches: whole batches pass through untouched, rows left over are joined, every batch
-//! gets its number.
+//! Assembles splits into batches: whole batches pass through unchanged, leftover rows are joined, and every
+//! batch gets its number.
 
 use crate::{
     EpochTotals, FetchError,
@@ -20,7 +20,7 @@ use gristmill_ports::{BufferPool, Clock};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// One batch, as the trainer gets it.
+/// One batch as delivered to the trainer.
 #[derive(Debug, Clone)]
 pub struct Batch {
     pub epoch: Epoch,
@@ -35,17 +35,17 @@ pub struct Batch {
 pub(crate) enum Assembled {
     Batch {
         batch: Batch,
-        /// A restart at this batch needs splits from here on.
+        /// First split that a restart at this batch needs.
         resume_place: Place,
     },
     EpochEnd(EpochTotals),
-    /// Explicit, since a stream that breaks off closes its queue too.
+    /// Explicit, because a failed stream closes its queue too.
     End,
 }
 
-/// The beginning of a stream: a joiner that has counted up to the batch to resume at.
+/// The start of a stream: a joiner that has counted up to the batch to resume at.
 pub(crate) struct Start {
-    /// The batch to resume at: behind the last one of an epoch that is the first of the next.
+    /// The batch to resume at. After the last batch of an epoch, that is the first of the next epoch.
     pub at: (Epoch, u64),
     pub joiner: Joiner,
     pub totals: EpochTotals,
@@ -57,8 +57,8 @@ impl Start {
     /// Counts the batches of epoch `epoch` up to `g` from the entries of its splits.
     ///
     /// # Errors
-    /// [`FetchError::Misplaced`] if there is no such batch, or if those before it have never been made: a
-    /// trainer cannot have had them.
+    /// [`FetchError::Misplaced`] if there is no such batch, or if earlier batches were never made, so that no
+    /// trainer can have received them.
     pub async fn seek(
         ledger: &Ledger,
         plan: &Plan,
@@ -75,8 +75,7 @@ impl Start {
             return Err(beyond(format!("the job has {epochs} epochs, numbered from 0")));
         }
         let Self { mut joiner, mut totals, .. } = Self::of_epoch(plan, epoch);
-        // Behind the last batch splits may come that complete none: an epoch of which nothing else is left is
-        // over.
+        // Splits after the last batch may complete no batch; an epoch with only such splits left is over.
         while g > 0 && joiner.position() < plan.n_splits {
             let made = joiner.batch_index();
             let entry = match ledger.peek((epoch, joiner.position())).await? {
@@ -88,7 +87,7 @@ impl Start {
             };
             let mut ahead = joiner.clone();
             ahead.push(counts(&entry), |_| {});
-            // The last split is always taken in: it may leave a last batch, and it ends the epoch.
+            // The stream always consumes the last split: it may leave a last batch, and it ends the epoch.
             let is_last = ahead.position() == plan.n_splits;
             let has = ahead.batch_index() + u64::from(is_last && ahead.clone().finish().is_some());
             if is_last && has < g {
@@ -97,7 +96,7 @@ impl Start {
             if is_last && has == g {
                 return Ok(Self::of_epoch(plan, epoch + 1));
             }
-            // The split that completes batch g is the first one to be taken in for good.
+            // Stop before the split that completes batch g: it is the first one the stream consumes.
             if is_last || ahead.batch_index() > g {
                 break;
             }
@@ -107,7 +106,7 @@ impl Start {
         if plan.n_splits == 0 && g > 0 {
             return Err(beyond("the epoch has no batches".to_owned()));
         }
-        // Without splits all is made before it has begun.
+        // Without splits, everything is made before the job begins.
         let has_begun = plan.n_splits > 0 || (epoch, g) > (0, 0) || ledger.is_done();
         if has_begun && is_end(ledger, plan, epochs, (epoch, &joiner)).await? {
             return Ok(Self::of_epoch(plan, epochs));
@@ -125,8 +124,7 @@ impl Start {
     }
 }
 
-/// Whether all is made of what `joiner` of `epoch` has not taken in, and of the epochs after it, and comes
-/// to no batch.
+/// Whether the rest of `epoch` after `joiner`, and all later epochs, are complete and contain no batch.
 async fn is_end(
     ledger: &Ledger,
     plan: &Plan,
@@ -153,7 +151,7 @@ async fn is_end(
     Ok(true)
 }
 
-/// How the rows of an epoch become batches.
+/// How an epoch's rows are cut into batches.
 pub(crate) fn cut(plan: &Plan) -> Cut {
     Cut { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
 }
@@ -174,9 +172,9 @@ fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
 
 /// Joins splits into batches, epoch after epoch.
 pub(crate) struct Assembler {
-    /// Knows how batches are padded.
+    /// Decides how batches are padded.
     program: Arc<Program>,
-    /// Does what is left to do to every batch.
+    /// Runs the work that workers leave to the fetcher, on every batch.
     finisher: Option<Finisher>,
     plan: Plan,
     epochs: Epoch,
@@ -184,11 +182,11 @@ pub(crate) struct Assembler {
     joiner: Joiner,
     totals: EpochTotals,
     rows: Rows,
-    /// For batches that are made here.
+    /// Buffers of batches joined here.
     buffers: BufferPool,
     queue: mpsc::Sender<Assembled>,
     progress: Arc<Progress>,
-    /// Records the stage that a waiting trainer waits for.
+    /// Records the stage of the next batch.
     stages: (Arc<StageClock>, Arc<dyn Clock>),
 }
 
@@ -220,8 +218,8 @@ impl Assembler {
         }
     }
 
-    /// Takes in splits until the last one of the last epoch. Ends without an error if the queue is closed, as
-    /// the trainer is gone then.
+    /// Consumes splits until the last one of the last epoch. Returns without an error if the queue is closed,
+    /// because the trainer is then gone.
     pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<(), FetchError> {
         if self.plan.n_splits == 0 {
             for epoch in self.resume.0..self.epochs {
@@ -244,8 +242,8 @@ impl Assembler {
             if !self.take_in(&entry, chunk.as_ref()).await? {
                 return Ok(());
             }
-            // Rows that a split leaves over count as taken in: splits smaller than a batch would hold
-            // the window shut otherwise.
+            // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
+            // window.
             let taken = (entry.place.epoch, entry.place.position);
             self.progress.passed(next_place(taken, self.plan.n_splits));
         }
@@ -260,7 +258,7 @@ impl Assembler {
         stages.enter(stage, clock.monotonic());
     }
 
-    /// Returns whether the trainer still listens.
+    /// Consumes one split; returns false if the trainer is gone.
     async fn take_in(
         &mut self,
         entry: &ReadySplit,
@@ -269,7 +267,7 @@ impl Assembler {
         if let Some(chunk) = chunk {
             check_counts(entry, chunk, self.plan.batch_size)?;
         }
-        // When resuming, splits before the joiner's position are wanted for what they left over.
+        // After a resume, splits before the joiner's position only supply leftover rows.
         if entry.place.position < self.joiner.position() {
             self.keep(entry, chunk)?;
             return Ok(true);
@@ -318,7 +316,7 @@ impl Assembler {
         if (entry.place.epoch, g) < self.resume {
             return Ok(true);
         }
-        // Room first: a joined batch that waits is memory beside the budget.
+        // Reserve room first: a joined batch that waits would exceed the memory budget.
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
         let frame = match (source, chunk) {
             (Source::Whole { frame, .. }, Some(chunk)) => {
@@ -344,7 +342,7 @@ impl Assembler {
         Ok(true)
     }
 
-    /// Rows that were joined have their sequences as they are; a batch has them padded.
+    /// Pads the sequences of joined rows, as a batch needs.
     fn padded(&self, joined: Bytes) -> Result<Bytes, FormatError> {
         if !self.program.pads() {
             return Ok(joined);
@@ -363,7 +361,7 @@ impl Assembler {
     }
 }
 
-/// Does the work that workers left to the fetcher.
+/// Runs the work that workers left to the fetcher.
 fn finished(
     finisher: Option<&mut Finisher>,
     buffers: &BufferPool,
@@ -375,7 +373,7 @@ fn finished(
     Ok(buffers.lend(finished))
 }
 
-/// The object must hold what its entry promised, or batch numbers would shift.
+/// Checks the object's counts against its entry: a difference would shift batch numbers.
 fn check_counts(entry: &ReadySplit, chunk: &Chunk, size: u32) -> Result<(), FetchError> {
     let remainder = chunk.remainder().map_or(0, |i| chunk.frames()[i].rows);
     let batches = chunk.frames().len() - usize::from(chunk.remainder().is_some());
@@ -402,7 +400,7 @@ mod tests {
         samples::{entry, polled, view},
     };
 
-    /// A ledger that knows of `n` splits of four batches, and that the next one is not committed.
+    /// A ledger with `n` committed splits of four batches; the next one is not committed.
     fn ledger(n: u32) -> (Ledger, Plan) {
         let ledger = Ledger::new(view(), (0, 0), Folders::default());
         let entries: Vec<_> = (0..n).map(|position| entry(0, position, 4)).collect();

@@ -1,5 +1,5 @@
-//! A pipeline as its author wrote it, and the files that its operators need beside it: read where the
-//! pipeline's file is, stored where workers find them, by their content.
+//! A pipeline as its author wrote it, and the asset files of its operators: read relative to the pipeline's
+//! file, and stored for workers by their content.
 
 use crate::user_file::{read_user_file, read_user_text};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, path::Path};
 #[derive(Debug, Clone)]
 pub struct Authored {
     pub pipeline: Pipeline,
-    /// Those contents.
+    /// The contents of the asset files, by hash.
     pub assets: BTreeMap<Fingerprint, Bytes>,
 }
 
@@ -27,7 +27,7 @@ impl From<Pipeline> for Authored {
 }
 
 impl Authored {
-    /// Reads and checks the pipeline file `path`, and the files that it names beside it.
+    /// Reads and checks the pipeline file `path`, and the asset files that it names.
     ///
     /// # Errors
     /// One line that names the mistake, its path and its line.
@@ -38,7 +38,7 @@ impl Authored {
         Self::parse_with(&text, base, registry).map_err(|error| named(&error))
     }
 
-    /// Reads and checks the text of a pipeline file, and the files that it names, from `base`.
+    /// Reads and checks the text of a pipeline file, and the asset files that it names, relative to `base`.
     ///
     /// # Errors
     /// The mistake, with its line.
@@ -46,7 +46,7 @@ impl Authored {
         Self::parse_with(yaml, base, gristmill_operators::registry())
     }
 
-    /// As [`parse`](Self::parse), with operators of users.
+    /// As [`parse`](Self::parse), with the operators of `registry`.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -71,18 +71,18 @@ impl Authored {
         Ok(Self { pipeline, assets })
     }
 
-    /// The numerics class that a job of it is tied to, if that is known beforehand; else empty. Work in
-    /// the trainer's process is of this machine's, as are functions that run here: of them it matters if
-    /// there is a cache, where what others stored is looked for by class.
+    /// The numerics class that a job of this pipeline is tied to, if known in advance; else empty. Local
+    /// workers have the class of this machine. So do functions that run here, for which it matters only if
+    /// there is a cache, because cached chunks are looked up by class.
     pub fn numerics(&self, local_workers: u32, functions_run_here: bool) -> String {
         let looks = functions_run_here && !self.pipeline.cache_points().is_empty();
         if local_workers > 0 || looks { NUMERICS.to_owned() } else { String::new() }
     }
 
-    /// Stores the files in `bucket`, unless they are there.
+    /// Stores the files in `bucket`, unless they exist.
     ///
     /// # Errors
-    /// If the object store does not take them.
+    /// The object store refuses them.
     pub async fn store(
         &self,
         objects: &dyn Objects,

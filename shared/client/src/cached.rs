@@ -1,4 +1,4 @@
-//! Epochs that are read from a cache as a whole: what they deliver is known without asking.
+//! Epochs that are read from a cache as a whole: their splits are known without polling.
 
 use crate::FetchError;
 use gristmill_model::stored::keys;
@@ -6,7 +6,7 @@ use gristmill_model::wire::CacheManifest;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use std::sync::Arc;
 
-/// The place of cached chunks.
+/// The store of cached chunks.
 pub(crate) struct Shelves {
     pub objects: Arc<dyn Objects>,
     pub bucket: String,

@@ -1,4 +1,4 @@
-//! The position of a trainer, with the job that it belongs to, and the file that keeps it.
+//! The position of a trainer, the job it belongs to, and the file that stores it.
 
 use gristmill_model::Epoch;
 use gristmill_model::wire::JobView;
@@ -14,7 +14,7 @@ use std::{
 /// Most bytes of a state file.
 const MAX_STATE_BYTES: u64 = 64 << 10;
 
-/// The next batch: everything before batch `g` of `epoch`, and every earlier epoch, is behind it.
+/// The next batch: every earlier batch of `epoch`, and every earlier epoch, is done.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -30,13 +30,13 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// Which batches a position counts: those of one job over one dataset, by one pipeline and seed.
+/// The batches that a position refers to: those of one job over one dataset, with one pipeline and seed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub job: String,
     /// The dataset's version.
     pub dataset: String,
-    /// Fingerprint of the pipeline, the seed and everything else that decides the batches.
+    /// Fingerprint of the pipeline, the seed and everything else that determines the batches.
     pub fingerprint: String,
 }
 
@@ -49,8 +49,8 @@ impl Identity {
         }
     }
 
-    /// Why a position of `self` means nothing to `served`; none if the two are the same. `holder` names
-    /// what keeps the position, such as `state file j.cursor`.
+    /// Why a position of `self` is invalid for `served`; none if the two are equal. `holder` names the store of
+    /// the position, such as `state file j.cursor`.
     pub fn mismatch(&self, served: &Self, holder: &str) -> Option<String> {
         let job = &served.job;
         let instead = format!("name one of job {job}, or begin without it");
@@ -71,13 +71,13 @@ impl Identity {
     }
 }
 
-/// A name that others wrote, for a line of text.
+/// Makes an untrusted name safe for a line of text.
 fn short_name(name: &str) -> String {
     let plain = name.chars().filter(|c| !c.is_control());
     plain.take(63).collect()
 }
 
-/// A position as it is kept.
+/// A stored position with its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     #[serde(flatten)]
@@ -98,16 +98,16 @@ impl Saved {
     }
 }
 
-/// Keeps the position of a server's trainer.
+/// Stores the position of a server's trainer.
 pub trait CursorStore: Send {
     /// The position as last saved, if one ever was.
     fn load(&mut self) -> io::Result<Option<Saved>>;
 
-    /// Keeps it: durably, whole or not at all, before the coordinator hears of it, so that nothing is
-    /// collected that a restart would ask for.
+    /// Saves durably and atomically. Must complete before the position is sent to the coordinator, so that
+    /// nothing is deleted that a restart needs.
     fn save(&mut self, saved: &Saved) -> io::Result<()>;
 
-    /// Its name, for people; none if it keeps nothing.
+    /// Its name for messages; none if it stores nothing.
     fn name(&self) -> Option<String>;
 }
 
@@ -125,7 +125,7 @@ impl CursorStore for Box<dyn CursorStore> {
     }
 }
 
-/// Keeps nothing.
+/// Stores nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCursor;
 
@@ -152,13 +152,13 @@ pub struct CursorFile {
 }
 
 impl CursorFile {
-    /// Makes the file if there is none.
+    /// Opens and locks the file; creates it if there is none.
     ///
     /// # Errors
-    /// It cannot be made, or another process uses it.
+    /// The file cannot be created, or another process uses it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let named = |what: String| io::Error::other(format!("{}: {what}", path.display()));
-        // Opening a device may do things, or wait.
+        // Opening a device may have side effects or block.
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             return Err(named("it is not a file: name another --state".to_owned()));
         }
@@ -181,7 +181,7 @@ impl CursorFile {
                     return Err(named(format!("cannot be locked: {error}")));
                 }
             }
-            // Another process may have replaced it before it let go of the lock.
+            // Another process may have replaced the file before it released the lock.
             if is_at(&file, path) {
                 clear_drafts(path);
                 return Ok(Self { path: path.to_owned(), file });
@@ -196,14 +196,14 @@ impl CursorFile {
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
         let written = (|| {
-            // Before it is under the name, so that the name is locked at all times.
+            // Lock before the rename, so that the file under the name is locked at all times.
             file.try_lock()?;
             file.write_all(text)?;
             file.sync_all()?;
             fs::rename(&draft, &self.path)
         })();
         if written.is_err() {
-            // A disk may be full: what is not whole is of no use.
+            // Remove an incomplete draft, as of a full disk.
             let _ = fs::remove_file(&draft);
         }
         written?;
@@ -242,7 +242,7 @@ impl CursorStore for CursorFile {
 }
 
 impl Drop for CursorFile {
-    /// One that holds nothing yet need not stay.
+    /// Removes a file without a position.
     fn drop(&mut self) {
         let empty = self.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
         if empty && is_at(&self.file, &self.path) {
@@ -251,14 +251,14 @@ impl Drop for CursorFile {
     }
 }
 
-/// The name of the draft that process `pid` makes of the file `name`.
+/// The name of process `pid`'s draft of the file `name`.
 fn draft_name(name: &OsStr, pid: &str) -> OsString {
     let mut draft = name.to_owned();
     draft.push(format!(".{pid}.draft"));
     draft
 }
 
-/// Removes what processes left that were killed while they wrote the file at `path`; its lock is held.
+/// Removes the drafts of processes killed while writing the file at `path`; call it with the lock held.
 fn clear_drafts(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let Ok(found) = fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
@@ -273,7 +273,7 @@ fn clear_drafts(path: &Path) {
     }
 }
 
-/// Whether `file` is what lies at `path`.
+/// Whether `path` still names `file`.
 fn is_at(file: &fs::File, path: &Path) -> bool {
     let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
     matches!((file.metadata(), fs::metadata(path)), (Ok(a), Ok(b)) if id(&a) == id(&b))
@@ -297,7 +297,7 @@ mod tests {
         for (g, file) in (3..).zip(&mut files) {
             assert_eq!(file.load().unwrap(), None);
             file.save(&saved("j", g)).unwrap();
-            // The lock goes over to what replaces the file.
+            // The lock passes to the replacement.
             file.save(&saved("j", g + 10)).unwrap();
         }
         for (g, name) in [(13, "cur.a1"), (14, "cur.b1")] {
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no draft is left");
         let mut again = CursorFile::open(&path("cur.a1")).unwrap();
         assert_eq!(again.load().unwrap(), Some(saved("j", 13)));
-        // One that was killed in the middle leaves a draft; what only looks like one is left alone.
+        // A process killed while writing leaves a draft; files that only resemble drafts are kept.
         for name in ["cur.b1.17.draft", "cur.b1.x.draft", "cur.b12.17.draft"] {
             fs::write(path(name), "{").unwrap();
         }

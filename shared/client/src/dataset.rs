@@ -1,4 +1,4 @@
-//! Datasets as people name them, and as jobs read them: files pinned by size and etag.
+//! Datasets: the sources that users name, and the files that jobs read, pinned by size and etag.
 
 mod error;
 
@@ -22,17 +22,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Files of a web server that are looked for at a time.
+/// Concurrent requests for files of a web server.
 const LOOKS_AT_ONCE: usize = 16;
 
-/// The place of a dataset.
+/// The location of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     S3 {
         bucket: String,
         patterns: Vec<String>,
     },
-    /// On this machine: `patterns` are relative to `root`, a directory that exists.
+    /// On this machine: `patterns` are relative to `root`, an existing directory.
     Local {
         root: PathBuf,
         patterns: Vec<String>,
@@ -54,7 +54,7 @@ impl std::fmt::Display for Source {
         let place = place.trim_end_matches('/');
         for (i, pattern) in patterns.iter().enumerate() {
             let between = if i == 0 { "" } else { ", " };
-            // The query of an address may be a secret.
+            // The query of a URL may contain a secret.
             let pattern = match self {
                 Self::Web { .. } => pattern.split('?').next().unwrap_or_default(),
                 _ => pattern,
@@ -66,7 +66,7 @@ impl std::fmt::Display for Source {
 }
 
 impl Source {
-    /// Reads several places, whose files follow each other.
+    /// Parses several sources into one, with their files in order.
     ///
     /// # Errors
     /// As [`parse`](Self::parse), or if they are not all in one bucket or on this machine.
@@ -76,11 +76,13 @@ impl Source {
         sources.try_fold(first, |before, source| before.followed_by(source?))
     }
 
-    /// Lists what `source` reads of it, once workers can: a directory of this machine becomes a bucket by `mount` (a name
-    /// for it, and the directory), where functions run here. Images are described in `own_bucket`.
+    /// Lists the files that `source` reads, and makes them readable by workers: if functions run on this
+    /// machine, `mount` turns a local directory into a bucket (its arguments are the bucket's name and the
+    /// directory). Packs of images are stored in `own_bucket`.
     ///
     /// # Errors
-    /// If it is on this machine and the functions are not, nothing is found, or a service does not answer.
+    /// The dataset is on this machine and the functions are not, nothing is found, or a service does not
+    /// answer.
     pub async fn list(
         self,
         objects: &dyn Objects,
@@ -108,8 +110,9 @@ impl Source {
         Ok(Listing { dataset, left_out })
     }
 
-    /// Finds the files that `source` reads of it, pattern after pattern: a key, a directory, or a glob of `*`, `?`, `[..]`
-    /// and braces. Of zipped datasets the patterns are those of the first, then those of the next, as many as its paths.
+    /// Finds the files that `source` reads, pattern by pattern: a key, a directory, or a glob of `*`, `?`,
+    /// `[..]` and braces. The patterns of zipped datasets follow each other, as many per dataset as it has
+    /// paths.
     ///
     /// # Errors
     /// If nothing is found, a file cannot be read, or the object store does not answer.
@@ -151,7 +154,7 @@ impl Source {
         Ok(Found { bucket, members, left_out })
     }
 
-    /// The path of a file of [`Found`] that is on this machine.
+    /// The local path of a file of [`Found`]; none if it is not on this machine.
     pub fn path_of(&self, key: &str) -> Option<PathBuf> {
         match self {
             Self::S3 { .. } | Self::Web { .. } => None,
@@ -167,7 +170,7 @@ impl Source {
         }
     }
 
-    /// The files that `selectors` choose from.
+    /// Lists the files that `selectors` choose from.
     async fn there(
         &self,
         objects: &dyn Objects,
@@ -185,7 +188,7 @@ impl Source {
                 let found = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_concat().await?;
                 Ok(There { files: found, others: Vec::new() })
             }
-            // As slow as a disk; nothing else goes on meanwhile.
+            // Blocks on the disk; no other task runs meanwhile.
             Self::Local { root, .. } => walk(root, prefix, selectors, format),
         }
     }
@@ -257,7 +260,7 @@ impl Source {
             };
             io::Error::other(format!("cannot read dataset {}: {error}{from}", path.display()))
         };
-        // The root ends before the first component with a wildcard, unless there is a file called just that.
+        // The root ends before the first component with a wildcard, unless a file has exactly that name.
         let parts: Vec<&str> = text.split('/').collect();
         let is_name = text.contains(WILD) && base.join(text).exists();
         let is_fixed = |part: &&&str| is_name || !(part.contains(WILD) || part.contains(BRACE));
@@ -280,7 +283,7 @@ impl Source {
         }
     }
 
-    /// The folder of this machine that it is in, if it is.
+    /// The folder of this machine that holds the dataset, if any.
     pub fn folders(&self) -> Folders {
         match self {
             Self::S3 { .. } | Self::Web { .. } => Folders::default(),
@@ -289,7 +292,7 @@ impl Source {
     }
 }
 
-/// Patterns relative to `root` as they are relative to `shared`, which holds it.
+/// Converts patterns relative to `root` to patterns relative to its ancestor `shared`.
 fn below(shared: &PathBuf, root: &Path, patterns: Vec<String>) -> io::Result<Vec<String>> {
     let rest = root.strip_prefix(shared).map_err(io::Error::other)?;
     let rest = rest.to_str().ok_or_else(|| io::Error::other("a path is not valid UTF-8"))?;
@@ -301,19 +304,19 @@ fn below(shared: &PathBuf, root: &Path, patterns: Vec<String>) -> io::Result<Vec
     Ok(patterns.into_iter().map(joined).collect())
 }
 
-/// The bucket under which a directory of this machine is mounted: the same for the same directory,
-/// so that a dataset keeps its version.
+/// The bucket name under which a local directory is mounted. Equal directories get equal names, so a
+/// dataset keeps its version.
 fn mount_name(root: &Path) -> String {
     keys::mount(Fingerprint::of("gristmill mount v1", root.as_os_str().as_encoded_bytes()))
 }
 
-/// A pattern that `name` alone matches.
+/// A pattern that matches only `name`.
 fn literal(name: &str) -> String {
     let special = |c: char| WILD.contains(&c) || c == BRACE;
     name.chars().map(|c| if special(c) { format!("[{c}]") } else { c.to_string() }).collect()
 }
 
-/// The files of a directory of this machine that `selectors` may read.
+/// Lists the files of a local directory that `selectors` may read.
 fn walk(
     root: &Path,
     prefix: &str,
@@ -365,7 +368,7 @@ pub struct Found {
 }
 
 fn dataset_of(bucket: String, members: Vec<Vec<ObjectInfo>>) -> Dataset {
-    // More than that are refused by the coordinator.
+    // The coordinator refuses more than u32::MAX files.
     let counts = members.iter().map(|files| u32::try_from(files.len()).unwrap_or(u32::MAX));
     let counts = counts.collect();
     let file = |ObjectInfo { key, size, etag }| SourceFile { key, size, etag };
@@ -449,7 +452,7 @@ mod tests {
         let keys: Vec<&str> = dataset.files.iter().map(|file| file.key.as_str()).collect();
         assert_eq!(keys, ["z/1", "x/1", "x/2", "y/1"]);
         assert_eq!(dataset.members, Members::of(vec![3, 1]));
-        // Other datasets of the same files are another dataset.
+        // The same files divided differently are a different dataset.
         let divided = Dataset { members: Members::of(vec![1, 3]), ..dataset.clone() };
         assert_ne!(divided.version("x"), dataset.version("x"));
         for patterns in [&patterns[..1], &patterns[..2]] {

@@ -20,7 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Splits whose download may be under way or waiting to be joined, at most.
+/// Most splits that are being downloaded or waiting to be joined.
 pub(crate) const MAX_AHEAD: usize = 32;
 /// Unit of the memory budget.
 const PERMIT_BYTES: u64 = 1 << 16;
@@ -32,7 +32,7 @@ pub(crate) struct Arrival {
 }
 
 pub(crate) enum Content {
-    /// A poisoned split has no content, and one that is passed is not needed.
+    /// No content: the split is poisoned, or already passed and not needed.
     Nothing,
     Pending(oneshot::Receiver<Result<Chunk, FetchError>>),
 }
@@ -46,11 +46,11 @@ pub(crate) struct Downloader {
     pub progress: Arc<Progress>,
     pub local: Arc<LocalStore>,
     pub budget_bytes: u64,
-    /// How long the object store may fail.
+    /// How long the object store may keep failing.
     pub patience: Duration,
 }
 
-/// Bytes that give their part of the budget back when the last batch made of them is gone.
+/// Bytes that release their share of the budget when the last batch made from them is dropped.
 struct Held {
     bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
@@ -62,23 +62,23 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Memory for objects that are on their way or not used up.
+/// Memory for objects that are being downloaded or still in use.
 struct Budget {
     permits: u32,
     free: Arc<Semaphore>,
 }
 
 impl Budget {
-    /// Room for `bytes`, but for two objects of the usual size at least: one to train on and one on
-    /// its way.
+    /// A budget of `bytes`, but of at least two objects of the usual size: one to train on and one in
+    /// transit.
     fn new(bytes: u64, object_bytes: u64) -> Self {
         let permits = bytes.max(object_bytes.saturating_mul(2)).div_ceil(PERMIT_BYTES).max(1);
         let permits = u32::try_from(permits).unwrap_or(u32::MAX);
         Self { permits, free: Arc::new(Semaphore::new(permits as usize)) }
     }
 
-    /// Permits are taken in delivery order, so the split that is waited for always gets its own.
-    /// One larger than the budget takes all of it.
+    /// Permits are taken in delivery order, so the split that is needed next always gets its permits.
+    /// An object larger than the budget takes all of it.
     async fn take(&self, object_bytes: u64) -> Result<OwnedSemaphorePermit, FetchError> {
         let wanted = u32::try_from(object_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
         let permit = Arc::clone(&self.free).acquire_many_owned(wanted.min(self.permits)).await;
@@ -87,8 +87,8 @@ impl Budget {
 }
 
 impl Downloader {
-    /// Sends every split from `start` to the end of the run, in order, then closes the channel. Of
-    /// those before `next` only what they left over is needed.
+    /// Sends every split from `start` to the end of the run, in order, then closes the channel. Splits before
+    /// `next` are needed only for their leftover rows.
     pub async fn run(
         self,
         (start, next): (Place, Place),
@@ -121,7 +121,7 @@ impl Downloader {
             while downloads.try_join_next().is_some() {}
             place = next_place(place, n_splits);
         }
-        // Dropping the set would cut the last downloads off.
+        // Dropping the set would cancel the last downloads.
         while downloads.join_next().await.is_some() {}
         Ok(())
     }
@@ -143,11 +143,11 @@ impl Downloader {
     }
 }
 
-/// How long a failing object store is left alone, at first and at most.
+/// First and longest pause before a failing object store is retried.
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(2);
 
-/// Gets one split: computed here, stored, or computed again.
+/// Gets one split: computed here, downloaded, or recomputed.
 struct Fetching {
     runner: Runner,
     context: Arc<JobContext>,
@@ -157,7 +157,7 @@ struct Fetching {
 }
 
 impl Fetching {
-    /// The split that was committed as `entry`; `here` are its bytes if this process computed it.
+    /// The split committed as `entry`; `here` holds its bytes if this process computed it.
     async fn chunk(
         &self,
         entry: &ReadySplit,
@@ -184,7 +184,7 @@ impl Fetching {
             },
         };
         if let Some(lacking) = &lacking {
-            // A trainer whose checkpoint is too old lacks many objects, and is refused before any is made again.
+            // A too old checkpoint lacks many objects; wait for its refusal before recomputing any.
             tokio::select! {
                 biased;
                 error = self.ledger.failed() => return Err(error),
@@ -209,7 +209,7 @@ impl Fetching {
         }
     }
 
-    /// The object at `path`; none if there is none. A store that fails is asked again.
+    /// The object at `path`; none if it does not exist. Retries a failing store.
     async fn stored(&self, path: &ObjectPath, bytes: u64) -> Result<Option<Bytes>, FetchError> {
         let Runner { objects, clock, .. } = &self.runner;
         let give_up = clock.monotonic() + self.patience;
@@ -239,8 +239,8 @@ impl Fetching {
     }
 }
 
-/// The key of a chunk: among the job's own, on a shelf of this job, or on that of the job that cached it. The
-/// committed length caps what is read of it: a larger object is not the one committed.
+/// The key of a chunk: among the job's own objects, on a shelf of this job, or on the shelf of the job that
+/// cached it. Reads are limited to the committed length: a larger object is not the committed one.
 fn key_of(
     runner: &Runner,
     context: &JobContext,

@@ -3,7 +3,7 @@
 use crate::Folders;
 use gristmill_ports::CallError;
 
-/// Why a stream gives no more batches.
+/// Why a stream delivers no more batches.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     /// The job has failed, for the reason given: fix it and start a new one.
@@ -14,16 +14,16 @@ pub enum FetchError {
     /// Another trainer has taken over this job's stream.
     #[error("another trainer reads this job now: {0}; start it again if there is no other")]
     Fenced(String),
-    /// The service has not answered, or not as asked, for the patience of the trainer.
+    /// The service has not answered, or not correctly, within the trainer's patience.
     #[error("no answer from the service for {waited_s} s: {error}")]
     Unreachable { waited_s: u64, error: String },
-    /// The service cannot be used: it has another version, or is no such service.
+    /// The service cannot be used: it has another version, or is a different kind of service.
     #[error("{0}")]
     Unusable(String),
     /// The service refused the call.
     #[error("{0}")]
     Refused(String),
-    /// The trainer cannot begin where it asks to: its checkpoint is not of this run of the job.
+    /// The trainer cannot begin at the requested place: its checkpoint is not from this run of the job.
     #[error("{0}")]
     Misplaced(String),
     /// The batches after the trainer's checkpoint are deleted: it is too old, or the job is done.
@@ -35,7 +35,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// The same, with the user's names of files of this machine.
+    /// The same, with local paths in place of bucket names.
     pub fn in_words(self, folders: &Folders) -> Self {
         let words = |text: String| folders.in_words(&text);
         match self {
@@ -53,7 +53,7 @@ impl FetchError {
         }
     }
 
-    /// Whether it concerns the place where the trainer begins: it may begin elsewhere.
+    /// Whether the error concerns only the trainer's start; it may begin elsewhere.
     pub(crate) fn is_of_place(&self) -> bool {
         matches!(self, Self::Misplaced(_) | Self::Collected(_))
     }

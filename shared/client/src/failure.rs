@@ -1,4 +1,4 @@
-//! How a program ends when it does not end well.
+//! Failures of a program, with their exit codes.
 
 use crate::{FetchError, Folders, signals::Interruption};
 
@@ -17,7 +17,7 @@ pub enum Failure {
     /// Ctrl-C or SIGTERM. Exit code 130 or 143.
     #[error("{0}")]
     Interrupted(Interruption),
-    /// The reason has been reported already; only the exit code is left.
+    /// The reason was already reported; only the exit code remains.
     #[error("")]
     Reported(u8),
 }
@@ -54,7 +54,7 @@ impl Failure {
     }
 
     /// The message for a terminal: one line without control characters, which names of files may hold.
-    /// None if the reason has been reported already.
+    /// None if the reason was already reported.
     pub fn line(&self) -> Option<String> {
         match self {
             Self::Reported(_) => None,

@@ -23,7 +23,7 @@ use gristmill_ports::Clock;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// A job's stream of batches. Dropping it stops everything that runs behind it.
+/// A job's stream of batches. Dropping it stops its background tasks.
 pub struct Fetcher {
     ledger: Arc<Ledger>,
     progress: Arc<Progress>,
@@ -32,25 +32,25 @@ pub struct Fetcher {
     batches: mpsc::Receiver<Assembled>,
     source: BatchSource,
     visitation: Visitation,
-    /// Taken from the queue, not yet handed over.
+    /// The item taken from the queue but not yet handed over.
     held: Option<Assembled>,
-    /// Moments on the clock.
+    /// Times of the monotonic clock.
     last_handed_over: Option<Duration>,
     asked: Option<Duration>,
     last_batch: Option<(Epoch, u64)>,
     ended: bool,
     stages: Arc<StageClock>,
-    /// When the wait for the next batch began, by stage, and what earlier ones of the epoch came to.
+    /// Stage clock at the start of the current wait, and the total waits of the epoch so far.
     wait_began: Option<Waits>,
     waits: Waits,
-    /// Downloads and joins; ended when the stream begins anew.
+    /// Download and join tasks; ended when the stream restarts.
     streaming: JoinSet<()>,
     _tasks: JoinSet<()>,
 }
 
 impl Fetcher {
-    /// Begins anew at batch `at`, where a trainer that comes back asks to; where batches are not visited
-    /// exactly once, no earlier than it left. It is to be announced again.
+    /// Restarts at batch `at`, as requested by a trainer that returns. Unless batches are visited exactly once,
+    /// it restarts no earlier than where the trainer left. Announce it again afterwards.
     pub async fn reopen(&mut self, at: (Epoch, u64)) {
         self.streaming.shutdown().await;
         let at = match (self.visitation, self.last_batch) {
@@ -65,11 +65,11 @@ impl Fetcher {
         (self.last_handed_over, self.asked, self.wait_began) = (None, None, None);
     }
 
-    /// Resolves once it is known that there is a batch to begin with.
+    /// Resolves once the batch to begin with is located.
     ///
     /// # Errors
-    /// [`FetchError::Misplaced`] if that batch is beyond the epoch, or beyond all that was made so far; the error that
-    /// ended the run.
+    /// [`FetchError::Misplaced`] if that batch is beyond the epoch, or beyond every batch made so far; the
+    /// error that ended the run.
     pub async fn located(&self) -> Result<(), FetchError> {
         tokio::select! {
             biased;
@@ -78,16 +78,16 @@ impl Fetcher {
         }
     }
 
-    /// The trainer begins where the stream does: the coordinator is to know, and may refuse.
+    /// Announces to the coordinator that the trainer begins where the stream does; it may refuse.
     pub fn announce(&self) {
         self.progress.announce();
     }
 
-    /// Resolves once the coordinator has accepted that.
+    /// Resolves once the coordinator has accepted the announced start.
     ///
     /// # Errors
-    /// [`FetchError::Misplaced`] if what the trainer needs has been deleted or was never made,
-    /// [`FetchError::Fenced`] if there is another; the error that ended the run.
+    /// [`FetchError::Misplaced`] if data that the trainer needs was deleted or never made,
+    /// [`FetchError::Fenced`] if there is another trainer; the error that ended the run.
     pub async fn admitted(&self) -> Result<(), FetchError> {
         tokio::select! {
             biased;
@@ -96,13 +96,12 @@ impl Fetcher {
         }
     }
 
-    /// The next batch, the end of an epoch, or the end of the job. Cancelling the wait loses
-    /// nothing.
+    /// The next batch, the end of an epoch, or the end of the job. Cancel safe.
     pub async fn next(&mut self) -> Result<Delivery, FetchError> {
         if self.ended {
             return Ok(Delivery::End);
         }
-        // Asking again after a cancelled wait is the same wait.
+        // A call after a cancelled wait continues that wait.
         let asked = *self.asked.get_or_insert(self.ports.clock.monotonic());
         let began = *self.wait_began.get_or_insert_with(|| self.stages.read(asked));
         if let (Visitation::ZeroOnceOrMore, Some((epoch, g))) = (self.visitation, self.last_batch) {
@@ -124,7 +123,7 @@ impl Fetcher {
                 self.last_batch = Some((batch.epoch, batch.g));
                 self.report_if_due();
                 if self.visitation == Visitation::AtMostOnce {
-                    // While the trainer works on this one.
+                    // Take the next item while the trainer works on this batch.
                     let next = self.batches.try_recv().ok();
                     self.hold(next);
                 }
@@ -145,7 +144,7 @@ impl Fetcher {
         }
     }
 
-    /// The next of the queue, consumed first if it must not come twice.
+    /// The next item of the queue. With at-most-once delivery, waits until the coordinator knows it is consumed.
     async fn take(&mut self) -> Result<Assembled, FetchError> {
         if self.held.is_none() {
             if self.batches.is_empty() {
@@ -168,7 +167,7 @@ impl Fetcher {
         self.held.take().ok_or_else(|| self.ledger.stream_error().unwrap_or_else(broken))
     }
 
-    /// Keeps what comes next until it is handed over: what is to come once at most is consumed by now.
+    /// Holds the next item until it is handed over; with at-most-once delivery, reports it as consumed at once.
     fn hold(&mut self, next: Option<Assembled>) {
         if let Some(Assembled::Batch { batch, resume_place }) = &next {
             self.progress.next_is((batch.epoch, batch.g), *resume_place);
@@ -180,7 +179,7 @@ impl Fetcher {
         self.held = next;
     }
 
-    /// The clock that the run goes by.
+    /// The clock of the run.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.ports.clock)
     }
@@ -190,7 +189,7 @@ impl Fetcher {
         &self.source.downloader.context.pipeline
     }
 
-    /// How many batches an epoch has; none where that is not known beforehand.
+    /// Number of batches per epoch; none if it is not known in advance.
     pub fn batches_per_epoch(&self) -> Option<u64> {
         let view = self.ledger.view()?;
         let plan = view.plan?;
@@ -203,28 +202,28 @@ impl Fetcher {
         (one_to_one && view.spec.on_error == ErrorPolicy::Fail).then_some(batches)
     }
 
-    /// The batches that a trainer of this job is given when it comes back.
+    /// The delivery guarantee of the job for a trainer that returns.
     pub fn visitation(&self) -> Visitation {
         self.visitation
     }
 
-    /// Resolves when the run has failed, be it while nobody takes batches.
+    /// Resolves when the run has failed, even while no batches are taken.
     pub async fn failed(&self) -> FetchError {
         self.ledger.failed().await
     }
 
-    /// Everything up to and including batch `g` of `epoch` is safe in a checkpoint.
+    /// Records that everything up to and including batch `g` of `epoch` is safe in a checkpoint.
     pub fn checkpointed(&self, epoch: Epoch, g: u64) {
         self.progress.durable((epoch, g + 1));
     }
 
-    /// Everything of all epochs before `epoch` is safe in a checkpoint.
+    /// Records that all epochs before `epoch` are safe in a checkpoint.
     pub fn checkpointed_epochs(&self, epoch: Epoch) {
         self.progress.durable((epoch, 0));
         self.progress.urgent.notify_one();
     }
 
-    /// Says what the next batch waits for, for as long as it is kept.
+    /// A handle that reports what the next batch waits for.
     pub fn watcher(&self) -> Watcher {
         Watcher { ledger: Arc::clone(&self.ledger), stages: Arc::clone(&self.stages) }
     }
@@ -243,7 +242,7 @@ impl Fetcher {
         })
     }
 
-    /// The batch handed out last, by (epoch, g).
+    /// The last delivered batch, as (epoch, g).
     pub fn last_batch(&self) -> Option<(Epoch, u64)> {
         self.last_batch
     }
@@ -253,7 +252,7 @@ impl Fetcher {
         self.ledger.view()
     }
 
-    /// Whether no batch comes after the place where the stream begins, once that is known.
+    /// Whether the stream is known to begin at the end of the job, so that no batch follows.
     pub fn is_at_end(&self) -> bool {
         let epochs = self.view().map(|view| view.spec.epochs);
         self.progress.begins_at().zip(epochs).is_some_and(|((epoch, _), epochs)| epoch >= epochs)
@@ -271,8 +270,8 @@ impl Fetcher {
         }
     }
 
-    /// Says how far the trainer came and waits until the coordinator knows; call it once at the
-    /// end, so that the job is closed and its objects are collected.
+    /// Reports the trainer's progress and waits for the coordinator's confirmation. Call it once at the end,
+    /// so that the job is closed and its objects are deleted.
     ///
     /// # Errors
     /// The job could not be closed: it failed, or the service did not answer.
@@ -282,12 +281,12 @@ impl Fetcher {
         Ok(snapshot)
     }
 
-    /// As [`Fetcher::finish`]; cancelling the wait loses nothing.
+    /// As [`Fetcher::finish`], without consuming the fetcher. Cancel safe.
     pub async fn settle(&self) -> Result<(), FetchError> {
         let epochs = self.view().map_or(0, |view| view.spec.epochs);
         self.progress.acknowledge_always();
         let began = self.ports.clock.monotonic();
-        // All that is known is not said before the first answer, and the last one closes the job.
+        // Progress is not fully reported before the first answer, and the last answer closes the job.
         while !self.progress.is_settled()
             || self.progress.durable_until().0 >= epochs && !self.ledger.is_done()
         {

@@ -1,4 +1,4 @@
-//! Folders of this machine: a service offers them as buckets, users know them by their paths.
+//! Folders of this machine: a service offers them as buckets, and users know them by their paths.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 pub struct Folders(Vec<(String, PathBuf)>);
 
 impl Folders {
-    /// Makes them of `(bucket, path)` pairs.
+    /// Builds the map from `(bucket, path)` pairs.
     pub fn new(folders: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
         Self(folders.into_iter().collect())
     }
 
-    /// `message` with the paths its reader knows in place of the buckets' names.
+    /// Replaces the names of buckets in `message` by their paths.
     pub fn in_words(&self, message: &str) -> String {
         let named = |message: String, (bucket, path): &(String, PathBuf)| {
             let path = path.to_string_lossy();

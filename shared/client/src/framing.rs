@@ -1,4 +1,4 @@
-//! How batches travel from `gristmill-fetcher` to a trainer over a unix socket or a pipe.
+//! The protocol between `gristmill-fetcher` and a trainer, over a unix socket or a pipe.
 //!
 //! All numbers little endian. Server to client, a 24-byte header and a payload:
 //!
@@ -72,7 +72,7 @@ pub enum ClientMessage {
     Invalid(String),
 }
 
-/// Which job a client trains on, and where it goes on.
+/// The job that a client trains on, and where it continues.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ClientHello {
     #[serde(flatten)]
@@ -82,7 +82,7 @@ pub struct ClientHello {
 }
 
 impl ClientHello {
-    /// From JSON.
+    /// Parses JSON.
     ///
     /// # Errors
     /// The mistake in it.
@@ -97,13 +97,13 @@ impl ClientHello {
         }
     }
 
-    /// The first batch it does not have; none if it keeps no checkpoint.
+    /// The first batch that the client does not have; none if it has no checkpoint.
     pub fn at(&self) -> Option<Cursor> {
         Some(Cursor { epoch: self.epoch?, g: self.g? })
     }
 }
 
-/// The next thing that a client says; none once it is gone.
+/// The next message of a client; none once it is gone.
 pub async fn read_message(reader: &mut (impl AsyncRead + Unpin)) -> Option<ClientMessage> {
     let mut magic = [0; 4];
     reader.read_exact(&mut magic).await.ok()?;

@@ -1,4 +1,4 @@
-//! Folders of images as datasets: their packs are stored and stand in for files.
+//! Folders of images as datasets: stored packs replace the files.
 
 use crate::dataset::ListError;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use gristmill_pipeline::Source as PipelineSource;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
 use gristmill_sources::images::{BadImage, packs};
 
-/// Stores images that were found below a directory of `bucket` as packs in `own_bucket`.
+/// Stores packs, in `own_bucket`, of images found below a directory of `bucket`.
 pub(crate) async fn pack_images(
     objects: &dyn Objects,
     ns: &Namespace,

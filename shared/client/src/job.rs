@@ -77,7 +77,7 @@ impl Authored {
     /// equivalent; whether that changed anything.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the pipeline takes no such batches.
+    /// [`Failure::Usage`] if the pipeline does not allow such batches.
     pub fn prepared(self, batch_size: Option<u32>) -> Result<(Self, bool), Failure> {
         let Self { pipeline, assets } = self;
         let pipeline = match batch_size {
@@ -120,8 +120,8 @@ impl Service {
         listed.map_err(Failure::from)
     }
 
-    /// Starts the job, or joins the one of its name if it is the same job. A service that does not answer is
-    /// asked again for `patience`.
+    /// Starts the job, or joins the one of its name if it is the same job. Retries a service that does not
+    /// answer for `patience`.
     ///
     /// # Errors
     /// [`Failure::Usage`] if the service refuses it, as over a different dataset under the same name;
@@ -221,7 +221,7 @@ impl Job {
         self.service.ports.coordinator.call(Status { job: self.view.job.clone() }).await
     }
 
-    /// Stops the job, so that no worker goes on for it.
+    /// Stops the job, so that no worker continues it.
     ///
     /// # Errors
     /// If the service does not answer.

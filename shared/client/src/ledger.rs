@@ -14,24 +14,24 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// A place in the run: splits are delivered in this order.
+/// A split's place in the run; splits are delivered in this order.
 pub(crate) type Place = (Epoch, Position);
 
-/// Those whose calls may fail and are repeated.
+/// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Of {
     Coordinator,
     Objects,
-    /// The job, as the coordinator says.
+    /// The job's own trouble, as the coordinator reports it.
     Job,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The latest errors of calls that are repeated.
+    /// The latest errors of calls that are being retried.
     troubles: BTreeMap<Of, String>,
     entries: BTreeMap<Place, ReadySplit>,
-    /// Everything before this place is known; entries beyond it may be.
+    /// Every entry before this place is known; later entries may be known too.
     known_until: Place,
     view: Option<JobView>,
     scale: ScaleState,
@@ -40,21 +40,21 @@ struct Inner {
     indexed_files: u32,
     workers_max: u32,
     ended: Option<FetchError>,
-    /// Why the stream cannot begin where it was asked to; it may begin elsewhere.
+    /// Why the stream cannot begin at the requested place; it may begin elsewhere.
     misplaced: Option<FetchError>,
-    /// An answer has reported everything committed before this place, and nothing there.
+    /// First place not committed at the last poll, which reported everything before it.
     frontier: Option<Place>,
-    /// An answer has come.
+    /// Whether a poll was ever answered.
     answered: bool,
     healed: u32,
-    /// The cached chunks that epochs are delivered from without workers.
+    /// The cached chunks of epochs that are delivered without workers.
     cached: Option<CacheManifest>,
-    /// The folders that errors are to name by their paths.
+    /// Folders that errors name by their paths.
     folders: Folders,
 }
 
 impl Inner {
-    /// Whether nobody works on `epoch`, since all of it is cached.
+    /// Whether all of `epoch` is cached, so that no worker computes it.
     fn is_cached(&self, epoch: Epoch) -> bool {
         let view = self.view.as_ref().filter(|view| epoch < view.spec.epochs);
         let caching = view.and_then(|view| view.caching.as_ref());
@@ -70,7 +70,7 @@ impl Inner {
         chunks.get(usize::try_from(visit_number(*copies, visit)).ok()?).copied()
     }
 
-    /// The entry at `place` of an epoch that is cached.
+    /// The entry at `place` if its epoch is cached.
     fn cached_entry(&self, place: Place) -> Option<ReadySplit> {
         let chunk = self.cached_chunk(place)?;
         let CachedChunk { bundle, attempt, nonce, outcome, .. } = chunk;
@@ -80,7 +80,7 @@ impl Inner {
     }
 }
 
-/// Shared between the fetcher's tasks; a change of `changed` says that something is new.
+/// Shared between the fetcher's tasks; `changed` signals every update.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     inner: Mutex<Inner>,
@@ -88,7 +88,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Starts knowing nothing, wanting entries from `start` on.
+    /// An empty ledger for the entries from `start` on.
     pub fn new(view: JobView, start: Place, folders: Folders) -> Self {
         let ended = ending(&view.state);
         let mut inner = Inner { known_until: start, view: Some(view), folders, ..Inner::default() };
@@ -102,7 +102,7 @@ impl Ledger {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first place whose entry is not known.
+    /// The first place without a known entry.
     pub fn known_until(&self) -> Place {
         self.lock().known_until
     }
@@ -112,13 +112,13 @@ impl Ledger {
         self.lock().view.clone()
     }
 
-    /// Reads the numbers a person watches.
+    /// Reads the numbers that are shown to people.
     pub fn watch<T>(&self, read: impl FnOnce(&ScaleState, u32, u32, u32) -> T) -> T {
         let inner = self.lock();
         read(&inner.scale, inner.active_workers, inner.workers_max, inner.indexed_files)
     }
 
-    /// Forgets what is committed, and wants entries from `start` on.
+    /// Clears the committed entries; polls then request entries from `start` on.
     pub fn reopen(&self, start: Place) {
         let mut inner = self.lock();
         inner.entries.clear();
@@ -127,7 +127,7 @@ impl Ledger {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Records the answer to a poll that asked for entries from `from` on.
+    /// Records the answer to a poll for entries from `from` on.
     pub fn merge(&self, polled: Polled, from: Place) {
         let mut inner = self.lock();
         for entry in polled.ready {
@@ -158,11 +158,11 @@ impl Ledger {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Whether workers may be out of room until the coordinator learns what was consumed.
+    /// Whether the window may block workers until the coordinator learns which splits were consumed.
     pub fn window_waits(&self, progress: &Progress) -> bool {
         let epoch = progress.delivered().0;
         let inner = self.lock();
-        // Nobody works where all is cached.
+        // A cached epoch has no workers.
         let plan = inner.view.as_ref().and_then(|view| view.plan);
         let Some(plan) = plan.filter(|_| !inner.is_cached(epoch)) else { return false };
         let window = if inner.window == 0 { plan.window_splits } else { inner.window };
@@ -170,8 +170,8 @@ impl Ledger {
         progress.is_window_waiting(window, plan.n_splits)
     }
 
-    /// Ends the run: everybody who waits gets `error`. The first one stays. One that is about where the
-    /// stream begins ends no more than the stream.
+    /// Ends the run: all waiting tasks get `error`. The first error stays. An error about the place where the
+    /// stream begins ends only the stream.
     pub fn fail(&self, error: FetchError) {
         let mut inner = self.lock();
         match error.is_of_place() {
@@ -182,13 +182,13 @@ impl Ledger {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Why the stream gives no more batches, if so.
+    /// The error that ended the stream, if any.
     pub fn stream_error(&self) -> Option<FetchError> {
         let inner = self.lock();
         inner.ended.clone().or_else(|| inner.misplaced.clone())
     }
 
-    /// Notes what went wrong last with a call that is tried again; nothing once it is answered.
+    /// Records the latest error of a call that is retried; `None` once it succeeds.
     pub fn set_trouble(&self, of: Of, trouble: Option<String>) {
         let mut inner = self.lock();
         match trouble.map(|trouble| inner.folders.in_words(&trouble)) {
@@ -197,7 +197,7 @@ impl Ledger {
         }
     }
 
-    /// A split whose object was missing or damaged is computed here again.
+    /// Counts a split that is recomputed here because its object was missing or damaged.
     pub fn note_healed(&self) {
         self.lock().healed += 1;
     }
@@ -206,7 +206,7 @@ impl Ledger {
         self.lock().healed
     }
 
-    /// The facts that explain a wait; `stage` is the stage of the next batch, and whether no worker has it.
+    /// The facts that explain a wait; `stage` is the next batch's stage, and whether its split is unclaimed.
     pub fn facts(&self, stage: (Stage, bool)) -> Facts {
         let inner = self.lock();
         let view = inner.view.as_ref();
@@ -231,7 +231,7 @@ impl Ledger {
         self.lock().ended.clone()
     }
 
-    /// Resolves when `ready` finds what it looks for, or with the error that ended the run.
+    /// Resolves once `ready` returns a value, or with the error that ended the run.
     async fn wait<T>(
         &self,
         mut ready: impl FnMut(&mut Inner) -> Option<T>,
@@ -247,7 +247,7 @@ impl Ledger {
                     return Ok(value);
                 }
             }
-            // The sender lives as long as self.
+            // Cannot fail: the sender lives as long as `self`.
             let _ = changed.changed().await;
         }
     }
@@ -271,7 +271,8 @@ impl Ledger {
         self.wait(|inner| inner.entries.remove(&place).or_else(|| inner.cached_entry(place))).await
     }
 
-    /// A copy of the entry at `place`, or none if it is not committed; every entry before it is known.
+    /// A copy of the entry at `place`, or none if it is not committed. Resolves once every earlier entry is
+    /// known.
     pub async fn peek(&self, place: Place) -> Result<Option<ReadySplit>, FetchError> {
         let known = |inner: &Inner| {
             let entry = inner.entries.get(&place).cloned().or_else(|| inner.cached_entry(place));
@@ -281,32 +282,31 @@ impl Ledger {
         self.wait(|inner| known(inner)).await
     }
 
-    /// The chunk at `place`, if it is one that was cached by an epoch before, or by another job.
+    /// The cached chunk at `place`, if an earlier epoch or another job cached it.
     pub fn cached_chunk(&self, place: Place) -> Option<CachedChunk> {
         self.lock().cached_chunk(place)
     }
 
-    /// The shelf that epochs are delivered from without workers, if one is and what lies on it is not
-    /// known yet.
+    /// The shelf that epochs are delivered from without workers, if its manifest is not known yet.
     pub fn unknown_shelf(&self) -> Option<String> {
         let inner = self.lock();
         let caching = inner.view.as_ref()?.caching.as_ref()?;
         caching.whole_shelf().filter(|_| inner.cached.is_none()).map(str::to_owned)
     }
 
-    /// The manifest of that shelf.
+    /// Sets the manifest of that shelf.
     pub fn set_cached(&self, manifest: CacheManifest) {
         self.lock().cached = Some(manifest);
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Drops entries that are not needed any more.
+    /// Drops the entries before `place`.
     pub fn forget_before(&self, place: Place) {
         let mut inner = self.lock();
         inner.entries = inner.entries.split_off(&place);
     }
 
-    /// The job once it has a plan: its dataset is indexed.
+    /// Resolves with the job once it has a plan, that is once its dataset is indexed.
     pub async fn planned(&self) -> Result<JobView, FetchError> {
         self.wait(|inner| inner.view.clone().filter(|view| view.plan.is_some())).await
     }
@@ -317,7 +317,7 @@ impl Ledger {
     }
 }
 
-/// Why a job in this state delivers nothing more, if so.
+/// The error of a job that delivers nothing more in this state.
 fn ending(state: &JobState) -> Option<FetchError> {
     match state {
         JobState::Failed { error } => Some(FetchError::JobFailed(error.clone())),

@@ -2,9 +2,9 @@
 //! exactly once, with bounded memory.
 //!
 //! [`connect`] finds a running [`Service`], [`start_local`] starts one. [`Service::submit`] starts or joins a [`Job`],
-//! [`Job::batches`] streams it: [`Fetcher::next`] hands out batches, [`Fetcher::checkpointed`] says which are safe in
-//! a checkpoint, [`Fetcher::finish`] closes the job. Polling, prefetching, joining splits and local workers run
-//! behind these. [`report`] counts and times what a trainer was given.
+//! [`Job::batches`] streams it: [`Fetcher::next`] returns batches, [`Fetcher::checkpointed`] records which are safe
+//! in a checkpoint, and [`Fetcher::finish`] closes the job. Polling, prefetching, joining splits and local workers
+//! run in background tasks. [`report`] counts and times the deliveries to a trainer.
 
 mod asking;
 mod assembler;
@@ -67,7 +67,7 @@ pub use trouble::give_up;
 pub use user_file::{read_user_file, read_user_text};
 pub use waits::Waits;
 
-/// The built-in operators, for a program without others.
+/// The built-in operators, for a program without operators of its own.
 pub fn operators() -> std::sync::Arc<gristmill_pipeline::Registry> {
     std::sync::Arc::new(gristmill_operators::registry().clone())
 }

@@ -7,15 +7,15 @@ use gristmill_model::wire::Register;
 use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
 use std::time::Duration;
 
-/// Bytes of a list that a registration carries. Longer ones are stored: a call takes six times as many.
+/// Largest list in a registration, in bytes; longer lists are stored. A call can carry six times as much.
 const MAX_SENT_BYTES: usize = 1 << 20;
-/// Bytes of a file in that list beside its key and tag.
+/// Bytes per file in the list, besides its key and tag.
 const FILE_OVERHEAD_BYTES: usize = 48;
 
 /// The registration, with the list of files stored in `own_bucket` if it is long.
 ///
 /// # Errors
-/// [`FetchError::Refused`] if there are more files than workers can read the list of, or the bucket refuses it;
+/// [`FetchError::Refused`] if the list has more files than workers can read, or the bucket refuses it;
 /// [`FetchError::Unreachable`].
 pub(crate) async fn tell(
     ports: &FetcherPorts,

@@ -1,4 +1,4 @@
-//! Workers inside the trainer's host: the same loop as remote ones, without an object in between.
+//! Workers inside the trainer's process: the same loop as remote workers, but splits stay in memory.
 
 use crate::{
     FetchError,
@@ -22,14 +22,14 @@ use std::{
     time::Duration,
 };
 
-/// How long a local worker rests when there is nothing to claim; progress wakes it sooner.
+/// How long a local worker pauses if there is nothing to claim; progress wakes it earlier.
 const REST: Duration = Duration::from_millis(200);
-/// How long after something went wrong.
+/// How long it pauses after an error.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(2);
-/// A local worker has no platform to stop it: its leases are as long as they may be.
+/// No platform stops a local worker, so its leases may last as long as allowed.
 const NO_DEADLINE_MS: u64 = 3_600_000;
 
-/// Splits computed here and not yet taken by the trainer, in memory.
+/// Splits computed here and not yet taken by the trainer.
 pub(crate) struct LocalStore {
     outputs: Mutex<HashMap<(Place, Nonce), Bytes>>,
     held_bytes: AtomicU64,
@@ -47,7 +47,7 @@ impl LocalStore {
         outputs.insert((place, nonce), object);
     }
 
-    /// Takes the split that was committed as `entry`, if this process computed it.
+    /// Takes the split committed as `entry`, if this process computed it.
     pub fn take(&self, entry: &ReadySplit) -> Option<Bytes> {
         let key = ((entry.place.epoch, entry.place.position), entry.nonce);
         let object = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).remove(&key)?;
@@ -63,14 +63,13 @@ impl LocalStore {
 struct LocalSink {
     store: Arc<LocalStore>,
     ledger: Arc<Ledger>,
-    /// Stores chunks that others read too.
+    /// Stores chunks that other processes read too.
     objects: ObjectSink,
 }
 
 #[async_trait]
 impl Sink for LocalSink {
-    /// A full store stops claims, never commits: the split the trainer waits for may be the next
-    /// one to finish.
+    /// A full store stops claims but never commits: the split that the trainer waits for may finish next.
     fn has_room(&self) -> bool {
         self.store.has_room() && self.ledger.error().is_none()
     }
@@ -80,7 +79,7 @@ impl Sink for LocalSink {
             return Ok(split.commit(name.split_index, SplitKind::Local, 0));
         }
         let commit = match split.shelf {
-            // It is the cache, or may become it.
+            // The object belongs to the cache, or may become part of it.
             Some(_) => self.objects.store(name, split).await?,
             None => {
                 let checksum =
@@ -108,7 +107,7 @@ pub(crate) async fn work(
         match runner.work(&context, &invocation, deadline_ms, &sink).await {
             Ok(Ended::Idle(IdleReason::JobEnded)) => return,
             Ok(_) => {}
-            // The coordinator knows of a fatal error, and ends the job for everybody.
+            // The coordinator knows of fatal errors and ends the job for all workers.
             Err(error) => {
                 tracing::warn!(%error, "local worker");
                 runner.clock.sleep(REST_AFTER_ERROR).await;
@@ -122,7 +121,7 @@ pub(crate) async fn work(
     }
 }
 
-/// Parameters that compute a split again as it was committed.
+/// Parameters to recompute a split exactly as it was committed.
 #[derive(Debug, Clone)]
 pub(crate) struct Recompute {
     epoch: Epoch,
@@ -131,7 +130,7 @@ pub(crate) struct Recompute {
 }
 
 impl Recompute {
-    /// For a split that was committed in its epoch, or `cached` by another job.
+    /// Parameters for a split committed in its epoch, or `cached` by another job.
     pub fn of(
         entry: &ReadySplit,
         cached: Option<CachedChunk>,
@@ -139,7 +138,7 @@ impl Recompute {
     ) -> Self {
         let splits::Place { epoch, position } = entry.place;
         match (cached, caching) {
-            // Random operators drew in the first epoch, of a job with the same seed.
+            // Random operators drew in the first epoch of a job with the same seed.
             (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
                 Recompute { epoch: 0, position: chunk.position, orders: CacheOrders::default() }
             }
@@ -149,8 +148,8 @@ impl Recompute {
     }
 }
 
-/// Computes a split again: a local one after a restart, or one whose object is gone. It must come out as
-/// it was committed.
+/// Recomputes a split: a local one after a restart, or one whose object is missing. The result must equal
+/// the committed one.
 pub(crate) async fn recompute(
     runner: &Runner,
     context: &Arc<JobContext>,
@@ -168,7 +167,7 @@ pub(crate) async fn recompute(
     object.ok_or_else(|| bad("its bytes differ from those committed".into()))
 }
 
-/// The object as its worker kept it: as it is, or compressed. None if it is neither.
+/// The object as its worker stored it: plain or compressed. None if neither matches the entry.
 fn as_committed(object: Bytes, entry: &ReadySplit) -> Result<Option<Bytes>, FormatError> {
     if checksum(&object)? == entry.outcome.crc32c {
         return Ok(Some(object));
@@ -183,7 +182,7 @@ fn as_committed(object: Bytes, entry: &ReadySplit) -> Result<Option<Bytes>, Form
     Ok(None)
 }
 
-/// Opens a split's object and checks that it is the one committed as `entry`.
+/// Opens a split's object and verifies that it is the one committed as `entry`.
 pub(crate) fn open(object: Bytes, entry: &ReadySplit, name: &str) -> Result<Chunk, FetchError> {
     let bad = |error: String| FetchError::BadObject(format!("{name}: {error}"));
     let checksum = checksum(&object).map_err(|error| bad(error.to_string()))?;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// Writes this process's log to standard error: what `RUST_LOG` asks for, or else `default_filter`.
+/// Writes this process's log to standard error, filtered by `RUST_LOG`, or else by `default_filter`.
 pub fn log_to_stderr(default_filter: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default_filter.into());
     let plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());

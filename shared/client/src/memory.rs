@@ -1,16 +1,15 @@
-//! How a process that holds a few large buffers at a time deals with its allocator.
+//! Allocator settings for a process that holds a few large buffers at a time.
 
-/// Buffers of batches and objects; anything smaller is left to the allocator's own judgement.
+/// Size from which buffers are returned to the system: buffers of batches and objects are larger.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BYTES: libc::c_int = 2 << 20;
 
-/// Free memory kept at the end of the heap: what requests take and give back all the time.
+/// Free memory kept at the end of the heap, for the frequent allocations of requests.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const TRIM_BYTES: libc::c_int = 8 << 20;
 
-/// Has large buffers returned to the system when they are freed, so that a process holds what it
-/// uses. glibc would otherwise keep them once it has seen a few, up to twice the memory in use.
-/// Call it first in `main`. Does nothing elsewhere.
+/// Makes glibc return large buffers to the system when they are freed. Otherwise it keeps them after it has
+/// seen a few, up to twice the memory in use. Call it first in `main`. Does nothing with other C libraries.
 pub fn return_large_buffers() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[allow(unsafe_code, reason = "libc calls that only set a number")]

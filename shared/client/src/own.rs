@@ -1,4 +1,4 @@
-//! A service that lives as long as the process that started it.
+//! A service that runs as long as the process that started it.
 
 use crate::{Failure, Service, ServiceFile};
 use gristmill_model::stored::keys;
@@ -21,9 +21,9 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-/// How long it may take to start.
+/// How long the service may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long it may take to end before it is killed.
+/// How long the service may take to end before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The program `gristmill`, which runs a service as `gristmill up`.
@@ -38,13 +38,13 @@ impl Launcher {
     /// This process's own program.
     ///
     /// # Errors
-    /// If the system does not say which that is.
+    /// The system does not report the program's path.
     pub fn current() -> io::Result<Self> {
         Ok(Self { program: std::env::current_exe()?, args: Vec::new() })
     }
 }
 
-/// The line that a service prints for its owner when it cannot serve.
+/// The line that a service prints for its owner if it cannot start.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StartRefusal {
     /// Exit code of the owner.
@@ -54,18 +54,18 @@ pub struct StartRefusal {
 
 pub(crate) struct OwnService {
     child: Child,
-    /// Closing it ends the service; so does the death of this process.
+    /// Closing it ends the service, as does the end of this process.
     stdin: ChildStdin,
-    /// Its state belongs to the user and is kept.
+    /// Whether its state belongs to the user and is kept.
     keep: bool,
     _lock: Option<std::fs::File>,
 }
 
-/// Starts a service on this machine that ends with this process. Its state is kept in `state_dir`; without one
-/// only what is a function of the data is kept, in the user's cache.
+/// Starts a service on this machine that ends with this process. Its state stays in `state_dir`; without
+/// one, only data derived from datasets stays, in the user's cache.
 ///
 /// # Errors
-/// If it does not start.
+/// The service does not start.
 pub async fn start_local(
     launcher: &Launcher,
     state_dir: Option<&Path>,
@@ -83,7 +83,7 @@ pub async fn start_local(
     if !place.keep {
         command.arg("--table-in-memory");
     }
-    // Its own group: Ctrl-C reaches this process alone, which then ends the service in order.
+    // Its own process group: Ctrl-C reaches only this process, which then ends the service cleanly.
     command.process_group(0).kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let cannot = |error: io::Error| {
@@ -126,13 +126,13 @@ impl Service {
         };
         drop(stdin);
         if tokio::time::timeout(END_PATIENCE, child.wait()).await.is_err() {
-            // Its exit code says nothing: it was killed here.
+            // The exit code means nothing, because it was killed here.
             let _ = child.kill().await;
         }
     }
 
-    /// Removes objects of jobs that an interrupted run left: where the table is not kept, there are no jobs.
-    /// Indices are kept, being a function of the data.
+    /// Removes objects of jobs that an interrupted run left: if the table is not kept, its jobs are gone.
+    /// Keeps indices, because they depend only on the data.
     async fn clear_jobs(&self) {
         if self.own.lock().await.as_ref().is_none_or(|own| own.keep) {
             return;
@@ -153,7 +153,7 @@ impl Service {
         }
     }
 
-    /// Objects stored for the cache that no entry names: their job did not finish storing.
+    /// Cache objects without an entry: their job did not finish storing.
     async fn stray_cached(&self) -> Result<Vec<String>, ObjectError> {
         let listed = self.ports.objects.list(&self.bucket, &keys::cache_prefix(&self.ns)).await?;
         let mut shelves = Vec::new();
@@ -161,7 +161,7 @@ impl Service {
             if keys::parse_cache_entry(&self.ns, &object.key).is_some() {
                 let path = ObjectPath::new(&self.bucket, &object.key);
                 let entry = self.ports.objects.get(&path).await?;
-                // An unreadable entry is of no use and is removed.
+                // Unreadable entries are removed as stray.
                 if let Ok(entry) = serde_json::from_slice::<CacheEntry>(&entry) {
                     shelves.push(entry.shelf);
                     shelves.push(object.key.clone());
@@ -173,24 +173,24 @@ impl Service {
     }
 }
 
-/// The place of a service's objects.
+/// The location of a service's objects.
 struct Place {
     /// None: a temporary directory, removed at the end.
     dir: Option<PathBuf>,
-    /// Keeps the table as well.
+    /// Whether the table is kept as well.
     keep: bool,
     lock: Option<std::fs::File>,
 }
 
-/// The user's cache, so that a dataset is indexed once; a temporary directory if another run is
-/// using it, or if there is no home.
+/// The user's cache, so that a dataset is indexed only once; a temporary directory if another run uses the
+/// cache, or if there is no home directory.
 fn shared_place() -> Place {
     let none = Place { dir: None, keep: false, lock: None };
     let absolute =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let Some(dir) = cache.map(|cache| cache.join("gristmill/service")) else { return none };
-    // For its owner alone, as the service would make it.
+    // Readable only by its owner, as the service would create it.
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
     let lock = made.and_then(|()| std::fs::File::create(dir.join("run.lock")));
     match lock {

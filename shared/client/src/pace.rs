@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-/// The poll interval while nothing is ready, or there is news.
+/// The shortest poll interval, used after news.
 pub(crate) const FASTEST: Duration = Duration::from_millis(50);
-/// An answer of so many splits was cut: the next one has more of them.
+/// An answer with this many splits was truncated; the next one has more.
 const MANY: usize = 1_000;
-/// At most, while the trainer has batches to work on.
+/// Longest interval while the trainer has batches.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// At most, while it has none.
+/// Longest interval while the trainer has none.
 const SLOWEST_STARVING: Duration = Duration::from_millis(500);
-/// A trainer that waits is impatient for so long after the latest news.
+/// How long after the latest news a waiting trainer still polls fast.
 const IMPATIENT: Duration = Duration::from_secs(2);
 
-/// The interval between polls: short after news, longer the longer there are none.
+/// The interval between polls: short after news, then growing.
 #[derive(Debug)]
 pub(crate) struct Pace<T> {
     wait: Duration,
-    /// The last answer, and since when it is the same.
+    /// The last answer, and the time since when it has not changed.
     answer: Option<(T, Duration)>,
 }
 
@@ -26,12 +26,12 @@ impl<T: PartialEq> Pace<T> {
         Self { wait: FASTEST, answer: None }
     }
 
-    /// The interval as it is.
+    /// The current interval.
     pub fn wait(&self) -> Duration {
         self.wait
     }
 
-    /// Something happened here: the interval begins anew.
+    /// Resets the interval after a local event.
     pub fn hurry(&mut self) {
         (self.wait, self.answer) = (FASTEST, None);
     }
@@ -41,8 +41,7 @@ impl<T: PartialEq> Pace<T> {
         self.wait = (self.wait * 2).clamp(FASTEST, SLOWEST_STARVING);
     }
 
-    /// Takes in an answer that came at `now` with so many splits for the trainer, which `starves` if it has
-    /// nothing to work on.
+    /// Records an answer that came at `now` with `splits` splits; the trainer `starves` if it has no batch.
     pub fn answered(&mut self, answer: T, now: Duration, splits: usize, starves: bool) {
         let since = match &self.answer {
             Some((last, since)) if *last == answer && splits == 0 => *since,
@@ -65,7 +64,7 @@ impl<T: PartialEq> Pace<T> {
 mod tests {
     use super::*;
 
-    /// The polls of `seconds` in which answers are as `answer` says.
+    /// The times of the polls within `seconds`, given the answers of `answer`.
     fn polls(seconds: u64, starves: bool, answer: impl Fn(Duration) -> u32) -> Vec<Duration> {
         let (mut pace, mut now, mut polls) = (Pace::new(), Duration::ZERO, Vec::new());
         while now < Duration::from_secs(seconds) {

@@ -1,4 +1,4 @@
-//! Asks the coordinator what is ready: often while the trainer waits, rarely while there is plenty.
+//! Polls the coordinator for ready splits: often while the trainer waits, rarely while it has batches.
 
 use crate::{
     FetchError,
@@ -26,7 +26,7 @@ pub(crate) struct Poller {
     pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
     pub shelves: Shelves,
-    /// How long the service may be silent.
+    /// How long the service may fail to answer.
     pub patience: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Poller {
         let mut pace = Pace::new();
         let mut last_answer_ms = self.clock.now_ms();
         let mut last_ack_ms = 0;
-        // A refusal that may have been caused by this process itself.
+        // A refusal that this process may have caused itself.
         let mut doubted = None;
         while self.ledger.error().is_none() {
             let (started, now_ms) = (self.clock.monotonic(), self.clock.now_ms());
@@ -107,8 +107,7 @@ impl Poller {
         }
     }
 
-    /// Deals with what the coordinator itself refused; answers the error if the next answer decides
-    /// whether it is one.
+    /// Handles a refusal by the coordinator. Returns the error if the next answer decides whether it stands.
     fn refused(&self, refusal: Refusal, acknowledged: bool) -> Option<FetchError> {
         let begins = acknowledged && !self.progress.is_accepted();
         let error = match refusal.kind {
@@ -120,7 +119,7 @@ impl Poller {
             _ => CallError::Refused(refusal).into(),
         };
         let elsewhere = error.is_of_place();
-        // Before the stream ends: a download that misses an object looks here for the reason.
+        // Record it before the stream ends: a download that misses an object reads the reason here.
         self.ledger.fail(error);
         if elsewhere {
             self.progress.withdraw();
@@ -128,8 +127,8 @@ impl Poller {
         None
     }
 
-    /// Reads what is cached once the job has come to it. Not in a task of its own: of two that wait for
-    /// one change of the ledger, chance decides which is first, and simulations must know.
+    /// Reads the cache manifest once the job needs it. Not a separate task: two tasks that wait for the same
+    /// change of the ledger run in random order, and simulations must be deterministic.
     async fn learn_cached(&self) {
         let Some(shelf) = self.ledger.unknown_shelf() else { return };
         match self.shelves.manifest(&shelf).await {

@@ -1,4 +1,4 @@
-//! Progress of the trainer, shared by its side, which advances it, and the poller, which reports it.
+//! Progress of the trainer: its stream advances it, and the poller reports it.
 
 mod acks;
 mod meter;
@@ -17,16 +17,16 @@ use std::sync::{
 };
 use tokio::sync::{Notify, watch};
 
-/// The cursor protocol and the measurements of one trainer, and those who wait for either.
+/// The cursor protocol and the measurements of one trainer, with notifications for waiting tasks.
 #[derive(Debug)]
 pub(crate) struct Progress {
     acks: Mutex<Acks>,
     meter: Mutex<Meter>,
-    /// Somebody waits for the next poll.
+    /// Wakes the poller: a task waits for the next poll.
     pub urgent: Notify,
     /// Wakes the poller, unless its last poll was a moment ago.
     pub soon: Notify,
-    /// Somebody waits for every acknowledgement.
+    /// Whether every poll sends an acknowledgement.
     always: AtomicBool,
     /// The trainer's position as the coordinator knows it; changes with `acks`.
     acknowledged: watch::Sender<(Epoch, u64)>,
@@ -37,8 +37,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Progress {
-    /// A trainer that resumes at batch `durable`; nothing is reported before the splits it needs
-    /// are known, see [`Progress::starts_at`].
+    /// A trainer that resumes at batch `durable`. Nothing is reported until the splits that it needs are
+    /// known; see [`Progress::starts_at`].
     pub fn new(durable: (Epoch, u64)) -> Self {
         Self {
             acks: Mutex::new(Acks::new(durable)),
@@ -78,19 +78,19 @@ impl Progress {
         self.acks().is_accepted()
     }
 
-    /// The trainer is there and begins where the stream does: the coordinator is to know.
+    /// The trainer has confirmed where it begins; the next poll reports it to the coordinator.
     pub fn announce(&self) {
         self.acks().announce();
         self.urgent.notify_one();
         self.wake();
     }
 
-    /// The coordinator does not let a trainer begin here: see [`Acks::withdraw`].
+    /// The coordinator refused this start: see [`Acks::withdraw`].
     pub fn withdraw(&self) {
         self.acks().withdraw();
     }
 
-    /// The stream begins anew at batch `at`: see [`Acks::reopen`].
+    /// The stream restarts at batch `at`: see [`Acks::reopen`].
     pub fn reopen(&self, at: (Epoch, u64)) {
         self.acks().reopen(at);
         self.meter().reopen();
@@ -102,12 +102,12 @@ impl Progress {
         self.acks().durable()
     }
 
-    /// Whether the coordinator knows everything.
+    /// Whether the coordinator knows the latest progress.
     pub fn is_settled(&self) -> bool {
         self.acks().is_settled()
     }
 
-    /// Resolves once it is known with which split the stream begins.
+    /// Resolves once the first split of the stream is known.
     pub async fn located(&self) {
         self.until(|acks| acks.begins_at().is_some()).await;
     }
@@ -125,7 +125,7 @@ impl Progress {
     async fn until(&self, holds: impl Fn(&Acks) -> bool) {
         let mut changes = self.acknowledged.subscribe();
         while !holds(&self.acks()) {
-            // The sender lives as long as self.
+            // Cannot fail: the sender lives as long as `self`.
             let _ = changes.changed().await;
         }
     }
@@ -134,7 +134,7 @@ impl Progress {
         self.acknowledged.send_modify(|_| ());
     }
 
-    /// The stream goes on with batch `at` and the split at `next`, and needs splits from `needed` on.
+    /// The stream continues with batch `at` and the split at `next`, and needs splits from `needed` on.
     pub fn starts_at(&self, at: (Epoch, u64), needed: Place, next: Place) {
         self.acks().start_at(at, needed, next);
         self.wake();
@@ -155,7 +155,7 @@ impl Progress {
         self.acks().passed(place);
     }
 
-    /// The first place not taken in.
+    /// The first place not consumed.
     pub fn delivered(&self) -> Place {
         self.acks().delivered()
     }
@@ -183,11 +183,11 @@ impl Progress {
     /// Resolves once the coordinator knows that everything before `next` is consumed.
     pub async fn consumed(&self, next: (Epoch, u64)) {
         self.urgent.notify_one();
-        // The sender lives as long as self.
+        // Cannot fail: the sender lives as long as `self`.
         let _ = self.acknowledged.subscribe().wait_for(|known| *known >= next).await;
     }
 
-    /// `ack` has been written.
+    /// Records that the coordinator wrote `ack`.
     pub fn acknowledged(&self, ack: Ack) {
         let is_current = self.acks().acknowledged(ack);
         if is_current {
@@ -201,13 +201,13 @@ impl Progress {
         self.acks().is_unconfirmed()
     }
 
-    /// Whether so many splits of a window were consumed and not reported that workers may have run out of room:
-    /// a quarter of it. `n_splits` are those of an epoch.
+    /// Whether a quarter of the window was consumed but not reported, so that it may block workers.
+    /// `n_splits` is per epoch.
     pub fn is_window_waiting(&self, window: u32, n_splits: u32) -> bool {
         self.acks().unreported_splits(n_splits) >= u64::from(window / 4).max(1)
     }
 
-    /// Takes in what a poll reports of workers.
+    /// Records a poll's facts about workers.
     pub fn polled(&self, polled: &Polled) {
         let epoch = self.delivered().0;
         self.meter().polled(polled, epoch);

@@ -1,7 +1,7 @@
 //! The report of a run: a table for people, one JSON object for programs, and a page.
 //!
-//! An [`Observer`] watches a job's deliveries and counts what arrives. At the end [`Report::new`] adds what the
-//! service knows (what workers spent, which records were left out) and writes it all.
+//! An [`Observer`] counts a job's deliveries. At the end [`Report::new`] adds the service's data (the costs of
+//! workers, the records left out) and writes everything.
 
 mod division;
 mod epoch;

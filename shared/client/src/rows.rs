@@ -1,4 +1,4 @@
-//! Rows that batches are joined of: those of the split at hand, and those kept of earlier ones.
+//! Rows that are joined into batches: those of the current split, and those kept from earlier splits.
 
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, FormatError, Frame, Limits, join_rows};
@@ -7,28 +7,28 @@ use gristmill_model::splits::batches::Piece;
 use gristmill_ports::BufferPool;
 use std::{collections::BTreeMap, ops::Range};
 
-/// Rows of one split, copied out of its object so that this can be freed.
+/// Rows of one split, copied out of its object so that the object can be freed.
 struct Kept {
-    /// The number of its first row in the split.
+    /// Index in the split of the first row.
     first: u32,
     frame: Frame,
 }
 
-/// Rows that splits left over and later batches need.
+/// Leftover rows of splits that later batches need.
 pub(crate) struct Rows {
-    /// Rows of a whole batch.
+    /// Rows per batch.
     size: u32,
     kept: BTreeMap<Position, Kept>,
     buffers: BufferPool,
 }
 
 impl Rows {
-    /// For batches of `size` rows.
+    /// An empty store for batches of `size` rows.
     pub fn new(size: u32, buffers: BufferPool) -> Self {
         Self { size, kept: BTreeMap::new(), buffers }
     }
 
-    /// The rows of `pieces` as one frame; those of splits that nothing was kept of are in `chunk`.
+    /// Joins the rows of `pieces` into one frame; rows of splits that were not kept come from `chunk`.
     pub fn join(&self, pieces: &[Piece], chunk: Option<&Chunk>) -> Result<Bytes, FormatError> {
         let mut parts: Vec<(Frame, Range<usize>)> = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -54,17 +54,17 @@ impl Rows {
         Ok(())
     }
 
-    /// Forgets splits before `position`.
+    /// Drops splits before `position`.
     pub fn forget_before(&mut self, position: Position) {
         self.kept = self.kept.split_off(&position);
     }
 
-    /// Forgets all.
+    /// Drops all rows.
     pub fn clear(&mut self) {
         self.kept.clear();
     }
 
-    /// The parts of frames that rows of the split in `chunk` are, counted through its frames.
+    /// The parts of frames that hold the given rows of the split in `chunk`, counted across its frames.
     fn find(
         &self,
         chunk: &Chunk,

@@ -1,4 +1,4 @@
-//! Which of the files that are there a dataset reads, and which it leaves out, and why.
+//! Selects the files that a dataset reads, with reasons for those it leaves out.
 
 use crate::dataset::ListError;
 use gristmill_folder::Why;
@@ -14,19 +14,19 @@ mod kinds;
 
 pub(crate) use braces::{MARK as BRACE, expand};
 
-/// Characters that make a pattern of a path.
+/// Characters that turn a path into a pattern.
 pub(crate) const WILD: [char; 3] = ['*', '?', '['];
-/// Names shown in a line.
+/// Most names shown in a line.
 const SHOWN: usize = 5;
 
-/// Files that were looked at and are not read.
+/// Files that were considered but are not read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Files that were looked at.
+    /// Number of files considered.
     pub of: usize,
-    /// By name, relative to the dataset's folder or bucket: the reason.
+    /// Reasons by file name, relative to the dataset's folder or bucket.
     pub files: BTreeMap<String, String>,
-    /// How files of these kinds are read.
+    /// Advice on how to read files of these kinds.
     remedies: BTreeSet<&'static str>,
 }
 
@@ -35,7 +35,7 @@ impl LeftOut {
         self.files.is_empty()
     }
 
-    /// The form in a report: `{"count", "of", "files": {NAME: REASON}}`, of at most 100 files.
+    /// JSON for a report: `{"count", "of", "files": {NAME: REASON}}`, with at most 100 files.
     pub fn as_json(&self) -> serde_json::Value {
         let named: BTreeMap<_, _> = self.files.iter().take(100).collect();
         serde_json::json!({ "count": self.files.len(), "of": self.of, "files": named })
@@ -74,7 +74,7 @@ pub(crate) struct Selector {
 #[derive(Debug)]
 struct Glob {
     whole: glob::Pattern,
-    /// One for each directory on the way and for the file; those from `**` on match anything.
+    /// One per directory of the path, and one for the file; patterns from `**` on match anything.
     parts: Vec<glob::Pattern>,
     any_depth: bool,
 }
@@ -84,25 +84,25 @@ struct Glob {
 enum Verdict {
     Read,
     LeftOut(String),
-    /// It was not asked for.
+    /// The file was not requested.
     Other,
 }
 
 impl Selector {
-    /// The paths that `pattern` stands for, in order.
+    /// The selectors that `pattern` expands to, in order.
     pub(crate) fn all(pattern: &str) -> Result<Vec<Self>, ListError> {
         let bad = |what: String| ListError::Pattern(pattern.to_owned(), what);
         let texts = expand(pattern).map_err(bad)?;
         texts.into_iter().map(|text| Self::one(text).map_err(bad)).collect()
     }
 
-    /// The files that `pattern` names where only braces are patterns, in order.
+    /// The files that `pattern` names if only braces are patterns, in order.
     pub(crate) fn files(pattern: &str) -> Result<Vec<Self>, ListError> {
         let texts = expand(pattern).map_err(|why| ListError::Pattern(pattern.to_owned(), why))?;
         Ok(texts.into_iter().map(|text| Self { text, glob: None }).collect())
     }
 
-    /// As it was written, braces expanded.
+    /// The text as written, with braces expanded.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -119,12 +119,12 @@ impl Selector {
         Ok(Self { glob: Some(Glob { whole, parts, any_depth }), text })
     }
 
-    /// The start of all keys that it selects.
+    /// The common prefix of all keys that it selects.
     fn prefix(&self) -> &str {
         &self.text[..self.text.find(WILD).unwrap_or(self.text.len())]
     }
 
-    /// The path of `key` below the directory that is named; none if it is not below it.
+    /// The path of `key` below the named directory; none if it is elsewhere.
     fn below<'k>(&self, key: &'k str) -> Option<&'k str> {
         let named = self.text.trim_end_matches('/');
         match named {
@@ -148,7 +148,7 @@ impl Selector {
         }
     }
 
-    /// Whether files in a directory, a key that ends in a slash, may be read.
+    /// Whether files in the directory `key`, which ends in a slash, may be read.
     fn enters(&self, key: &str, format: &Definition) -> bool {
         let key = key.trim_end_matches('/');
         if let Some(glob) = &self.glob {
@@ -186,7 +186,7 @@ fn options(require_literal_leading_dot: bool) -> glob::MatchOptions {
     }
 }
 
-/// The start of all keys that `selectors` select.
+/// The common prefix of all keys that `selectors` select.
 pub(crate) fn shared_prefix(selectors: &[Selector]) -> &str {
     let mut prefixes = selectors.iter().map(Selector::prefix);
     let first = prefixes.next().unwrap_or_default();
@@ -196,24 +196,24 @@ pub(crate) fn shared_prefix(selectors: &[Selector]) -> &str {
     })
 }
 
-/// Whether any of `selectors` may read files in a directory, a key that ends in a slash.
+/// Whether any of `selectors` may read files in the directory `key`, which ends in a slash.
 pub(crate) fn enters(selectors: &[Selector], key: &str, format: &Definition) -> bool {
     selectors.iter().any(|selector| selector.enters(key, format))
 }
 
-/// Everything that was found at a place.
+/// Everything found at a location.
 #[derive(Debug, Default)]
 pub(crate) struct There {
     /// In the order of their keys.
     pub files: Vec<ObjectInfo>,
-    /// Entries that are no files to be read, and directories that were not entered, with a slash at the end.
+    /// Entries that are not readable files, and skipped directories, with a slash at the end.
     pub others: Vec<(String, Option<Why>)>,
 }
 
-/// Chooses what `selectors`, which were written as `pattern`, read of what is there, selector after selector.
+/// Chooses the files that `selectors`, written as `pattern`, read, selector by selector.
 ///
 /// # Errors
-/// If one of them reads nothing, or a file that would be read cannot be.
+/// A selector reads nothing, or a selected file cannot be read.
 pub(crate) fn select(
     selectors: &[Selector],
     format: &Definition,
@@ -255,7 +255,7 @@ pub(crate) fn select(
 }
 
 impl Selector {
-    /// Why something that is no file of the place's is left out; none if it was not asked for.
+    /// Why an entry that is not a readable file is left out; none if it was not requested.
     fn other(
         &self,
         key: &str,

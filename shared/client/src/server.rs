@@ -1,5 +1,5 @@
 //! Serves a job's batches to a trainer, over a connection or to standard output, in the framing of
-//! [`crate::framing`]. One trainer at a time; it may go and come back, and says where it goes on.
+//! [`crate::framing`]. One trainer at a time; it may reconnect, and its hello says where it continues.
 
 mod link;
 mod visit;
@@ -23,13 +23,13 @@ use tokio::{
 };
 use visit::Visit;
 
-/// How long a trainer that has connected may take to say hello.
+/// How long a connected trainer may take to send its hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// How long processing the remaining messages of a trainer that has left may take.
 const LAST_MESSAGES_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a run that has ended waits for a trainer to tell it so.
+/// How long an ended run waits for a trainer, to notify it.
 const END_NOTICE: Duration = Duration::from_secs(10);
-/// Time between two looks at a run that is observed and delivers nothing.
+/// Interval between observations of a run while it delivers nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Most messages of a client that wait to be processed.
 const MAX_WAITING_MESSAGES: usize = 64;
@@ -39,17 +39,17 @@ const MAX_WAITING_MESSAGES: usize = 64;
 pub enum ServeError {
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The position in the state file is none of this job.
+    /// The position in the state file does not belong to this job.
     #[error("{0}")]
     State(String),
-    /// The job was over before, or what follows the position that is kept has been deleted.
+    /// The job was already over, or the batches after the stored position were deleted.
     #[error("{0}")]
     Over(String),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// A trainer that has connected, and the seat that it gives up when it leaves.
+/// A connected trainer, and the seat that it releases when it disconnects.
 pub struct Visitor<S> {
     pub stream: S,
     pub seat: Option<OwnedSemaphorePermit>,
@@ -61,10 +61,10 @@ impl<S> From<S> for Visitor<S> {
     }
 }
 
-/// The activity of a server, for people.
+/// The activity of a server, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activity {
-    /// Nobody is connected.
+    /// No trainer is connected.
     #[default]
     Alone,
     /// A trainer waits for a batch.
@@ -79,30 +79,30 @@ pub enum Activity {
     Over,
 }
 
-/// A job's stream with the position that is kept for its trainer.
+/// A job's stream with the stored position of its trainer.
 pub struct Server<C> {
     fetcher: Fetcher,
     clock: Arc<dyn Clock>,
     identity: Identity,
     epochs: Epoch,
-    /// It was before this server came.
+    /// Whether the job was done before this server started.
     was_done: bool,
     cursors: C,
-    /// As kept: where a trainer without a checkpoint goes on.
+    /// The stored position, where a trainer without a checkpoint continues.
     cursor: Cursor,
-    /// The beginning of the stream that was opened last, until something was taken of it.
+    /// Start of the stream opened last, until a batch is taken from it.
     opened: Option<Cursor>,
-    /// The trainer which is connected named no position of its own.
+    /// Whether the connected trainer sent no position of its own.
     begun_as_kept: bool,
-    /// The last batch of each epoch that the trainer which is connected was sent.
+    /// The last batch sent to the connected trainer, by epoch.
     sent: BTreeMap<Epoch, u64>,
     activity: watch::Sender<Activity>,
-    /// Counts what trainers are sent, for a report.
+    /// Counts the deliveries to trainers, for a report.
     observer: Option<Observer>,
 }
 
 impl<C: CursorStore> Server<C> {
-    /// `fetcher` is opened at the position that `cursors` keep, which [`Server::position`] has checked, and
+    /// `fetcher` must be open at the position stored in `cursors`, which [`Server::position`] has checked, and
     /// not announced.
     pub fn new(fetcher: Fetcher, cursors: C, cursor: Cursor) -> Result<Self, FetchError> {
         let unknown = || FetchError::Refused("the job is not known".to_owned());
@@ -123,12 +123,12 @@ impl<C: CursorStore> Server<C> {
         })
     }
 
-    /// Has `observer` count what trainers are sent.
+    /// Sets the observer that counts the deliveries to trainers.
     pub fn observed_by(&mut self, observer: Observer) {
         self.observer = Some(observer);
     }
 
-    /// Everything that trainers were sent, if it was observed.
+    /// The deliveries to trainers, if they were observed.
     pub fn into_observed(self) -> Option<Observed> {
         Some(self.observer?.finish(&self.fetcher.snapshot(), self.fetcher.view()))
     }
@@ -138,12 +138,12 @@ impl<C: CursorStore> Server<C> {
         &self.fetcher
     }
 
-    /// Its activity from now on.
+    /// A receiver of the server's activity.
     pub fn activity(&self) -> watch::Receiver<Activity> {
         self.activity.subscribe()
     }
 
-    /// The position that `cursors` keep for the job `identity`; the start if they keep none.
+    /// The position stored in `cursors` for the job `identity`; the start if there is none.
     pub fn position(cursors: &mut C, identity: &Identity) -> Result<Cursor, ServeError> {
         let Some(saved) = cursors.load()? else { return Ok(Cursor::default()) };
         let name = cursors.name().unwrap_or_default();
@@ -181,7 +181,7 @@ impl<C: CursorStore> Server<C> {
         }
     }
 
-    /// Resolves when there is nothing to serve, and trainers had time to connect and learn it.
+    /// Resolves when nothing is left to serve, and trainers had time to connect and be notified.
     async fn unattended(&mut self) -> Result<(), ServeError> {
         let ended = match self.fetcher.located().await {
             Ok(()) if self.fetcher.is_at_end() => self.close_alone().await,
@@ -205,7 +205,7 @@ impl<C: CursorStore> Server<C> {
         ended
     }
 
-    /// Closes a job of which everything was acknowledged before: its trainer need not come back for that.
+    /// Closes a job whose batches were all acknowledged before; its trainer need not reconnect for that.
     async fn close_alone(&mut self) -> Result<(), ServeError> {
         if !self.was_done {
             let job = &self.identity.job;
@@ -244,7 +244,7 @@ impl<C: CursorStore> Server<C> {
         }
     }
 
-    /// An error about the position that is kept, with where it is.
+    /// An error about the stored position, with the name of its store.
     fn of_kept(&self, error: FetchError) -> ServeError {
         let named = |why: String| match self.cursors.name() {
             Some(name) => format!("{name}: {why}"),
@@ -265,8 +265,8 @@ impl<C: CursorStore> Server<C> {
         Ok(())
     }
 
-    /// All is delivered and acknowledged: closes the job. Until then a crash of the trainer must be able to
-    /// begin again.
+    /// Closes the job once everything is delivered and acknowledged. Until then a crashed trainer must be able
+    /// to resume.
     async fn close(&mut self) -> Result<(), ServeError> {
         self.activity.send_replace(Activity::Closing);
         self.save(Cursor { epoch: self.epochs, g: 0 })?;
@@ -274,7 +274,7 @@ impl<C: CursorStore> Server<C> {
         Ok(self.fetcher.settle().await?)
     }
 
-    /// Writes every frame to `out`, a hello first; what is written counts as delivered for good.
+    /// Writes every frame to `out`, starting with a hello. Written batches count as acknowledged.
     pub async fn write_all(
         &mut self,
         out: &mut (impl AsyncWrite + Unpin),
@@ -325,7 +325,7 @@ impl<C: CursorStore> Server<C> {
     }
 }
 
-/// Resolves when an observer is to look at the run; never without one.
+/// Resolves when the next observation is due; never without an observer.
 async fn look_due(is_observed: bool) {
     match is_observed {
         true => tokio::time::sleep(LOOK_EVERY).await,

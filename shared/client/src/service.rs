@@ -12,7 +12,7 @@ use gristmill_web::{Reach, WithWeb};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
-/// A connection to a service. Clones share it.
+/// A connection to a service; clones share it.
 #[derive(Clone)]
 pub struct Service {
     pub aws: Aws,
@@ -34,11 +34,11 @@ pub struct LocalHost {
     pub pid: u32,
 }
 
-/// A service that options name.
+/// The service that options name.
 #[derive(Debug)]
 pub enum Target {
     Deployed,
-    /// A service of this machine, if there is one.
+    /// A service on this machine, if there is one.
     Local(Result<Box<ServiceFile>, AttachError>),
 }
 
@@ -93,7 +93,7 @@ impl Service {
         Ok(Self { aws, ns: settings.ns, bucket, ports, link, local: None, own })
     }
 
-    /// The service of this machine that `file` describes.
+    /// The service on this machine that `file` describes.
     pub(crate) fn of_file(file: &ServiceFile, operators: Arc<Registry>) -> Result<Self, Failure> {
         let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
         let aws = aws_of(file);
@@ -120,14 +120,14 @@ impl Service {
     }
 
     /// Resolves, with the reason, once a service on this machine has been unable to work for `patience`. Until
-    /// then the trouble is known to [`Service::link`].
+    /// then [`Service::link`] reports the problem.
     pub async fn given_up(&self, patience: Duration) -> Failure {
         let trouble = self.local.as_ref().map(|local| async || local.admin.trouble().await.ok());
         Failure::failed(give_up(trouble, &self.link, patience).await)
     }
 }
 
-/// The way to a service, for a trainer with `operators` of its user.
+/// The ports to a service, for a trainer with the user's `operators`.
 fn ports(
     coordinator: Arc<dyn Coordinator>,
     objects: Arc<dyn Objects>,

@@ -12,7 +12,7 @@ pub enum Interruption {
 }
 
 impl Interruption {
-    /// The exit code of a program that ends for it: 128 and the signal's number.
+    /// Exit code after this signal: 128 plus the signal's number.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupted => 130,
@@ -30,7 +30,7 @@ impl std::fmt::Display for Interruption {
     }
 }
 
-/// Resolves at Ctrl-C or SIGTERM; from its first call on neither ends the process by itself.
+/// Resolves at Ctrl-C or SIGTERM. After the first call, these signals no longer end the process themselves.
 pub async fn interruption() -> Interruption {
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))

@@ -1,4 +1,4 @@
-//! Downloading and joining, from a batch to the end of the run.
+//! Downloads and joins splits, from a given batch to the end of the run.
 
 use crate::{
     FetchError,
@@ -13,11 +13,11 @@ use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// Batches ready for the trainer. Making one takes a copy at most; what carries a trainer over a
-/// wait is objects fetched ahead.
+/// Batches ready for the trainer. One suffices: making a batch costs a copy at most, and prefetched objects
+/// bridge the waits.
 const QUEUE_BATCHES: usize = 1;
 
-/// Parts that the streams of one job share.
+/// State shared by the streams of one job.
 #[derive(Clone)]
 pub(crate) struct BatchSource {
     pub downloader: Downloader,
@@ -26,22 +26,22 @@ pub(crate) struct BatchSource {
 }
 
 impl BatchSource {
-    /// Begins a stream at batch `at` among `tasks`.
+    /// Starts a stream at batch `at` as one of `tasks`.
     pub fn stream(&self, at: (Epoch, u64), tasks: &mut JoinSet<()>) -> mpsc::Receiver<Assembled> {
         let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
         tasks.spawn(self.clone().run(at, queue));
         batches
     }
 
-    /// Downloads and joins; an error ends the stream, or the run, for everybody.
+    /// Downloads and joins; an error ends the stream or the run.
     async fn run(self, at: (Epoch, u64), queue: mpsc::Sender<Assembled>) {
-        // Closes after the error is known, so that a trainer that waits for batches learns it.
+        // Keep the queue open until the error is recorded, so that a waiting trainer sees the error.
         let _open = queue.clone();
         let (ledger, progress) = (Arc::clone(&self.downloader.ledger), Arc::clone(&self.progress));
         let clock = Arc::clone(&self.downloader.runner.clock);
         let Err(error) = self.batches(at, queue).await else { return };
-        // An object is missing, too, when the checkpoint is older than what has been deleted. Then the
-        // answer to the first report says so, and that is the error to know; the first one stays.
+        // An object may also be missing because the checkpoint is too old. The answer to the first report
+        // then gives the better error; wait for it, because the first recorded error stays.
         while matches!(error, FetchError::BadObject(_))
             && progress.is_unconfirmed()
             && ledger.stream_error().is_none()

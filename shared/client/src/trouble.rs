@@ -1,4 +1,4 @@
-//! Trouble of a service on this machine: asked of the service, since its clients only see that no batch comes.
+//! Problems of a service on this machine, polled from the service: its clients only see that no batch comes.
 
 use crate::waiting::Link;
 use std::{
@@ -7,13 +7,13 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// How often the service is asked.
+/// Interval between polls.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Has `link` know what keeps a service from its work. Ends, with the reason, only when that has lasted for
-/// `patience`; without a service never.
+/// Records in `link` the problem that keeps a service from working. Resolves, with the reason, only when the
+/// problem has lasted for `patience`; never without a service.
 ///
-/// `ask` answers what the trouble is, if there is any; nothing when the service does not answer.
+/// `ask` returns the problem, if there is one; nothing if the service does not answer.
 pub async fn give_up<F>(ask: Option<impl Fn() -> F>, link: &Link, patience: Duration) -> String
 where
     F: Future<Output = Option<Option<String>>>,

@@ -1,5 +1,5 @@
-//! Files that a user names: pipelines, tokenizers, price lists. A mistyped name may lead to anything, so no more
-//! is read than such a file may have, and nothing is waited for in silence.
+//! Files that a user names: pipelines, tokenizers, price lists. A mistyped name may lead to any file, so reads
+//! have a size limit and a time limit.
 
 use std::{
     fs::File,
@@ -10,18 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a pipe may be silent.
+/// How long a pipe may deliver no data.
 const PIPE_PATIENCE: Duration = Duration::from_secs(4);
-/// How long a pipe may be without somebody who writes to it.
+/// How long a pipe may have no writer.
 const WRITER_PATIENCE: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
 
-/// The content of the file `path`, which may have `most` bytes.
+/// Reads the file `path`, of at most `most` bytes.
 ///
 /// # Errors
-/// Why it cannot be read, or that it is longer; the path is not part of the text.
+/// The file cannot be read, or is longer; the text does not contain the path.
 pub fn read_user_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    // Opening a pipe would otherwise wait for somebody who writes to it.
+    // Without O_NONBLOCK, opening a pipe would wait for a writer.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = file.map_err(|error| in_words(&error))?;
     let about = file.metadata().map_err(|error| in_words(&error))?;
@@ -43,10 +43,10 @@ pub fn read_user_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     Ok(content)
 }
 
-/// As [`read_user_file`], of text.
+/// As [`read_user_file`], for UTF-8 text.
 ///
 /// # Errors
-/// As [`read_user_file`]; and what is not UTF-8.
+/// As [`read_user_file`], and for text that is not UTF-8.
 pub fn read_user_text(path: &Path, most: u64) -> Result<String, String> {
     let content = read_user_file(path, most)?;
     String::from_utf8(content).map_err(|error| not_text(error.as_bytes()))

@@ -1,4 +1,4 @@
-//! Reasons for a wait: decided from known facts, reported from time to time.
+//! Reasons for a wait: derived from known facts, and reported occasionally.
 
 use crate::{
     ledger::{Ledger, Place},
@@ -16,7 +16,7 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     pub text: String,
-    /// Something known is wrong: it is reported early.
+    /// Whether a known fault causes the wait; faults are reported early.
     pub is_fault: bool,
 }
 
@@ -31,29 +31,29 @@ impl Waiting {
     }
 }
 
-/// The known facts about a job whose next batch is not there.
+/// The known facts about a job whose next batch is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// The error of the last call to the coordinator, or to the object store, while it is repeated.
+    /// The error of the last call to the coordinator, or to the object store, while it is retried.
     pub coordinator: Option<String>,
     pub objects: Option<String>,
-    /// The coordinator's reason why the job does not go on.
+    /// The coordinator's reason why the job makes no progress.
     pub job: Option<String>,
-    /// The coordinator has answered before.
+    /// Whether the coordinator has ever answered.
     pub answered: bool,
-    /// Files indexed so far, and all of them.
+    /// Files indexed so far, and in total.
     pub indexing: Option<(u32, u32)>,
     /// The first split not known to be committed.
     pub next: Place,
     pub stage: Stage,
-    /// No worker has that split.
+    /// Whether no worker has claimed that split.
     pub unclaimed: bool,
-    /// Workers that hold a lease, and those that were started.
+    /// Workers that hold a lease, and workers started.
     pub workers: u32,
     pub started: u32,
 }
 
-/// The reason why the next batch is not there.
+/// The reason why the next batch is missing.
 pub(crate) fn reason(facts: &Facts) -> Waiting {
     let Facts { next: (epoch, split), workers, started, .. } = *facts;
     if let Some(error) = &facts.coordinator {
@@ -84,7 +84,7 @@ pub(crate) fn reason(facts: &Facts) -> Waiting {
     })
 }
 
-/// Explains at any time why a fetcher's next batch is not there.
+/// Explains at any time why a fetcher's next batch is missing.
 #[derive(Clone)]
 pub struct Watcher {
     pub(crate) ledger: Arc<Ledger>,
@@ -97,12 +97,12 @@ impl Watcher {
     }
 }
 
-/// A wait is mentioned once it has lasted this long, and again after that.
+/// A wait is reported once it has lasted this long, and then again at intervals.
 const MENTIONED_AFTER: Duration = Duration::from_secs(3);
 const FAULT_MENTIONED_AFTER: Duration = Duration::from_millis(600);
 const MENTIONED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Decides when a wait is reported: neither all the time nor never.
+/// Limits how often a wait is reported.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pace {
     since: Option<Duration>,
@@ -111,17 +111,17 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Nobody waits.
+    /// The wait is over.
     pub fn rest(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether this wait was mentioned.
+    /// Whether this wait was reported.
     pub fn has_said(&self) -> bool {
         self.said.is_some()
     }
 
-    /// Whether `waiting` is to be said `now`, of a monotonic clock.
+    /// Whether to report `waiting` at `now`, a time of a monotonic clock.
     pub fn is_due(&mut self, now: Duration, waiting: &Waiting) -> bool {
         let since = *self.since.get_or_insert(now);
         self.fault_since = match waiting.is_fault {
@@ -134,7 +134,7 @@ impl Pace {
             .is_some_and(|since| now.saturating_sub(since) >= FAULT_MENTIONED_AFTER);
         let is_due = match self.said {
             None => is_long || is_lasting_fault,
-            // A fault is news after a patient wait, and so is its end.
+            // Report a fault that follows an expected wait, and its end.
             Some((_, of_fault)) if of_fault != waiting.is_fault => {
                 is_lasting_fault || !waiting.is_fault
             }
@@ -147,10 +147,10 @@ impl Pace {
     }
 }
 
-/// Time between two looks at a wait.
+/// Interval between checks of a wait.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Does `work`, and reports long waits meanwhile to `say`.
+/// Runs `work`, and meanwhile reports long waits to `say`.
 pub async fn while_saying<T>(
     work: impl Future<Output = T>,
     waiting: impl Fn() -> Option<Waiting>,
@@ -180,7 +180,7 @@ pub struct Link {
 struct Known {
     /// The error of the last call, if it failed.
     call: Option<String>,
-    /// Trouble that the service itself reports.
+    /// A problem that the service itself reports.
     service: Option<String>,
 }
 
@@ -193,12 +193,12 @@ impl Link {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what the service says keeps it from its work.
+    /// Records the problem that the service reports.
     pub(crate) fn service_says(&self, trouble: Option<String>) {
         self.known().service = trouble;
     }
 
-    /// The reason for a wait for its answer.
+    /// The reason for a wait for the coordinator's answer.
     pub fn waiting(&self) -> Waiting {
         let call = self.known().call.clone();
         self.or(match call {
@@ -207,7 +207,7 @@ impl Link {
         })
     }
 
-    /// The service's trouble, or else `waiting`.
+    /// The service's problem, or else `waiting`.
     pub fn or(&self, waiting: Waiting) -> Waiting {
         match &self.known().service {
             Some(trouble) => Waiting::fault(format!("the service to go on: {trouble}")),
@@ -276,7 +276,7 @@ mod tests {
             _ => Waiting::fault("f".into()),
         };
         assert_eq!(said(failing_later), [15, 103, 403]);
-        // One call that fails and succeeds the next time is no news.
+        // A single failed call that succeeds on retry is not reported.
         let flickering = |tick| match tick == 50 {
             false => Waiting::patiently("w"),
             true => Waiting::fault("f".into()),

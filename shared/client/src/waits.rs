@@ -1,4 +1,4 @@
-//! Causes of a trainer's waiting.
+//! Causes of a trainer's waits.
 
 use std::{
     ops::AddAssign,
@@ -11,27 +11,27 @@ use std::{
 pub(crate) enum Stage {
     /// Its split is not committed.
     Commit,
-    /// Its object is on its way.
+    /// Its object is being downloaded.
     Fetch,
-    /// It is being joined and checked here, or there is nothing to wait for.
+    /// It is being joined and checked here, or it is ready.
     Decode,
 }
 
-/// Time a trainer waited, by what its batch waited for.
+/// Time that a trainer waited, by cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waits {
-    /// No worker had the split.
+    /// No worker had claimed the split.
     pub unclaimed: Duration,
-    /// A worker was at it.
+    /// A worker was processing the split.
     pub working: Duration,
-    /// It was done, and its object on its way.
+    /// The split was committed and its object was being downloaded.
     pub fetch: Duration,
-    /// The object was here.
+    /// The object had arrived.
     pub decode: Duration,
 }
 
 impl Waits {
-    /// All of it.
+    /// The sum over all causes.
     pub fn total(&self) -> Duration {
         self.unclaimed + self.working + self.fetch + self.decode
     }
@@ -45,7 +45,7 @@ impl Waits {
         }
     }
 
-    /// The time since another reading of the clock.
+    /// The difference from an earlier reading of the clock.
     pub(crate) fn since(&self, before: &Waits) -> Waits {
         Waits {
             unclaimed: self.unclaimed.saturating_sub(before.unclaimed),
@@ -68,7 +68,7 @@ impl AddAssign for Waits {
 #[derive(Debug)]
 struct Inner {
     stage: Stage,
-    /// Whether no worker had the next split at the last answer.
+    /// Whether no worker had the next split, as of the last answer.
     unclaimed: bool,
     since: Duration,
     spent: Waits,
@@ -82,15 +82,15 @@ impl Inner {
     }
 }
 
-/// Counts the time spent in each stage, whether anybody waits or not; the difference of two readings is
-/// what happened between. `now` is of a monotonic clock.
+/// Counts the time spent in each stage, also while no trainer waits; subtract two readings to get the time
+/// between them. `now` is a time of a monotonic clock.
 #[derive(Debug)]
 pub(crate) struct StageClock(Mutex<Inner>);
 
 impl StageClock {
     pub fn new(now: Duration) -> Self {
         let (stage, spent) = (Stage::Commit, Waits::default());
-        // Before the first answer nobody can have claimed anything.
+        // Before the first answer no worker can have claimed anything.
         StageClock(Mutex::new(Inner { stage, unclaimed: true, since: now, spent }))
     }
 
@@ -100,12 +100,12 @@ impl StageClock {
         change(&mut inner)
     }
 
-    /// The next batch waits for something else from now on.
+    /// Records a new stage of the next batch.
     pub fn enter(&self, stage: Stage, now: Duration) {
         self.with(now, |inner| inner.stage = stage);
     }
 
-    /// Whether a worker has the split that is next.
+    /// Records whether the next split is unclaimed.
     pub fn note_unclaimed(&self, unclaimed: bool, now: Duration) {
         self.with(now, |inner| inner.unclaimed = unclaimed);
     }

@@ -34,13 +34,13 @@ pub enum ListError {
 }
 
 impl ListError {
-    /// Whether what was asked for is at fault, rather than who was asked.
+    /// Whether the request is at fault, rather than a service.
     pub fn is_usage(&self) -> bool {
         !matches!(self, ListError::Objects(_) | ListError::Stored(_) | ListError::Mount(_))
     }
 }
 
-/// Why a place with files has none to read.
+/// Why a location with files has none to read.
 fn because(left_out: &LeftOut) -> String {
     match left_out.is_empty() {
         true => String::new(),

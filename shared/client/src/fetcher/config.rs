@@ -1,4 +1,4 @@
-//! How a trainer reads a job, and what it reads it with.
+//! Settings and services of a trainer's stream.
 
 use crate::Folders;
 use gristmill_model::{Epoch, JobName, Namespace};
@@ -7,7 +7,7 @@ use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
 use gristmill_runner::Compute;
 use std::{sync::Arc, time::Duration};
 
-/// How a trainer reads a job.
+/// Settings of a trainer's stream.
 #[derive(Debug, Clone)]
 pub struct FetcherConfig {
     pub ns: Namespace,
@@ -17,17 +17,17 @@ pub struct FetcherConfig {
     pub local_workers: u32,
     /// Memory for objects fetched ahead, in bytes.
     pub prefetch_bytes: u64,
-    /// The batch to begin with: (epoch, g) of the first one not safe in a checkpoint. Of a job that is
-    /// not visited exactly once, the coordinator knows better.
+    /// The batch to begin with: (epoch, g) of the first one not safe in a checkpoint. Unless the job is visited
+    /// exactly once, the coordinator's position replaces it if that is later.
     pub resume: (Epoch, u64),
     /// How long the service may fail to answer before the run fails.
     pub patience: Duration,
-    /// Folders that errors are to name by their paths.
+    /// Folders that errors name by their paths.
     pub folders: Folders,
 }
 
 impl FetcherConfig {
-    /// From the start, remote workers only, with room for a few objects ahead.
+    /// Reads from the start, with remote workers only and memory for a few objects ahead.
     pub fn new(ns: Namespace, bucket: String, job: JobName) -> Self {
         Self {
             ns,
@@ -50,12 +50,12 @@ pub struct FetcherPorts {
     pub clock: Arc<dyn Clock>,
     /// Runs the splits of local workers.
     pub compute: Compute,
-    /// Operators of users, beside ours.
+    /// All operators, those of the user included.
     pub operators: Arc<Registry>,
 }
 
 impl FetcherPorts {
-    /// On this machine's clock and threads.
+    /// Uses this machine's clock and threads.
     pub fn new(coordinator: Arc<dyn Coordinator>, objects: Arc<dyn Objects>) -> Self {
         Self {
             coordinator,

@@ -4,7 +4,7 @@ use crate::{Batch, Waits};
 use gristmill_model::Epoch;
 use gristmill_model::wire::{Plan, ScaleState, TrainerMetrics};
 
-/// The next thing that a trainer is given.
+/// The next item delivered to a trainer.
 #[derive(Debug)]
 pub enum Delivery {
     Batch(Batch),
@@ -21,11 +21,11 @@ pub struct EpochTotals {
     pub rows: u64,
     pub skipped: u64,
     pub splits: u32,
-    /// Milliseconds of workers for reading, computing and storing its splits.
+    /// Worker milliseconds for reading, computing and storing its splits.
     pub source_ms: u64,
     pub compute_ms: u64,
     pub put_ms: u64,
-    /// Bytes of its objects as workers stored them, in this epoch or an earlier one.
+    /// Stored bytes of its objects, written in this epoch or an earlier one.
     pub stored_bytes: u64,
     /// Time that the trainer waited, by cause.
     pub waits: Waits,
@@ -55,7 +55,7 @@ impl EpochTotals {
     }
 }
 
-/// A job's numbers at one moment, for people to watch.
+/// A job's numbers at one moment, for display.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     pub metrics: TrainerMetrics,
@@ -63,6 +63,6 @@ pub struct Snapshot {
     pub active_workers: u32,
     pub workers_max: u32,
     pub indexed_files: u32,
-    /// Splits that were committed, whose objects were missing or damaged, and that were computed here again.
+    /// Committed splits that were recomputed here because their objects were missing or damaged.
     pub healed: u32,
 }

@@ -1,4 +1,4 @@
-//! Opening a job's stream: the tasks behind a [`Fetcher`] are started.
+//! Opens a job's stream: starts the tasks of a [`Fetcher`].
 
 use super::{Fetcher, FetcherConfig, FetcherPorts};
 use crate::{
@@ -19,22 +19,22 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 impl Fetcher {
-    /// Begins streaming a registered job, and takes it over from an earlier reader.
+    /// Starts streaming a registered job, and takes it over from an earlier reader.
     pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let fetcher = Self::open(ports, config).await?;
         fetcher.announce();
         Ok(fetcher)
     }
 
-    /// As [`Fetcher::start`], but fetches ahead only: the job is taken over by [`Fetcher::announce`],
-    /// once it is known where the trainer begins.
+    /// As [`Fetcher::start`], but only prefetches: [`Fetcher::announce`] takes the job over, once the trainer's
+    /// start is known.
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let runner = runner(&ports, &config);
         let context = Arc::new(load(&runner, &config).await?);
         let visitation = context.view.spec.visitation;
         let resume = beginning(&ports, &config, visitation).await?;
-        // Batches are counted from the start of the epoch to resume in: entries of all its splits
-        // are asked for again, objects only of those still needed.
+        // Batches are counted from the start of the resumed epoch: request the entries of all its
+        // splits again, but only the objects that are still needed.
         let start: Place = (resume.0, 0);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
         let progress = Arc::new(Progress::new(resume));

@@ -1,30 +1,30 @@
-//! The cursor protocol: which run of the trainer this is, how far it has come, and what to acknowledge next.
+//! The cursor protocol: the generation of this run, its progress, and the next acknowledgement.
 
 use crate::ledger::Place;
 use gristmill_model::splits::{self, Ack, Cursor};
 use gristmill_model::{Epoch, Nonce};
 use std::collections::BTreeMap;
 
-/// Bits of a generation that keep apart two runs that begin in the same millisecond.
+/// Bits of a generation that distinguish runs that begin in the same millisecond.
 const LOT_BITS: u32 = 16;
 
 /// A trainer's position, and the coordinator's knowledge of it. Times and nonces are arguments.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
-    /// The generation of this run, and of the run it takes over from, once that is settled.
+    /// The generation of this run, and that of the run it takes over from, once known.
     generation: Option<(u64, u64)>,
-    /// Every generation of this process: none of them is another trainer's.
+    /// Every generation of this process; none of them belongs to another trainer.
     own: Vec<u64>,
     /// The batch this run begins with, and the first split it needs.
     began: Option<((Epoch, u64), Place)>,
-    /// The trainer has confirmed where it begins: the run may be taken over.
+    /// Whether the trainer has confirmed where it begins; only then may it take over the run.
     announced: bool,
     /// The furthest durable batch of this generation that may have reached the coordinator.
     said: Option<(Epoch, u64)>,
     delivered: Place,
     durable: (Epoch, u64),
     durable_place: Place,
-    /// The place a restart would need, by the batch it would restart at.
+    /// First place that a restart needs, by the batch it restarts at.
     resume_places: BTreeMap<(Epoch, u64), Place>,
     acked: Option<Ack>,
 }
@@ -36,8 +36,8 @@ impl Acks {
         Self { delivered: place, durable, durable_place: place, ..Self::default() }
     }
 
-    /// Takes over from the run of generation `last`, unless this run has a generation. The generation is later
-    /// than `last` even if this host's clock is behind; `lot` keeps apart two runs that begin at one moment.
+    /// Takes over from the run of generation `last`, unless this run has a generation. The new one is later
+    /// than `last` even if this host's clock is behind; `lot` distinguishes runs that begin at the same time.
     pub fn take_over(&mut self, last: u64, now_ms: u64, lot: Nonce) {
         if self.generation.is_some() {
             return;
@@ -50,8 +50,8 @@ impl Acks {
         self.own.push(generation);
     }
 
-    /// Forgets the generation after a refusal that named another one, if that may be one of this process's own;
-    /// whether it did. The next answer decides.
+    /// Drops the generation after a refusal that named another one, if that may be one of this process's own.
+    /// Returns whether it did; the next answer decides.
     pub fn take_over_anew(&mut self) -> bool {
         let anew = self.acked.is_none() && self.own.len() > 1;
         if anew {
@@ -73,14 +73,14 @@ impl Acks {
         self.announced = true;
     }
 
-    /// The coordinator does not let a trainer begin here: nothing is sent before it begins elsewhere.
+    /// The coordinator refused this start: sends nothing until the trainer begins elsewhere.
     pub fn withdraw(&mut self) {
         (self.announced, self.began) = (false, None);
         (self.generation, self.said, self.acked) = (None, None, None);
     }
 
-    /// The stream begins anew at batch `at`, which its trainer has yet to confirm. A generation cannot go back
-    /// behind what it sent: another one begins there.
+    /// The stream restarts at batch `at`, which its trainer has yet to confirm. A generation cannot go back
+    /// before what it sent, so a restart there needs a new one.
     pub fn reopen(&mut self, at: (Epoch, u64)) {
         (self.announced, self.began) = (false, None);
         self.resume_places.clear();
@@ -90,7 +90,7 @@ impl Acks {
         (self.delivered, self.durable, self.durable_place) = ((at.0, 0), at, (at.0, 0));
     }
 
-    /// The stream goes on with batch `at` and the split at `next`, and needs splits from `needed` on.
+    /// The stream continues with batch `at` and the split at `next`, and needs splits from `needed` on.
     pub fn start_at(&mut self, at: (Epoch, u64), needed: Place, next: Place) {
         self.delivered = self.delivered.max(next);
         self.durable = self.durable.max(at);
@@ -123,7 +123,7 @@ impl Acks {
         self.delivered = self.delivered.max(place);
     }
 
-    /// The first place not taken in.
+    /// The first place not consumed.
     pub fn delivered(&self) -> Place {
         self.delivered
     }
@@ -139,8 +139,8 @@ impl Acks {
             return;
         }
         self.durable = next;
-        // The batch after `next` may not have been handed over yet: the place that the last one needed is a
-        // safe, slightly early answer.
+        // The batch at `next` may not have been handed over yet. The place needed by the latest known
+        // batch is a safe, slightly early answer.
         let known = self.resume_places.range(..=next).next_back().map(|(_, place)| *place);
         let at_epoch_start = (next.1 == 0).then_some((next.0, 0));
         let place = at_epoch_start.into_iter().chain(known).max();
@@ -148,17 +148,17 @@ impl Acks {
         self.resume_places = self.resume_places.split_off(&next);
     }
 
-    /// The acknowledgement to send now, if there is a new one. The first one names where this run begins and
-    /// nothing after: from that alone the coordinator can tell whether another run was there first.
+    /// The acknowledgement to send now, if there is a new one. The first one holds only the start of this run,
+    /// from which the coordinator detects whether another run came first.
     pub fn send(&mut self) -> Option<Ack> {
         let ack = self.next()?;
         self.said = self.said.max(Some((ack.durable.epoch, ack.durable.batch_index)));
         Some(ack)
     }
 
-    /// Takes in that `ack` was written; whether it is of this generation.
+    /// Records that `ack` was written; returns whether it belongs to this generation.
     pub fn acknowledged(&mut self, ack: Ack) -> bool {
-        // The stream may have begun anew since.
+        // The stream may have restarted since.
         let is_current =
             self.generation.is_some_and(|(generation, _)| generation == ack.generation);
         if is_current {
@@ -167,7 +167,7 @@ impl Acks {
         is_current
     }
 
-    /// Whether the coordinator knows everything.
+    /// Whether the coordinator knows the latest progress.
     pub fn is_settled(&self) -> bool {
         self.acked.is_some() && self.next().is_none()
     }
@@ -274,7 +274,7 @@ mod tests {
         acks.announce();
         let ack = acks.send().unwrap();
         assert_eq!((ack.generation, ack.durable, ack.delivered), (first, batch(0, 5), split(0, 2)));
-        // Under way while the stream goes back behind it.
+        // In flight while the stream goes back before it.
         acks.reopen((0, 3));
         assert!(!acks.acknowledged(ack));
         acks.start_at((0, 3), (0, 1), (0, 1));

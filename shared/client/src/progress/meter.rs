@@ -1,4 +1,4 @@
-//! Times that a trainer measured, and the reports that scaling decides on.
+//! Batch times of a trainer, and the reports on which scaling decides.
 
 use gristmill_model::Epoch;
 use gristmill_model::splits::SplitKind;
@@ -12,7 +12,7 @@ use std::{
 const METRIC_BATCHES: usize = 100;
 /// Batches of the first report.
 const FIRST_REPORT_BATCHES: u64 = 10;
-/// A report covers no longer than this, if it has batches enough to mean anything: large batches take
+/// After this time a report is sent with fewer batches, at least [`FEWEST_BATCHES`]: large batches take
 /// seconds each.
 const REPORT_AT_LEAST: Duration = Duration::from_secs(5);
 const FEWEST_BATCHES: u64 = 5;
@@ -20,19 +20,18 @@ const FEWEST_BATCHES: u64 = 5;
 /// Times that a trainer measured for one batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchTimes {
-    /// Time since the batch before.
+    /// Time since the previous batch.
     pub since_last: Duration,
     /// Part of it spent waiting.
     pub waited: Duration,
-    /// Part of that during which its split was committed and on its way here.
+    /// Part of the wait during which its split was committed and being fetched.
     pub fetching: Duration,
 }
 
 /// The measurements of the next report.
 #[derive(Debug, Default)]
 struct Gathering {
-    /// Batches handed over since the last report, the time from each to the next, and the waiting
-    /// part of it.
+    /// Batches handed over since the last report, the total time between them, and the part spent waiting.
     batches: u64,
     time: Duration,
     waited: Duration,
@@ -45,7 +44,7 @@ struct Gathering {
     lease_batches: u32,
 }
 
-/// Seconds that workers spent on so many batches.
+/// Seconds that workers spent, and the number of batches.
 #[derive(Debug, Default)]
 struct Cost {
     spent: WorkerSeconds,
@@ -74,17 +73,17 @@ impl Cost {
 /// Measurements of a trainer, gathered into means and reports.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// (time since the batch before, part of it spent waiting).
+    /// (time since the previous batch, part of it spent waiting).
     recent: VecDeque<(Duration, Duration)>,
     batches: u64,
     queue_batches: u32,
     report: Gathering,
-    /// Cost of splits that became ready since the last report, by the epoch from which workers run in the mode of
-    /// theirs: those of an epoch that the trainer has yet to reach are kept until it does.
+    /// Cost of splits that became ready since the last report, by the first epoch of their cache mode. Costs
+    /// of an epoch that the trainer has not reached are kept until it does.
     costs: BTreeMap<Option<Epoch>, Cost>,
-    /// The next report goes out soon: nothing is known yet of the mode that workers run in.
+    /// Whether the next report is sent early, because nothing is known yet about the current mode.
     soon: bool,
-    /// The epoch from which they run in it.
+    /// The first epoch of the current mode.
     mode_from: Option<Epoch>,
 }
 
@@ -101,12 +100,12 @@ impl Meter {
         }
     }
 
-    /// The stream begins anew: nothing is queued.
+    /// The stream restarts: nothing is queued.
     pub fn reopen(&mut self) {
         self.queue_batches = 0;
     }
 
-    /// A batch is handed to the trainer.
+    /// Records a batch that is handed to the trainer.
     pub fn handed_over(&mut self, times: BatchTimes, queue_batches: usize) {
         let BatchTimes { since_last, waited, fetching } = times;
         self.batches += 1;
@@ -120,7 +119,7 @@ impl Meter {
         report.fetching += fetching.min(waited).min(since_last);
     }
 
-    /// Takes in what a poll reports of workers, for a trainer that is in `epoch`.
+    /// Records a poll's facts about workers, for a trainer in `epoch`.
     pub fn polled(&mut self, polled: &Polled, epoch: Epoch) {
         let Some(plan) = polled.job.plan else { return };
         let batch_size = f64::from(plan.batch_size.max(1));
@@ -131,7 +130,7 @@ impl Meter {
         }
         let mode_from = mode_from(epoch);
         if self.mode_from != mode_from {
-            // Measurements of computing say nothing about reading a cache.
+            // Measurements in compute mode do not apply to reading a cache.
             self.report = Gathering::default();
             self.costs.retain(|of, _| *of >= mode_from);
             (self.soon, self.mode_from) = (true, mode_from);
@@ -149,8 +148,8 @@ impl Meter {
         report.queue_batches += fetched + ready;
     }
 
-    /// The report on the batches since the last one, when there are enough of them: it goes out with
-    /// one poll. The first comes soon, as a rough number of workers is better than none.
+    /// The report on the batches since the last one, once there are enough; one poll sends it. The first
+    /// comes early, because a rough number of workers is better than none.
     pub fn report(&mut self) -> Option<TrainingReport> {
         let enough = match self.soon {
             true => FIRST_REPORT_BATCHES,

@@ -9,13 +9,12 @@ pub struct Division {
     pub files: u64,
     /// Most records of a split.
     pub split_records: u64,
-    /// The user gave the number of batches of a split.
+    /// Whether the user gave the number of batches of a split.
     pub is_given: bool,
 }
 
 impl Division {
-    /// Why batches of `pipeline` have mixed lengths though it has buckets, and what to do; none where buckets
-    /// work.
+    /// Why batches of `pipeline` have mixed lengths despite its buckets, and a remedy; none if buckets work.
     pub fn idle_buckets(&self, pipeline: &Pipeline) -> Option<String> {
         let Self { records, files, split_records, is_given } = *self;
         let (batching, size) = (pipeline.batching(), u64::from(pipeline.batch_size()));

@@ -10,7 +10,7 @@ pub struct EpochReport {
     pub elements: u64,
     pub batches: u64,
     pub skipped: u64,
-    /// Elements that workers made.
+    /// Elements that workers produced.
     pub rows: u64,
     pub splits: u32,
     pub seconds: f64,
@@ -22,13 +22,13 @@ pub struct EpochReport {
     /// The mode of `autocache` points, and its reason.
     pub mode: CacheMode,
     pub reason: Option<String>,
-    /// Seconds of workers for reading, computing and storing its splits.
+    /// Worker seconds for reading, computing and storing its splits.
     pub worker_seconds: [f64; 3],
-    /// Bytes of its objects, as workers kept them.
+    /// Stored bytes of its objects.
     pub stored_bytes: u64,
     /// Time that the trainer waited, by cause.
     pub waits: Waits,
-    /// CPU that worker processes took while it was delivered.
+    /// CPU time of worker processes while the epoch was delivered, in milliseconds.
     pub worker_cpu_ms: u64,
 }
 
@@ -47,7 +47,7 @@ impl Default for EpochReport {
             time_to_first_batch_ms: 0.0,
             duplicates: 0,
             distinct: 0,
-            // The mode of a pipeline without points.
+            // The mode of a pipeline without cache points.
             mode: CacheMode::Compute,
             reason: None,
             worker_seconds: [0.0; 3],

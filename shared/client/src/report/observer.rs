@@ -1,4 +1,4 @@
-//! Counts and times what a trainer is given, while a run goes on.
+//! Counts and times the deliveries to a trainer during a run.
 
 use super::{
     epoch::EpochReport,
@@ -14,10 +14,10 @@ use gristmill_model::wire::{JobView, ScaleDecision};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at a run.
+/// Interval between samples of a run.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Everything that a trainer was given in a run.
+/// All deliveries to a trainer in a run.
 #[derive(Debug)]
 pub struct Observed {
     pub pipeline: Pipeline,
@@ -26,15 +26,15 @@ pub struct Observed {
     pub began: Cursor,
     /// Elements of the whole job; none if the run did not begin with the job.
     pub elements_expected: Option<u64>,
-    /// Records of last batches that were left out because the pipeline says so.
+    /// Records of incomplete last batches, dropped as the pipeline requests.
     pub dropped: u64,
-    /// Batches delivered again, to a trainer that went back.
+    /// Batches delivered again, after a trainer went back.
     pub repeated_batches: u64,
     pub scaling: Vec<ScaleDecision>,
     pub recorded: Recorded,
     /// BLAKE3 over the frames of all batches in order.
     pub batches_blake3: String,
-    /// Why there was not one batch, if there was none.
+    /// Why there was no batch at all, if so.
     pub empty: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct Observed {
 pub struct Observer {
     service: Service,
     pipeline: Pipeline,
-    /// Reads batches: their record keys and their hash. Counts rows only, otherwise.
+    /// Whether to read batches, for record keys and a hash; otherwise only rows are counted.
     reads_content: bool,
     hasher: blake3::Hasher,
     began: Option<Cursor>,
@@ -50,14 +50,14 @@ pub struct Observer {
     next: Cursor,
     repeated_batches: u64,
     epoch_began: Instant,
-    /// When the delivery that is awaited was asked for.
+    /// Start of the wait for the next delivery.
     asked: Option<Instant>,
     epoch: EpochReport,
     recount: Recount,
     epochs: Vec<EpochReport>,
     scaling: Vec<ScaleDecision>,
     recorder: Recorder,
-    /// Batches taken, and seconds waited for them, over all epochs.
+    /// Batches taken over all epochs, and seconds waited for them.
     taken: u64,
     waited_s: f64,
     /// Why the latest epoch had no batch, if it had none.
@@ -102,22 +102,22 @@ impl Observer {
         (self.epoch.batches, self.epoch_began.elapsed().as_secs_f64())
     }
 
-    /// Another trainer takes the stream: time without a trainer is no wait.
+    /// Another trainer takes the stream; time without a trainer does not count as a wait.
     pub fn restarts(&mut self) {
         self.asked = None;
     }
 
-    /// The next delivery is awaited from now on, unless it was before.
+    /// Starts the wait for the next delivery, unless it has started.
     pub fn asks(&mut self) {
         self.asked.get_or_insert_with(Instant::now);
     }
 
-    /// Time spent on the delivery that is awaited.
+    /// Time waited so far for the next delivery.
     pub fn waited(&self) -> Duration {
         self.asked.map_or(Duration::ZERO, |asked| asked.elapsed())
     }
 
-    /// Takes in what `fetcher` delivered.
+    /// Records a delivery of `fetcher`.
     ///
     /// # Errors
     /// If a batch cannot be read.
@@ -172,7 +172,7 @@ impl Observer {
         Ok(())
     }
 
-    /// The report of an epoch that has ended; none if it ended before, and its trainer went back.
+    /// The report of an ended epoch; none if it had already ended and its trainer went back.
     fn end_epoch(&mut self, totals: &EpochTotals, fetcher: &Fetcher) -> Option<EpochReport> {
         if self.epochs.iter().any(|known| known.epoch == totals.epoch) {
             return None;
@@ -203,7 +203,7 @@ impl Observer {
         Some(epoch)
     }
 
-    /// Samples the run, unless it did so a moment ago; the sample, if it took one.
+    /// Samples the run, unless the last sample is recent; returns the sample, if any.
     pub fn look(&mut self, fetcher: &Fetcher) -> Option<Snapshot> {
         let snapshot = fetcher.snapshot();
         let started = snapshot.scale.outstanding.len();
@@ -219,7 +219,7 @@ impl Observer {
         Some(snapshot)
     }
 
-    /// Notes new decisions: a job's item keeps only the latest.
+    /// Records new decisions; the job's item keeps only the latest.
     fn note_scaling(&mut self, log: &[ScaleDecision]) {
         let known = self.scaling.last().and_then(|last| log.iter().rposition(|d| d == last));
         let news = &log[known.map_or(0, |at| at + 1)..];
@@ -230,7 +230,7 @@ impl Observer {
     /// Everything observed, once the job has ended. `last` is the fetcher's last snapshot, `job` the job as it knew it.
     pub fn finish(mut self, last: &Snapshot, job: Option<JobView>) -> Observed {
         self.note_scaling(&last.scale.log);
-        // A short epoch may end before a report has seen its workers.
+        // A short epoch may end before any report includes its workers.
         let most = self.scaling.iter().map(|decision| decision.workers).max().unwrap_or(0);
         let mut epochs = self.epochs;
         for epoch in epochs.iter_mut().filter(|epoch: &&mut EpochReport| epoch.workers_max == 0) {
@@ -239,7 +239,7 @@ impl Observer {
         let plan = job.as_ref().and_then(|job| job.plan);
         let n_epochs = job.map_or(0, |job| job.spec.epochs);
         let began = self.began.unwrap_or_default();
-        // The plan knows the number of elements if every record becomes one; otherwise the workers do.
+        // If every record becomes one element, the plan gives their number; otherwise the workers do.
         let elements_expected = match self.pipeline.is_one_to_one() {
             true => plan.map_or(0, |plan| plan.records) * u64::from(n_epochs),
             false => epochs.iter().map(|epoch| epoch.rows + epoch.skipped).sum(),

@@ -1,11 +1,11 @@
-//! Samples and decisions noted while a run goes on.
+//! Samples and decisions recorded during a run.
 
 use crate::Snapshot;
 use gristmill_model::wire::ScaleDecision;
 use gristmill_report::{Decision, Sample};
 use std::time::{Duration, Instant};
 
-/// Between two samples.
+/// Interval between samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 
 /// Samples and decisions of a run.
@@ -15,7 +15,7 @@ pub struct Recorded {
     pub decisions: Vec<Decision>,
 }
 
-/// Notes what is seen, now and then.
+/// Records samples at intervals.
 pub struct Recorder {
     started: Instant,
     sampled: Option<Instant>,
@@ -29,7 +29,7 @@ impl Recorder {
         Self { started, sampled: None, last: (0, 0.0), recorded: Recorded::default() }
     }
 
-    /// Looks at the run: `batches` are taken so far, and `waited_s` seconds waited for them.
+    /// Samples the run; `batches` were taken so far, and `waited_s` seconds spent waiting for them.
     pub fn look(&mut self, snapshot: &Snapshot, batches: u64, waited_s: f64) {
         let since = self.sampled.map(|sampled| sampled.elapsed());
         if since.is_some_and(|since| since < SAMPLE_EVERY) {
@@ -40,7 +40,7 @@ impl Recorder {
             std::mem::replace(&mut self.last, (batches, waited_s));
         let taken = batches.saturating_sub(batches_before) as f64;
         let Snapshot { metrics, scale, active_workers, .. } = snapshot;
-        // Without a batch there is nothing to take a mean of.
+        // Without a batch there is no mean.
         let batch_time_s = since.filter(|_| taken > 0.0).map(|since| since.as_secs_f64() / taken);
         let stall_s = batch_time_s.map(|all_s| ((waited_s - waited_before_s) / taken).min(all_s));
         self.recorded.samples.push(Sample {
@@ -57,7 +57,7 @@ impl Recorder {
         });
     }
 
-    /// Decisions that are news.
+    /// Records new decisions.
     pub fn decided(&mut self, decisions: &[ScaleDecision]) {
         let t_s = Some(self.started.elapsed().as_secs_f64());
         self.recorded.decisions.extend(decisions.iter().map(|decision| Decision {

@@ -1,8 +1,8 @@
-//! Counting what arrives, by record key: the proof that nothing was lost and nothing came twice.
+//! Counts arrivals by record key, to prove that nothing was lost and nothing came twice.
 
 use std::collections::BTreeMap;
 
-/// Visits seen in one epoch: a bit per record and copy.
+/// Visits in one epoch: a bit per record and copy.
 #[derive(Debug, Default)]
 pub struct Recount {
     files: BTreeMap<(u32, u32), Vec<u64>>,

@@ -1,4 +1,4 @@
-//! The records that a job left out, and why.
+//! The records that a job left out, with reasons.
 
 use crate::{Failure, Folders, Service};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -9,7 +9,7 @@ use gristmill_ports::ObjectPath;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reports read at a time.
+/// Concurrent reads of reports.
 const READS_AHEAD: usize = 16;
 
 /// One record, and the epochs that left it out.
@@ -23,13 +23,13 @@ struct Left {
 #[derive(Debug, Default)]
 pub struct SkippedRecords {
     records: BTreeMap<(RecordKey, String), Left>,
-    /// Records that were quarantined, as they are stored, and under which prefix.
+    /// Number of quarantined records; `place` is the prefix they are stored under.
     quarantined: usize,
     place: String,
 }
 
 impl SkippedRecords {
-    /// Collects what workers reported of `job`.
+    /// Collects the workers' reports of `job`.
     pub async fn read(service: &Service, job: &JobName) -> Result<Self, Failure> {
         let prefix = keys::quarantine_prefix(&service.ns, job);
         let objects = &service.ports.objects;
@@ -60,7 +60,7 @@ impl SkippedRecords {
         Ok(Self { records, quarantined, place: format!("s3://{}/{prefix}", service.bucket) })
     }
 
-    /// With the paths of `folders` in place of their buckets.
+    /// Replaces the buckets of `folders` by their paths.
     pub fn in_words_of(mut self, folders: &Folders) -> Self {
         for left in self.records.values_mut() {
             left.at.source = folders.in_words(&left.at.source);
@@ -88,7 +88,7 @@ impl SkippedRecords {
         self.records.is_empty()
     }
 
-    /// One object a record: key, source, operator, reason and epochs.
+    /// One object per record: key, source, operator, reason and epochs.
     pub fn as_json(&self) -> Vec<serde_json::Value> {
         let records = self.records.values().map(|Left { at, epochs }| {
             let SkippedAt { record, source } = at;

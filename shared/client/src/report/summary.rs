@@ -15,7 +15,7 @@ use std::{
     path::Path,
 };
 
-/// Records left out that are shown; `status --skipped` lists all.
+/// Most skipped records that are shown; `status --skipped` lists all.
 const SHOWN_SKIPPED: usize = 10;
 /// Part of an epoch, in percent, that a wait must take to be explained in the table.
 const WORTH_NAMING_PERCENT: f64 = 3.0;
@@ -38,11 +38,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds to what a trainer `observed` of `job` what the service knows of it. `before` is the usage when the run
-    /// began.
+    /// Combines the trainer's observations of `job` with the service's data. `before` is the usage at the start
+    /// of the run.
     ///
     /// # Errors
-    /// If the service does not answer.
+    /// The service does not answer.
     pub async fn new(job: &Job, observed: Observed, before: &Usage) -> Result<Self, Failure> {
         let usage = Usage::now(&job.service).await.since(before);
         let left_out = match observed.epochs.iter().any(|epoch| epoch.skipped > 0) {
@@ -81,10 +81,10 @@ impl Report {
         Self { kills, ..self }
     }
 
-    /// Makes sure, before a run, that a page can be written to `path`.
+    /// Checks, before a run, that a page can be written to `path`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if it is a directory, or lies in none.
+    /// [`Failure::Usage`] if `path` is a directory, or its directory does not exist.
     pub fn check_page(path: &Path) -> Result<(), Failure> {
         let cannot = |why: &str| {
             Failure::usage(format!("--report {} cannot be written: {why}", path.display()))
@@ -107,11 +107,11 @@ impl Report {
         })
     }
 
-    /// Prints warnings to standard error, and the table, or the object as one line, to `out`: the table goes to
-    /// standard error then.
+    /// Prints warnings to standard error, and the table to `out`. With `json`, prints the object as one line to
+    /// `out` and the table to standard error.
     ///
     /// # Errors
-    /// If `out` takes no more.
+    /// Writing to `out` fails.
     pub fn print(&self, program: &str, json: bool, out: &mut dyn Write) -> io::Result<()> {
         for warning in self.warnings() {
             eprintln!("{program}: warning: {warning}");
@@ -127,7 +127,7 @@ impl Report {
         out.flush()
     }
 
-    /// Advice to its user, one line each.
+    /// Advice to the user, one line each.
     fn warnings(&self) -> Vec<String> {
         let empty = self.observed.empty.as_ref();
         let empty = empty.map(|why| format!("not one batch was delivered: {why}"));
@@ -266,7 +266,7 @@ impl Report {
         text
     }
 
-    /// Why each mode, where there was a choice.
+    /// The reason for each cache mode, if there was a choice.
     fn modes(&self) -> String {
         let mut text = String::new();
         let mut last = None;
@@ -306,7 +306,7 @@ fn idle_buckets(job: &JobView, pipeline: &Pipeline) -> Option<String> {
     division.idle_buckets(pipeline)
 }
 
-/// The parts of a wait in seconds, and what would help.
+/// The parts of a wait in seconds, and the remedies.
 fn stalls_json(stalls: &Stalls) -> Value {
     let part =
         |part: &gristmill_report::Part| (part.cause.to_string(), rounded(part.seconds, 3).into());

@@ -1,5 +1,4 @@
-//! The record of a run as the page shows it: where each epoch's waiting went, and what the run would have cost
-//! on AWS.
+//! The data of a run's page: the causes of each epoch's waits, and the cost of the run on AWS.
 
 use super::{epoch::EpochReport, observer::Observed};
 use gristmill_model::wire::{CacheMode, JobSpec, JobView, OpWork, WorkProfile};
@@ -9,8 +8,8 @@ use gristmill_report::{
     Cost, Epoch, Job, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
 };
 
-/// The work of an epoch's workers, by operator. The profile is of the first splits; operators before the cache
-/// point that an epoch reads are left out.
+/// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
+/// cache point that the epoch reads are left out.
 fn shares(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> WorkerShares {
     let [source_s, compute_s, put_s] = epoch.worker_seconds;
     let is_point = |op: &OpWork| op.op == "autocache";
@@ -38,7 +37,7 @@ fn shares(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> WorkerS
     }
 }
 
-/// Causes of an epoch's waiting.
+/// Causes of an epoch's waits.
 pub fn stalls(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> Stalls {
     let waits = Waits {
         total_s: epoch.waited_seconds,

@@ -12,7 +12,7 @@ const WORKER: &str = "worker";
 pub struct Usage {
     /// CPU of this process (fetcher and trainer), user and system.
     pub fetcher_cpu_ms: u64,
-    /// CPU of the process that holds table, objects and function host.
+    /// CPU of the process that hosts the table, objects and functions.
     pub stand_ins_cpu_ms: u64,
     pub worker_cpu_ms: u64,
     /// Coordinator and scaler.
@@ -24,7 +24,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads every counter there is.
+    /// Reads all counters.
     pub async fn now(service: &Service) -> Self {
         let mut usage = Self { fetcher_cpu_ms: own_cpu_ms(), ..Self::default() };
         let Some(local) = &service.local else {
@@ -71,7 +71,7 @@ impl Usage {
         }
     }
 
-    /// Conditional writes of the table, refused ones included: what is billed as writes.
+    /// Billed table writes: conditional writes, refused ones included.
     pub fn table_writes(&self) -> Option<u64> {
         let writes = ["PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"];
         let count = |operation: &&str| self.requests.get(&format!("dynamodb.{operation}"));
@@ -115,7 +115,7 @@ fn own_cpu_ms() -> u64 {
 /// CPU of a process so far, its children not included; 0 if it cannot be read.
 pub fn process_cpu_ms(pid: u32) -> u64 {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
-    // The name in parentheses may hold anything; fields count from behind it.
+    // The name in parentheses may contain any character; count the fields after it.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let ticks = |i: usize| fields.get(i).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
     let per_second = rustix::param::clock_ticks_per_second().max(1);

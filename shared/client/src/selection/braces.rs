@@ -1,12 +1,12 @@
-//! Braces in paths, as shells and WebDataset have them: `{a,b}`, `{000..146}`, `{0..10..2}`, `{a..d}`.
+//! Braces in paths, as in shells and WebDataset: `{a,b}`, `{000..146}`, `{0..10..2}`, `{a..d}`.
 
 /// The character that begins a brace.
 pub(crate) const MARK: char = '{';
-/// Most paths that one stands for.
+/// Most paths of one pattern.
 const MAX_PATHS: usize = 100_000;
 
-/// The paths that `text` stands for, in order; itself, if it has no braces. What stands within `[..]` is no brace, and
-/// braces without a comma or `..` are taken as they are.
+/// Expands `text` to its paths, in order; to itself if it has no braces. A brace within `[..]`, or without
+/// a comma or `..`, is literal.
 ///
 /// # Errors
 /// If there are too many.
@@ -36,7 +36,7 @@ fn first(text: &str) -> Option<(&str, Vec<String>, &str)> {
     while let Some(found) = text[at..].find([MARK, '[']) {
         let start = at + found;
         if text[start..].starts_with('[') {
-            // A class of a glob, in which `]` may come first.
+            // A character class, in which `]` may come first.
             let inner = text[start + 1..].trim_start_matches('!');
             let first = text.len() - inner.len();
             let skip = inner.chars().next().map_or(0, char::len_utf8);
@@ -52,7 +52,7 @@ fn first(text: &str) -> Option<(&str, Vec<String>, &str)> {
     None
 }
 
-/// The choices of a brace, of which `text` begins behind the opening one, and what follows it.
+/// The choices of a brace and the text after it; `text` starts after the opening brace.
 fn choices(text: &str) -> Option<(Vec<String>, &str)> {
     let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
     for (at, c) in text.char_indices() {
@@ -91,7 +91,7 @@ fn sequence(text: &str) -> Option<Vec<String>> {
         _ => None,
     };
     let count = |from: i64, to: i64| -> Vec<i64> {
-        // One more than are allowed, so that too many shows.
+        // One more than allowed, to detect too many.
         let far = (0..=from.abs_diff(to) / step).take(MAX_PATHS + 1);
         let step = i128::from(step);
         let sign = if to < from { -1 } else { 1 };

@@ -3,9 +3,9 @@
 use super::Verdict;
 use gristmill_sources::{Definition, FORMATS};
 
-/// Endings of compressed files, before which the kind stands.
+/// Extensions of compressed files; the extension before them gives the kind.
 const PACKED: [&str; 5] = ["bz2", "gz", "lz4", "xz", "zst"];
-/// Files that lie beside data and are never data.
+/// Extensions of files that accompany data but are never data.
 const NOTES: [&str; 22] = [
     "cff", "crc", "gif", "htm", "html", "idx", "ipynb", "lock", "log", "md", "md5", "pdf", "pkl",
     "py", "rst", "sha1", "sha256", "sha512", "toml", "xml", "yaml", "yml",
@@ -19,7 +19,7 @@ fn has_extension(key: &str, format: &Definition) -> bool {
     extension.is_some_and(|e| known.iter().any(|known| e.eq_ignore_ascii_case(known)))
 }
 
-/// The decision about a file of a directory; `below` is its path within that.
+/// Judges a file of a directory; `below` is its path within the directory.
 pub(super) fn judge(below: &str, format: &Definition) -> Verdict {
     match hidden(below, format) {
         Some(why) => Verdict::LeftOut(why),
@@ -35,8 +35,7 @@ pub(super) fn judge(below: &str, format: &Definition) -> Verdict {
 const OTHER_IMAGES: [&str; 12] =
     ["avif", "exr", "gif", "heic", "heif", "ico", "jp2", "jxl", "pbm", "psd", "svg", "tga"];
 
-/// Judges a file that a glob matches: left out are only files with an extension that a strict format
-/// does not read.
+/// Judges a file that a glob matches: leaves it out only if a strict format does not read its extension.
 pub(super) fn by_extension(key: &str, format: &Definition) -> Verdict {
     let extension = key.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     let other = extension.filter(|extension| OTHER_IMAGES.contains(&extension.as_str()));
@@ -47,9 +46,9 @@ pub(super) fn by_extension(key: &str, format: &Definition) -> Verdict {
     }
 }
 
-/// Why what is at `below`, a path within a directory, is not seen there.
+/// Why the file at `below`, a path within a directory, is hidden; none if it is visible.
 pub(super) fn hidden(below: &str, format: &Definition) -> Option<String> {
-    // Programs that write tables leave their notes under such names; a class may well be called so.
+    // Table writers use such names for metadata, but a class directory may have one too.
     let underscored = |name: &str| name.starts_with('_') && !format.files.reads_underscored;
     let mut names = below.split('/');
     names.find_map(|name| match name {
@@ -59,7 +58,7 @@ pub(super) fn hidden(below: &str, format: &Definition) -> Option<String> {
     })
 }
 
-/// Whether the name says that it is of another format.
+/// Whether the name shows that the file has another format.
 fn is_foreign(below: &str, format: &Definition) -> bool {
     let name = below.rsplit('/').next().unwrap_or(below);
     let mut parts: Vec<String> = name.split('.').map(str::to_ascii_lowercase).collect();

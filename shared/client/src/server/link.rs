@@ -13,7 +13,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// A connection: frames one way, and what the trainer says the other.
+/// A connection: frames to the trainer, and messages from it.
 pub(super) struct Link<S> {
     writer: WriteHalf<S>,
     pub(super) messages: mpsc::Receiver<ClientMessage>,

@@ -18,9 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How one trainer's visit ended.
 pub(super) enum Visit {
-    /// Everything is delivered and acknowledged.
+    /// All batches are delivered and acknowledged.
     Finished,
-    /// It went away, or was turned away; another one may come.
+    /// The trainer left or was refused; another one may connect.
     Left,
 }
 
@@ -30,7 +30,7 @@ enum VisitEnd {
     Gone,
     /// The trainer is refused, with the reason.
     Refused(String),
-    /// Nobody gets anything any more.
+    /// Serving has ended for every trainer.
     Ended(ServeError),
 }
 
@@ -66,7 +66,7 @@ impl<C: CursorStore> Server<C> {
                 return Err(error);
             }
         }
-        // The next one may have no checkpoint, and where this one began is not where to go on.
+        // The next trainer may have no checkpoint, so open the stream at the stored position.
         if self.opened.is_none_or(|opened| opened != self.cursor) {
             self.open_at(self.cursor).await;
         }
@@ -89,13 +89,13 @@ impl<C: CursorStore> Server<C> {
             match message.map(|message| self.process(message)) {
                 Some(Ok(())) => {}
                 Some(Err(VisitEnd::Ended(error))) => return Err(error),
-                // Nobody is left to be turned away.
+                // The trainer is gone, so there is nobody to refuse.
                 Some(Err(VisitEnd::Refused(_) | VisitEnd::Gone)) | None => return Ok(()),
             }
         }
     }
 
-    /// Tells a trainer why it gets no more; it may have left, or stopped reading.
+    /// Sends a trainer the reason why it gets no more batches; it may have left, or stopped reading.
     async fn tell<S>(&self, link: &mut Link<S>, why: &str)
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -107,7 +107,7 @@ impl<C: CursorStore> Server<C> {
         }
     }
 
-    /// Finds out where the trainer begins, and has the stream begin there; answers that.
+    /// Reads where the trainer begins, opens the stream there, and returns that position.
     async fn greet<S>(&mut self, link: &mut Link<S>) -> Result<Cursor, VisitEnd>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -144,7 +144,7 @@ impl<C: CursorStore> Server<C> {
         Ok(begins)
     }
 
-    /// The first batch of a trainer that said `hello`.
+    /// The first batch of a trainer that sent `hello`.
     fn beginning(&self, hello: &ClientHello) -> Result<Cursor, VisitEnd> {
         if let Some(why) = hello.identity.mismatch(&self.identity, "the trainer's checkpoint") {
             return Err(VisitEnd::Refused(why));
@@ -155,7 +155,7 @@ impl<C: CursorStore> Server<C> {
         }
     }
 
-    /// Waits until it is known that the trainer can begin where it says.
+    /// Waits until the trainer's start is located.
     async fn located<S>(&mut self, link: &mut Link<S>) -> Result<(), VisitEnd> {
         loop {
             let message = tokio::select! {
@@ -167,7 +167,7 @@ impl<C: CursorStore> Server<C> {
         }
     }
 
-    /// Waits until the coordinator has let the trainer in.
+    /// Waits until the coordinator has accepted the trainer.
     async fn admitted<S>(&mut self, link: &mut Link<S>) -> Result<(), VisitEnd> {
         loop {
             let message = tokio::select! {
@@ -184,7 +184,7 @@ impl<C: CursorStore> Server<C> {
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        // A trainer's word is kept before the coordinator hears of it; where it goes back, after that.
+        // Moving forward, save the position before it is announced to the coordinator; going back, after.
         if begins > self.cursor {
             self.save(begins)?;
         }
@@ -233,7 +233,7 @@ impl<C: CursorStore> Server<C> {
         Ok(())
     }
 
-    /// Whether an error ends this visit or all of them: a position that is kept here is every trainer's.
+    /// Whether an error ends this visit or all of them: the stored position applies to every trainer.
     fn part(&self, error: FetchError) -> VisitEnd {
         match error {
             FetchError::Collected(_) if self.begun_as_kept && self.cursors.name().is_some() => {
@@ -274,7 +274,7 @@ impl<C: CursorStore> Server<C> {
                 "the trainer acknowledges {acknowledged}, and {sent}: nothing of it is kept"
             )));
         }
-        // It was sent, so that there is a number after it.
+        // The batch was sent, so a next number exists.
         self.save(Cursor { epoch, g: g.saturating_add(1) })?;
         self.fetcher.checkpointed(epoch, g);
         self.sent = self.sent.split_off(&epoch);
