@@ -29,7 +29,7 @@ pub enum FetchError {
     /// The batches after the trainer's checkpoint are deleted: it is too old, or the job is done.
     #[error("{0}")]
     Collected(String),
-    /// An object is missing or its bytes are not what was committed.
+    /// An object is missing, or its bytes differ from the committed ones.
     #[error("{0}")]
     BadObject(String),
 }

@@ -144,7 +144,8 @@ impl Fetcher {
         }
     }
 
-    /// The next item of the queue. With at-most-once delivery, waits until the coordinator knows it is consumed.
+    /// The next item of the queue. With at-most-once delivery, waits until the coordinator knows that it is
+    /// consumed.
     async fn take(&mut self) -> Result<Assembled, FetchError> {
         if self.held.is_none() {
             if self.batches.is_empty() {

@@ -9,16 +9,16 @@
 //! | 8 | g | u64, number of the batch in its epoch |
 //! | 8 | payload_len | u64 |
 //!
-//! `GMBH` comes first; its payload is a JSON object: `job`, `dataset`, `fingerprint` (which batches these
-//! are), `epochs`, `batches` (of an epoch, or null), `visitation`. Its epoch and g are where the server goes
-//! on. The payload of a batch is one safetensors blob: the element's tensors with a leading batch
-//! dimension, plus `__key__` (u64) and `__copy__` (u32). The payload of `GMBE` is a JSON summary,
-//! of `GMBX` one line of text.
+//! `GMBH` comes first; its payload is a JSON object: `job`, `dataset`, `fingerprint` (they identify the
+//! batches), `epochs`, `batches` (per epoch, or null), `visitation`. Its epoch and g are the position where
+//! the server continues. The payload of a batch is one safetensors blob: the element's tensors with a
+//! leading batch dimension, plus `__key__` (u64) and `__copy__` (u32). The payload of `GMBE` is a JSON
+//! summary, that of `GMBX` one line of text.
 //!
-//! Client to server: a hello, before any batch is sent: magic `GMAH`, u32 payload_len, and a JSON object
-//! with `job`, `dataset` and `fingerprint` as the trainer's checkpoint has them, or as they were received by
-//! a trainer without one, and `epoch` and `g` of the first batch that is not in the checkpoint; without
-//! these two the server goes on after what was acknowledged last. Then acknowledgements, 16 bytes each: magic
+//! Client to server: a hello, before any batch is sent: magic `GMAH`, u32 payload_len, and a JSON object. It
+//! holds `job`, `dataset` and `fingerprint` from the trainer's checkpoint (from the server's hello if there is
+//! none), and `epoch` and `g` of the first batch that is not in the checkpoint. Without `epoch` and `g` the
+//! server continues after the last acknowledged batch. Then come acknowledgements, 16 bytes each: magic
 //! `GMA1`, epoch u32, g u64: everything up to and including batch (epoch, g) is safe in a checkpoint and is
 //! never sent again.
 

@@ -14,7 +14,7 @@ use std::{path::Path, time::Duration};
 /// A job to start.
 #[derive(Debug, Clone)]
 pub struct JobConfig {
-    /// The pipeline as it is to run: see [`JobConfig::read`].
+    /// The pipeline to run, with its operators in their final order: see [`JobConfig::read`].
     pub authored: Authored,
     pub source: Source,
     pub options: JobOptions,

@@ -110,13 +110,13 @@ pub struct ReportOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workers {
     Fixed(u32),
-    /// As many as the policy decides from what the trainer reports.
+    /// As many as the policy decides from the trainer's reports.
     Auto,
 }
 
 /// Most workers of a job on this machine unless `--max-workers` says otherwise: each is a process.
 const LOCAL_MAX_WORKERS: u32 = 16;
-/// The same on AWS: the concurrent executions of an account that asked for no more.
+/// The same on AWS: the default limit of concurrent executions of an account.
 const AWS_MAX_WORKERS: u32 = 1000;
 
 impl JobOptions {

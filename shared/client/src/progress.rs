@@ -63,7 +63,7 @@ impl Progress {
         self.acks().take_over(last, now_ms, lot);
     }
 
-    /// Takes over once more after a refusal: see [`Acks::take_over_anew`].
+    /// Takes over again after a refusal: see [`Acks::take_over_anew`].
     pub fn takes_over_anew(&self) -> bool {
         self.acks().take_over_anew()
     }

@@ -76,7 +76,7 @@ impl NetworkInput {
         }
     }
 
-    /// As [`planes`](Self::planes), with channels last.
+    /// Writes pixels with channels last.
     fn pixels<const C: usize>(&self, from: &[u8], out: &mut [u8]) {
         let value_bytes = crate::kernels::dtype_bytes(self.input);
         let mut block = [0_f32; BLOCK * 3];

@@ -108,7 +108,7 @@ pub(crate) mod kernel {
         item_bytes: usize,
         length: usize,
         truncate: bool,
-        /// One value, as it is stored.
+        /// Encoded bytes of one value.
         value: Vec<u8>,
     }
 

@@ -33,7 +33,7 @@ impl Words<'_> {
     }
 }
 
-/// Decodes what the file stores into `spare`: its size, its numbers a pixel, the largest of them, and bytes.
+/// Decodes the stored numbers of a file into `spare`; returns them with the file's largest value.
 fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<(Stored<'a>, u32), String> {
     let [_, kind, ..] = bytes else { return Err("bad PGM or PPM: it is cut short".into()) };
     let samples = if matches!(kind, b'3' | b'6') { 3 } else { 1 };
