@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 
-/// Leaves out the first `count` records of the dataset, the complement of [`Take`](super::Take). They are
+/// Leaves out the first `count` records of the dataset, the complement of [`Take`]. They are
 /// not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Skip {
