@@ -8,7 +8,7 @@ use std::fs;
 
 const TOKENIZER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../shared/executor/tests/golden/tokenizer-bytelevel.json"
+    "/../shared/operators/tests/golden/tokenizer-bytelevel.json"
 );
 
 #[test]
