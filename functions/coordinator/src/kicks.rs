@@ -83,9 +83,9 @@ pub(crate) struct Seen {
 
 /// Outstanding workers without a current or recent lease, [`SILENT_MS`] after they were invoked.
 pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Vec<u32> {
-    let heard = scan.workers_heard(now_ms);
+    let recent = scan.workers_with_recent_lease(now_ms);
     let silent = |&(worker, sent_ms): &(u32, u64)| {
-        now_ms.saturating_sub(sent_ms) > SILENT_MS && !heard.contains(&worker)
+        now_ms.saturating_sub(sent_ms) > SILENT_MS && !recent.contains(&worker)
     };
     scale.outstanding.iter().filter(silent).map(|(worker, _)| worker).collect()
 }

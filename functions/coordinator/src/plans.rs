@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_records_is_told_which_files_hold_none_or_what_leaves_none() {
+    fn a_job_without_records_fails_with_the_files_that_hold_none_or_the_cause() {
         let plan = |records| Plan {
             records,
             copies: 1,
@@ -185,7 +185,7 @@ mod tests {
             window_splits: 1,
             window_bytes: 1,
         };
-        let told = |files: &[(u64, u32)], members: &[u32]| match planned_state(
+        let failed = |files: &[(u64, u32)], members: &[u32]| match planned_state(
             &plan(0),
             &manifest(files, members),
         ) {
@@ -203,7 +203,7 @@ mod tests {
             (&[(9, 4), (2, 0)], &[1, 1], "one of the zipped datasets has no records: s3://b/f2 ("),
             (&[(9, 4), (2, 1)], &[1, 1], "leaves no records of the zipped datasets"),
         ] {
-            let error = told(files, members);
+            let error = failed(files, members);
             assert!(error.contains(words), "{error}");
         }
         assert!(matches!(planned_state(&plan(1), &manifest(&[(1, 1)], &[])), JobState::Running));

@@ -67,7 +67,7 @@ impl Scan {
 
     /// Numbers of remote workers whose last lease has not expired, also if it is finished: a worker between
     /// two leases counts.
-    pub fn workers_heard(&self, now_ms: u64) -> BTreeSet<u32> {
+    pub fn workers_with_recent_lease(&self, now_ms: u64) -> BTreeSet<u32> {
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let held =
             |bundle: &&Bundle| bundle.state != BundleState::Released && bundle.until_ms > now_ms;

@@ -40,14 +40,14 @@ pub(crate) fn overdue(scan: &Scan, steady_since_ms: u64, now_ms: u64) -> Vec<usi
         else {
             return false;
         };
-        let heard_ms = bundle.heard_ms();
+        let last_contact_ms = bundle.last_contact_ms();
         let others_went_on = || {
             let by_other = |w: &Witness<'_>| w.bundle.invocation != bundle.invocation;
-            witnesses.iter().any(|w| by_other(w) && w.bundle.since_ms > heard_ms)
+            witnesses.iter().any(|w| by_other(w) && w.bundle.since_ms > last_contact_ms)
         };
         bundle.state == BundleState::Leased
             && bundle.until_ms > now_ms
-            && now_ms.saturating_sub(heard_ms) > patience_ms
+            && now_ms.saturating_sub(last_contact_ms) > patience_ms
             && steady_ms > patience_ms
             && others_went_on()
     };

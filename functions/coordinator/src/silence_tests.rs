@@ -119,12 +119,12 @@ proptest! {
     /// A worker that flushes in time, or sends a sign of life every ten seconds, keeps its lease, however
     /// long the splits of others take.
     #[test]
-    fn who_is_heard_of_keeps_its_lease(
+    fn a_worker_in_contact_keeps_its_lease(
         silent_ms in 0u64..20_000, split_ms in 0u32..5_000, committed in 0u8..4,
     ) {
         let now_ms = 200_000;
-        let heard_ms = now_ms - silent_ms;
-        let held = bundle(8, 1, (heard_ms, heard_ms), (committed, split_ms));
+        let last_contact_ms = now_ms - silent_ms;
+        let held = bundle(8, 1, (last_contact_ms, last_contact_ms), (committed, split_ms));
         let other = bundle(9, 2, (now_ms - 1_000, now_ms), (4, split_ms));
         let ends = ended(vec![held, other], 0, now_ms).contains(&0);
         let flushes_within_ms = u64::from(split_ms) * 2;

@@ -13,7 +13,7 @@ const FEW: u32 = 3;
 /// Longest rest between two attempts to start workers.
 const MAX_REST_MS: u64 = 30_000;
 /// Attempts at a bundle from which its failures are reported.
-const TOLD_ATTEMPTS: u32 = 3;
+const REPORTED_ATTEMPTS: u32 = 3;
 
 fn goes_on(barren: &Barren, progress: u64) -> bool {
     barren.workers > 0 && barren.progress == progress
@@ -38,13 +38,18 @@ pub(crate) fn given_up(patience: &Patience, barren: &Barren, progress: u64) -> O
         && barren.lasted_ms >= lasting_ms;
     enough.then(|| {
         format!(
-            "workers die whatever they do: {} died or could not start within {} s, and not one split was \
-             committed; last error: {}",
-            barren.workers,
-            barren.lasted_ms / 1000,
+            "{}, and not one split was committed; last error: {}; fix that error, then start the job under \
+             another name",
+            deaths(barren),
             last_error(barren)
         )
     })
+}
+
+/// Number of workers that failed, and in how much time.
+fn deaths(barren: &Barren) -> String {
+    let Barren { workers, lasted_ms, .. } = barren;
+    format!("{workers} workers died or could not start within {} s", lasted_ms / 1000)
 }
 
 fn last_error(barren: &Barren) -> &str {
@@ -68,17 +73,16 @@ pub(crate) fn trouble(
     if goes_on(barren, scan.progress(item)) && barren.workers >= FEW {
         let patience = settings.patience;
         return Some(format!(
-            "workers die whatever they do: {} died or could not start within {} s; last error: {}; the \
-                 next starts after {} s, and the job fails once {} in {} s have come to nothing",
-            barren.workers,
-            barren.lasted_ms / 1000,
+            "{}, and no split was committed meanwhile; last error: {}; the next worker starts after {} s, \
+             and the job fails once {} workers have died in {} s",
+            deaths(barren),
             last_error(barren),
             rest_ms(barren) / 1000,
             patience.workers,
             patience.lasting.as_secs(),
         ));
     }
-    scan.failing(TOLD_ATTEMPTS).map(|(first, attempt, error)| {
+    scan.failing(REPORTED_ATTEMPTS).map(|(first, attempt, error)| {
             let limits = settings.limits;
             format!(
                 "splits from position {first} on fail and are tried again, {attempt} times so far (the job \

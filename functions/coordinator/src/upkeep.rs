@@ -87,8 +87,8 @@ impl Coordinator {
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
         };
-        let heard_ms = consumer.heartbeat_ms.max(entry.registered_ms);
-        let silent = Duration::from_millis(self.clock.now_ms().saturating_sub(heard_ms));
+        let last_contact_ms = consumer.heartbeat_ms.max(entry.registered_ms);
+        let silent = Duration::from_millis(self.clock.now_ms().saturating_sub(last_contact_ms));
         match item {
             Some(item) if !item.state.is_ended() && silent > self.settings.retention => {
                 tracing::info!(%job, days = silent.as_secs() / 86_400, "abandoned: stopped");

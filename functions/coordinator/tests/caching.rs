@@ -473,7 +473,7 @@ enum After {
 }
 
 #[tokio::test]
-async fn a_removal_that_dies_between_any_two_calls_is_finished_by_whoever_comes_next() {
+async fn a_removal_that_dies_between_any_two_calls_is_finished_by_the_next_caller() {
     for after in [After::Retry, After::Upkeep, After::Job] {
         for calls in 0.. {
             let world = World::new(1 << 30);

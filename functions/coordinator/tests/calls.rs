@@ -443,7 +443,7 @@ cases! {
     a_call_that_is_sent_again_is_answered_the_same,
     files_too_many_for_a_call_lie_in_a_listing,
     the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job,
-    a_job_is_done_once_whoever_races_dies_and_whatever_answers_are_lost,
+    a_job_is_done_once_under_races_deaths_and_lost_answers,
 }
 
 async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses(table: Arc<dyn Table>) {
@@ -565,8 +565,8 @@ async fn a_worker_that_is_silent_while_others_go_on_loses_its_lease_early(table:
 async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {
     let world = World::indexing(table, 3).await;
     let view = world.poll().await.job;
-    let told = world.registration.clone();
-    let stored = told.clone().with_listing(view.dataset_version);
+    let registration = world.registration.clone();
+    let stored = registration.clone().with_listing(view.dataset_version);
     // Both forms of the call join the same job: files in the call, or a stored listing.
     assert!(world.call(stored.clone()).await.is_ok());
     let named = |name: &str| Register { job: name.parse().unwrap(), ..stored.clone() };
@@ -575,7 +575,7 @@ async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {
         other => panic!("{other:?}"),
     }
     let absent = gristmill_model::Fingerprint::of("test", b"another");
-    let absent = Register { listing: told.with_listing(absent).listing, ..named("absent") };
+    let absent = Register { listing: registration.with_listing(absent).listing, ..named("absent") };
     match world.call(absent).await {
         Err(refusal) => {
             assert!(refusal.message.contains("is not stored"), "{refusal:?}")
@@ -596,9 +596,7 @@ async fn a_call_that_is_sent_again_is_answered_the_same(table: Arc<dyn Table>) {
     assert_eq!(world.poll().await.indexed_files, 1);
 }
 
-async fn a_job_is_done_once_whoever_races_dies_and_whatever_answers_are_lost(
-    table: Arc<dyn Table>,
-) {
+async fn a_job_is_done_once_under_races_deaths_and_lost_answers(table: Arc<dyn Table>) {
     let table = Lossy { table, writes: AtomicU32::new(0) };
     let files = 3;
     let world = World::indexing(Arc::new(table), files as usize).await;

@@ -237,7 +237,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn workers_that_nothing_is_heard_of_are_told_while_another_works() {
+async fn silent_workers_are_reported_while_another_works() {
     let world = World::running(ErrorPolicy::Fail).await;
     let now_ms = world.clock.now_ms();
     world.book(10..13, now_ms).await;
@@ -301,7 +301,7 @@ async fn a_worker_too_many_leaves() {
 }
 
 #[tokio::test]
-async fn too_many_skipped_records_fail_the_job_whoever_has_passed_them() {
+async fn too_many_skipped_records_fail_the_job_also_once_they_are_delivered() {
     let world = World::running(ErrorPolicy::Skip).await;
     // The cap is one percent of 400 records.
     for delivered in 1..=4 {
@@ -387,7 +387,7 @@ async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
     let before = world.kicked();
     let polled = world.poll(0, None).await;
     let trouble = polled.trouble.unwrap();
-    assert!(trouble.contains("10 died") && trouble.contains("signal: killed"), "{trouble}");
+    assert!(trouble.contains("10 workers died") && trouble.contains("signal: killed"), "{trouble}");
     assert_eq!((polled.job.state, world.kicked()), (JobState::Running, before), "it rests");
     world.pass(30).await;
     world.poll(0, None).await;
@@ -403,7 +403,7 @@ async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
         die(worker).await;
     }
     let error = world.failed().await.unwrap();
-    assert!(error.starts_with("workers die whatever they do: 20"), "{error}");
+    assert!(error.starts_with("20 workers died or could not start within"), "{error}");
     assert!(error.contains("last error: Runtime exited"), "{error}");
 }
 

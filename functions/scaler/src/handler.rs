@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_version_that_is_gone_is_told_and_given_up_for_the_current_one() {
+    async fn a_version_that_is_gone_is_reported_and_given_up_for_the_current_one() {
         let (scaler, _) = scaler();
         scaler.handle(&event(10, &[], 1_000)).await.unwrap();
         let state = || async {

@@ -331,9 +331,9 @@ impl Runner {
             fatal,
             record,
         };
-        let told = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
-        if let Err(untold) = told {
-            tracing::warn!(%untold, %error, "could not give the bundle back; its lease will run out");
+        let sent = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
+        if let Err(refusal) = sent {
+            tracing::warn!(%refusal, %error, "could not give the bundle back; its lease will run out");
         }
     }
 }

@@ -150,7 +150,7 @@ async fn serve(
                 Some(Err(error)) => {
                     sim.event(format_args!("a server ends: {error}"));
                     // No progress for longer than the service tolerates.
-                    let words = ["workers die whatever they do", "given up after"];
+                    let words = ["workers died or could not start within", "given up after"];
                     if sim.count(&HINDRANCES) > 0 && words.iter().any(|why| error.contains(why)) {
                         given_up = Some(error);
                         done.store(true, Ordering::Relaxed);

@@ -90,7 +90,8 @@ pub fn judge(
         FetchError::Fenced(_) => Fate::Superseded,
         // No progress for longer than the service tolerates.
         FetchError::JobFailed(why)
-            if (why.contains("workers die whatever they do") || why.contains("given up after"))
+            if (why.contains("workers died or could not start within")
+                || why.contains("given up after"))
                 && (sim.count(&HINDRANCES) >= GIVEN_UP_AFTER || !sim.plan.skew.is_zero()) =>
         {
             Fate::GivenUp

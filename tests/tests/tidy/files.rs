@@ -53,12 +53,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 
 /// Files that are still longer than [`FILE_LINES_MAX`]. Remove rows, add none; a file that moves takes
 /// its row along.
-const LONG_FILES: &[&str] = &[
-    "functions/coordinator/src/claims.rs",
-    "shared/model/src/splits/invariants.rs",
-    "shared/model/src/wire/calls.rs",
-    "shared/runner/src/split.rs",
-];
+const LONG_FILES: &[&str] = &["shared/model/src/splits/invariants.rs"];
 
 /// Functions, as `file function`, that are still longer than [`FUNCTION_LINES_MAX`]. Remove rows; add none.
 const LONG_FUNCTIONS: &[&str] = &[
@@ -137,7 +132,7 @@ fn rust_files_say_what_they_are_and_stay_short() {
                 "{path}:{lines}: longer than {limit} lines; divide it by what a reader looks for"
             ));
         } else if lines <= limit && known {
-            println!("files: {path} is short enough: remove its row in files.rs");
+            violations.push(format!("{path}: short enough: remove its row in files.rs"));
         }
         let tests = text.lines().count() - lines_before_tests(&text);
         if !is_test(&path) && tests > TEST_LINES_MAX {

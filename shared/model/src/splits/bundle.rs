@@ -92,7 +92,7 @@ impl Bundle {
     /// Estimates when its owner last gave a sign of life, in milliseconds: the last commit, or the
     /// renewal of the lease. Too late for leases that are longer than the shortest, too early for
     /// leases cut by the worker's remaining time.
-    pub fn heard_ms(&self) -> u64 {
+    pub fn last_contact_ms(&self) -> u64 {
         self.since_ms.max(renewed_ms(self.until_ms))
     }
 

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_told_to_come_again() {
+    fn a_crowd_is_asked_to_send_again() {
         let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let (step, _) = search(

@@ -41,7 +41,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_lives_is_heard_of_in_time(split_ms in 0u64..100_000, splits in 1usize..=8, attempt in 1u32..6) {
+        fn a_live_worker_gives_a_sign_of_life_in_time(split_ms in 0u64..100_000, splits in 1usize..=8, attempt in 1u32..6) {
             let sign = sign_of_life_ms(split_ms, splits);
             let patience = patience_ms(split_ms, splits, attempt);
             prop_assert!(patience.is_none_or(|patience| sign + 1_000 <= patience));

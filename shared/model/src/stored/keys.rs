@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_told_from_records_set_aside() {
+    fn reports_are_distinguished_from_quarantined_records() {
         let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
         let prefix = quarantine_prefix(&ns, &job);
         let report = skipped(&ns, &job, 12, 3);

@@ -138,9 +138,6 @@ fn at_most_once_never_begins_before_what_is_durable() {
     assert!(matches!(behind, Err(Refusal::Collected { horizon }) if horizon == first.durable));
     let second = ack_at_most_once(Some(&first), &at(2, 5, 3)).unwrap().into_item();
     let late = ack_at_most_once(Some(&second), &at(1, 9, 4));
-    assert!(
-        matches!(late, Err(Refusal::Fenced { generation: 2 })),
-        "a run of before is told to stop"
-    );
+    assert!(matches!(late, Err(Refusal::Fenced { generation: 2 })), "an earlier run is fenced");
     assert!(ack(Some(&first), &at(2, 4, 3)).is_ok(), "a checkpoint may lie behind");
 }

@@ -87,7 +87,7 @@ fn commits_add_up_to_done() {
 }
 
 #[test]
-fn a_flush_sent_again_is_recognised_whoever_owns_the_bundle() {
+fn a_flush_sent_again_is_recognised_under_any_owner_of_the_bundle() {
     let bundle = flushed(&claimed(None, 1), &[0]);
     let taken = claimed(Some(&bundle), 2);
     let done = flushed(&taken, &[1, 2]);
