@@ -1,8 +1,9 @@
-//! The model: identifiers and positions, the split table ([`splits`]), calls and events ([`wire`]), and the
-//! names of what is stored ([`stored`]).
+//! The model: identifiers and positions, the split table ([`splits`]), checkpoints ([`Checkpoint`]), calls and
+//! events ([`wire`]), and the names of what is stored ([`stored`]).
 //!
 //! Pure: no I/O, no clock, no randomness.
 
+mod checkpoint;
 mod compression;
 mod dataset_op;
 mod function;
@@ -14,6 +15,7 @@ pub mod stored;
 mod visitation;
 pub mod wire;
 
+pub use checkpoint::{Checkpoint, CheckpointError};
 pub use compression::Compression;
 pub use dataset_op::DatasetOp;
 pub use function::{MB_PER_VCPU, worker_threads};

@@ -26,6 +26,7 @@ mod lease;
 pub mod order;
 mod outcome;
 mod plan;
+pub mod ranks;
 mod refusal;
 pub mod search;
 pub mod silence;

@@ -1,0 +1,206 @@
+//! The ranks of a training run: which batch each of them takes at each step.
+//!
+//! A step is as many consecutive batches of one epoch as there are ranks. The order of an epoch's
+//! batches does not depend on the number of ranks, so a run with another number goes on at any
+//! cursor.
+//!
+//! Ranks meet in a collective operation at each step. One that began a step which another lacks
+//! would wait without end, so a step is released only when it is known which batches it has: all of
+//! them are committed, or the end of the epoch is known. All ranks then decide on equal knowledge.
+
+use crate::splits::Cursor;
+use crate::splits::batches::Joiner;
+use crate::{Epoch, Position};
+use serde::{Deserialize, Serialize};
+use std::{fmt, num::NonZeroU32, str::FromStr};
+
+/// The ranks of one run of a training program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ranks {
+    /// Number of ranks.
+    pub count: NonZeroU32,
+    /// The batch that rank 0 takes at the first step. Later epochs begin at batch 0.
+    pub from: Cursor,
+    pub tail: Tail,
+}
+
+/// Treatment of the last batches of an epoch when they are fewer than the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tail {
+    /// No rank takes them; they are counted as left out.
+    Drop,
+    /// The ranks that would have none take batches of the same step again, marked as repeats.
+    Repeat,
+    /// The first ranks take them, and the others one step less: for evaluation without collective
+    /// operations.
+    Uneven,
+}
+
+impl Tail {
+    /// The treatment of a job whose user asks for none.
+    pub const fn default_of(drops_remainder: bool) -> Self {
+        if drops_remainder { Self::Drop } else { Self::Repeat }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Repeat => "repeat",
+            Self::Uneven => "uneven",
+        }
+    }
+}
+
+impl fmt::Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Tail {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let tail = [Self::Drop, Self::Repeat, Self::Uneven].into_iter().find(|t| t.name() == text);
+        tail.ok_or_else(|| format!("{text:?} is not drop, repeat or uneven"))
+    }
+}
+
+/// One step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Step {
+    pub epoch: Epoch,
+    /// Number of the step within the run's part of the epoch, from 0.
+    pub number: u64,
+}
+
+impl Step {
+    /// The step after it in the same epoch.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self { number: self.number.saturating_add(1), ..self }
+    }
+}
+
+/// The batches of an epoch that are known to exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct KnownBatches {
+    pub count: u64,
+    /// Whether the epoch has no others.
+    pub is_all: bool,
+}
+
+impl KnownBatches {
+    /// The batches that the splits pushed to `joiner` complete, in an epoch of `n_splits` splits.
+    pub fn of(joiner: &Joiner, n_splits: Position) -> Self {
+        let is_all = joiner.position() >= n_splits;
+        let has_last = is_all && joiner.clone().finish().is_some();
+        Self { count: joiner.batch_index() + u64::from(has_last), is_all }
+    }
+}
+
+/// The answer to a rank that is ready for a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Assignment {
+    /// It is not known yet whether every rank has a batch: ask again when more is committed.
+    Wait,
+    /// The rank takes this batch.
+    Batch { batch_index: u64 },
+    /// The rank takes this batch of the step again, in place of a batch `slot` that does not exist.
+    Repeat { batch_index: u64, slot: u64 },
+    /// The epoch has no such step for this rank.
+    End,
+}
+
+impl Ranks {
+    /// One rank, which takes every batch from `from` on.
+    pub const fn one(from: Cursor) -> Self {
+        Self { count: NonZeroU32::MIN, from, tail: Tail::Uneven }
+    }
+
+    /// The number of ranks, for arithmetic with batches.
+    fn width(&self) -> u64 {
+        u64::from(self.count.get())
+    }
+
+    /// The first batch of `epoch` that the run takes.
+    fn first_batch(&self, epoch: Epoch) -> u64 {
+        if epoch == self.from.epoch { self.from.batch_index } else { 0 }
+    }
+
+    /// The batch that rank 0 takes at `step`.
+    pub fn first_of(&self, step: Step) -> u64 {
+        self.first_batch(step.epoch).saturating_add(step.number.saturating_mul(self.width()))
+    }
+
+    /// The step at which some rank takes the batch at `cursor`; none if the run began after it.
+    pub fn step_of(&self, cursor: Cursor) -> Option<Step> {
+        let Cursor { epoch, batch_index } = cursor;
+        let is_within = epoch >= self.from.epoch;
+        let passed = batch_index.checked_sub(self.first_batch(epoch)).filter(|_| is_within)?;
+        Some(Step { epoch, number: passed / self.width() })
+    }
+
+    /// Assigns `rank`, counted from 0, its batch at `step`.
+    ///
+    /// The answer to one rank and step never changes once it is not [`Assignment::Wait`], and all
+    /// ranks stop waiting for a step at the same knowledge.
+    pub fn assign(&self, step: Step, rank: u32, known: KnownBatches) -> Assignment {
+        let first = self.first_of(step);
+        let rank = u64::from(rank);
+        debug_assert!(rank < self.width(), "rank {rank} of {}", self.count);
+        let present = known.count.saturating_sub(first).min(self.width());
+        let slot = first.saturating_add(rank);
+        let is_whole = present == self.width();
+        match self.tail {
+            _ if !is_whole && !known.is_all => Assignment::Wait,
+            _ if rank < present && (is_whole || self.tail != Tail::Drop) => {
+                Assignment::Batch { batch_index: slot }
+            }
+            Tail::Repeat if present > 0 => {
+                Assignment::Repeat { batch_index: first + rank % present, slot }
+            }
+            Tail::Drop | Tail::Repeat | Tail::Uneven => Assignment::End,
+        }
+    }
+
+    /// The batches of `step` for all ranks, in order of rank; none while any of them must wait.
+    pub fn assign_batches(&self, step: Step, known: KnownBatches) -> Option<Vec<Assignment>> {
+        let ranks = 0..self.count.get();
+        let assigned: Vec<_> = ranks.map(|rank| self.assign(step, rank, known)).collect();
+        (!assigned.contains(&Assignment::Wait)).then_some(assigned)
+    }
+
+    /// Steps that rank 0 takes in an epoch of `batches` batches: with `drop` and `repeat`, as many
+    /// as every rank.
+    pub fn steps(&self, epoch: Epoch, batches: u64) -> u64 {
+        let left = batches.saturating_sub(self.first_batch(epoch));
+        match self.tail {
+            Tail::Drop => left / self.width(),
+            Tail::Repeat | Tail::Uneven => left.div_ceil(self.width()),
+        }
+    }
+
+    /// Batches of an epoch of `batches` batches that no rank takes.
+    pub fn left_out(&self, epoch: Epoch, batches: u64) -> u64 {
+        let left = batches.saturating_sub(self.first_batch(epoch));
+        match self.tail {
+            Tail::Drop => left % self.width(),
+            Tail::Repeat | Tail::Uneven => 0,
+        }
+    }
+
+    /// The cursor of a checkpoint that every rank may save after `step`. It is the first batch of
+    /// the next step, or of the next epoch once it is known that there is no next step.
+    pub fn cursor_after(&self, step: Step, known: KnownBatches) -> Cursor {
+        let next = step.next();
+        match known.is_all && next.number >= self.steps(step.epoch, known.count) {
+            true => Cursor { epoch: step.epoch.saturating_add(1), batch_index: 0 },
+            false => Cursor { epoch: step.epoch, batch_index: self.first_of(next) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
