@@ -14,7 +14,7 @@
 use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
 use gristmill_pipeline::{
     DType, Declaration, DefaultValue, Define, Effect, FieldSchema, Flow, KernelInput, Kind,
-    Operator, Parameter, PipelineError, Randomness, Registry, Table,
+    Operator, Parameter, PipelineError, Randomness, Registry, Table, Touched,
 };
 use serde::Serialize;
 
@@ -99,12 +99,8 @@ impl Operator for Cutout {
         }
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
-    }
-
-    fn output(&self) -> Option<&str> {
-        Some(self.into.as_deref().unwrap_or(&self.field))
+    fn fields(&self) -> Touched<'_> {
+        Touched::Derives { field: &self.field, into: self.into.as_deref().unwrap_or(&self.field) }
     }
 
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {

@@ -9,7 +9,7 @@ use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
 use gristmill_model::{Fingerprint, RecordKey};
 use gristmill_pipeline::{
     Declaration, DefaultValue, Define, Flow, KernelInput, Kind, Operator, Parameter, Pipeline,
-    PipelineError, Table,
+    PipelineError, Table, Touched,
 };
 use gristmill_sources::{IndexBuilder, jsonl::Jsonl};
 use gristmill_user_operator::operators;
@@ -157,8 +157,8 @@ impl Operator for Broken {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.0)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.0)
     }
 
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {

@@ -12,7 +12,7 @@ pub(crate) use gristmill_model::DatasetOp;
 pub(crate) use gristmill_pipeline::{
     Asset, Batching, Buckets, CacheHere, Cardinality, DType, Declaration, Define, Effect, Feature,
     FieldSchema, Fields, Flow, Given, Kind, MAX_BATCH_BYTES, MAX_BATCH_SIZE, MAX_SIDE, Number,
-    Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table, ValueRange,
+    Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table, Touched, ValueRange,
     check_field_name,
     node::{Node, Value, shown},
     parameters::optional,

@@ -8,7 +8,7 @@ mod reading;
 
 use crate::{
     DType, Declaration, Described, Effect, Entry, FieldSchema, Flow, KernelInput, Op, Operator,
-    PipelineError, Randomness, Schema, Table, node::Node, parameters::optional,
+    PipelineError, Randomness, Schema, Table, Touched, node::Node, parameters::optional,
 };
 use checked::{Checked, CheckedInPlace};
 use gristmill_kernel::Kernel;
@@ -284,12 +284,8 @@ impl Operator for External {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
-    }
-
-    fn output(&self) -> Option<&str> {
-        Some(self.target())
+    fn fields(&self) -> Touched<'_> {
+        Touched::Derives { field: &self.field, into: self.target() }
     }
 
     fn can_follow_batch(&self) -> bool {

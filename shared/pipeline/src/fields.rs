@@ -234,6 +234,11 @@ impl Fields {
         self.is_mask(&self.field)
     }
 
+    /// Value of new pixels of the first image; `fill` is the value for images.
+    pub fn fill(&self, fill: f64) -> f64 {
+        if self.first_is_mask() { self.mask_fill } else { fill }
+    }
+
     pub fn is_mask(&self, name: &str) -> bool {
         self.masks.iter().any(|mask| mask == name)
     }

@@ -41,7 +41,7 @@ pub use gristmill_syntax::{
     PipelineError, Schema, Table, ValueRange,
 };
 pub use number::{Number, value_bytes};
-pub use operator::{CacheHere, Define, Described, KernelInput, Op, Operator, Stage};
+pub use operator::{CacheHere, Define, Described, KernelInput, Op, Operator, Stage, Touched};
 pub use pipeline::Pipeline;
 pub use registry::{Entry, Registry};
 pub use source::Source;

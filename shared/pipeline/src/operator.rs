@@ -72,28 +72,11 @@ pub trait Operator: Described {
     /// The reason why it cannot, in one line for the author of the pipeline.
     fn infer(&self, flow: &mut Flow) -> Result<(), String>;
 
-    /// The field it reads; `None` if it reads none.
-    fn field(&self) -> Option<&str>;
+    /// The fields it reads and writes.
+    fn fields(&self) -> Touched<'_>;
 
-    /// The field it writes, by default the one it reads. `None` if it writes several.
-    fn output(&self) -> Option<&str> {
-        self.field()
-    }
-
-    /// Every field it writes.
-    fn outputs(&self) -> Vec<&str> {
-        match self.together() {
-            Some(fields) => fields.all().collect(),
-            None => self.output().into_iter().collect(),
-        }
-    }
-
-    /// The fields it moves with one draw, if it can move several.
-    fn together(&self) -> Option<&Fields> {
-        None
-    }
-
-    fn together_mut(&mut self) -> Option<&mut Fields> {
+    /// The fields of [`Touched::Together`], to record which of them are masks.
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         None
     }
 
@@ -175,7 +158,8 @@ pub trait Operator: Described {
         Err(format!("`{name}` cannot be compiled: this build does not have it"))
     }
 
-    /// The kernel that moves the boxes of [`together`](Self::together) as [`kernel`](Self::kernel) moves the images.
+    /// The kernel that moves the boxes of its [`fields`](Self::fields) as [`kernel`](Self::kernel)
+    /// moves the images.
     fn boxes_kernel(&self) -> Option<Box<dyn MoveBoxes>> {
         None
     }
@@ -196,7 +180,62 @@ pub trait Operator: Described {
     }
 }
 
+/// The fields that an operator reads and writes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Touched<'a> {
+    /// None: it works on elements as a whole, or on the sequence of records.
+    Nothing,
+    /// It reads this field and writes none.
+    Reads(&'a str),
+    /// It replaces this field.
+    Replaces(&'a str),
+    /// It reads `field` and writes `into`.
+    Derives { field: &'a str, into: &'a str },
+    /// It reads `field` and writes every field of `into`.
+    Parses { field: &'a str, into: Vec<&'a str> },
+    /// It moves these images, masks and boxes with one draw.
+    Together(&'a Fields),
+}
+
 impl dyn Operator {
+    /// The field it reads, if any: the first one of several.
+    pub fn field(&self) -> Option<&str> {
+        match self.fields() {
+            Touched::Nothing => None,
+            Touched::Reads(field) | Touched::Replaces(field) => Some(field),
+            Touched::Derives { field, .. } | Touched::Parses { field, .. } => Some(field),
+            Touched::Together(fields) => Some(&fields.field),
+        }
+    }
+
+    /// The field it writes in place of the one it reads, or from it. `None` if it parses several
+    /// out of one.
+    pub fn output(&self) -> Option<&str> {
+        match self.fields() {
+            Touched::Nothing | Touched::Reads(_) | Touched::Parses { .. } => None,
+            Touched::Replaces(field) => Some(field),
+            Touched::Derives { into, .. } => Some(into),
+            Touched::Together(fields) => Some(&fields.field),
+        }
+    }
+
+    /// Every field it writes.
+    pub fn outputs(&self) -> Vec<&str> {
+        match self.fields() {
+            Touched::Parses { into, .. } => into,
+            Touched::Together(fields) => fields.all().collect(),
+            _ => self.output().into_iter().collect(),
+        }
+    }
+
+    /// The fields it moves with one draw, if it can move several.
+    pub fn together(&self) -> Option<&Fields> {
+        match self.fields() {
+            Touched::Together(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
     /// The operator as one of type `T`.
     pub fn downcast_ref<T: Operator>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
@@ -261,7 +300,7 @@ impl Op {
     #[must_use]
     pub fn only(&self, image: &str) -> Op {
         let mut op = self.clone();
-        if let Some(fields) = op.together_mut() {
+        if let Some(fields) = op.fields_mut() {
             *fields = fields.only(image);
         }
         op
@@ -269,7 +308,7 @@ impl Op {
 
     /// Sets the properties that depend on how its fields were made.
     pub(crate) fn settle(&mut self, flow: &Flow) {
-        if let Some(fields) = self.together_mut() {
+        if let Some(fields) = self.fields_mut() {
             fields.find_masks(flow);
         }
     }

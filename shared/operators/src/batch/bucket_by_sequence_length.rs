@@ -85,12 +85,8 @@ impl Operator for BucketBySequenceLength {
         batch::plain::check_bytes(flow, self.size, |_, _| None)
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
-    }
-
-    fn output(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Reads(&self.field)
     }
 
     fn batching(&self) -> Option<Batching> {

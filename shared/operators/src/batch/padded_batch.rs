@@ -39,8 +39,8 @@ impl Operator for PaddedBatch {
         batch::plain::check_bytes(flow, self.size, padded)
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn batching(&self) -> Option<Batching> {

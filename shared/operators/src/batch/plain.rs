@@ -63,8 +63,8 @@ impl Operator for Batch {
         check_bytes(flow, self.size, |_, _| None)
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn batching(&self) -> Option<Batching> {

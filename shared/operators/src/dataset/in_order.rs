@@ -23,8 +23,8 @@ impl Operator for InOrder {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn dataset(&self) -> Option<DatasetOp> {

@@ -46,8 +46,8 @@ impl Operator for Interleave {
         flow.works_on_files("interleave")
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn dataset(&self) -> Option<DatasetOp> {

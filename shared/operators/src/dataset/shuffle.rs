@@ -51,8 +51,8 @@ impl Operator for Shuffle {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn dataset(&self) -> Option<DatasetOp> {

@@ -26,8 +26,8 @@ impl Operator for Skip {
         flow.counts_records("skip")
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn dataset(&self) -> Option<DatasetOp> {

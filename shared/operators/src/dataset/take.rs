@@ -27,8 +27,8 @@ impl Operator for Take {
         flow.counts_records("take")
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn dataset(&self) -> Option<DatasetOp> {

@@ -45,8 +45,8 @@ impl Operator for Autocache {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn cache_point(&self) -> Option<CacheHere> {

@@ -29,12 +29,8 @@ impl Operator for CopyField {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
-    }
-
-    fn output(&self) -> Option<&str> {
-        Some(&self.into)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Derives { field: &self.field, into: &self.into }
     }
 
     #[cfg(feature = "kernels")]

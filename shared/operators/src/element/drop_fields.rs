@@ -43,8 +43,8 @@ impl Operator for DropFields {
         }
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn forget(&mut self, field: &str) {

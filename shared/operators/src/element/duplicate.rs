@@ -37,8 +37,8 @@ impl Operator for Duplicate {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     fn does_nothing(&self) -> Option<&'static str> {

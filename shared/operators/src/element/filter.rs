@@ -89,12 +89,8 @@ impl Operator for Filter {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
-    }
-
-    fn output(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Reads(&self.field)
     }
 
     #[cfg(feature = "kernels")]

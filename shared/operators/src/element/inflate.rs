@@ -50,8 +50,8 @@ impl Operator for Inflate {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     #[cfg(feature = "kernels")]

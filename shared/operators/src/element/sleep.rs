@@ -47,8 +47,8 @@ impl Operator for Sleep {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        None
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
     }
 
     #[cfg(feature = "kernels")]

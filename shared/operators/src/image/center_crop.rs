@@ -35,23 +35,18 @@ impl Operator for CenterCrop {
         })
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.fields.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Together(&self.fields)
     }
 
-    fn together(&self) -> Option<&Fields> {
-        Some(&self.fields)
-    }
-
-    fn together_mut(&mut self) -> Option<&mut Fields> {
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         Some(&mut self.fields)
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let fill = if self.fields.first_is_mask() { self.fields.mask_fill } else { 0.0 };
-        Ok(Kernel::transform(canvas::Canvas::centre(self, given, fill)))
+        Ok(Kernel::transform(canvas::Canvas::centre(self, given, self.fields.fill(0.0))))
     }
 
     #[cfg(feature = "kernels")]

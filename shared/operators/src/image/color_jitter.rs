@@ -80,8 +80,8 @@ impl Operator for ColorJitter {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     #[cfg(feature = "kernels")]

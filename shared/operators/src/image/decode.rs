@@ -117,8 +117,8 @@ impl Operator for Decode {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     fn typical_bytes(&self) -> Option<f64> {

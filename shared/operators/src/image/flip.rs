@@ -31,15 +31,11 @@ impl Operator for Flip {
         self.fields.infer("flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.fields.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Together(&self.fields)
     }
 
-    fn together(&self) -> Option<&Fields> {
-        Some(&self.fields)
-    }
-
-    fn together_mut(&mut self) -> Option<&mut Fields> {
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         Some(&mut self.fields)
     }
 

@@ -17,4 +17,5 @@ pub(crate) mod resize_shorter;
 pub(crate) mod rotate;
 pub(crate) mod shear;
 pub(crate) mod solarize;
+pub(crate) mod turn;
 pub(crate) mod vertical_flip;

@@ -54,23 +54,18 @@ impl Operator for Pad {
         self.fields.infer("pad", flow, MOVABLE, |given| self.padded(given))
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.fields.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Together(&self.fields)
     }
 
-    fn together(&self) -> Option<&Fields> {
-        Some(&self.fields)
-    }
-
-    fn together_mut(&mut self) -> Option<&mut Fields> {
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         Some(&mut self.fields)
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let fill = if self.fields.first_is_mask() { self.fields.mask_fill } else { self.fill };
-        Ok(Kernel::transform(canvas::Canvas::padded(self, given, fill)))
+        Ok(Kernel::transform(canvas::Canvas::padded(self, given, self.fields.fill(self.fill))))
     }
 
     #[cfg(feature = "kernels")]

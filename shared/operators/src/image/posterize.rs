@@ -43,8 +43,8 @@ impl Operator for Posterize {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     #[cfg(feature = "kernels")]

@@ -56,35 +56,24 @@ impl Define for RandomResizedCrop {
 
 impl Operator for RandomResizedCrop {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let [height, width] = self.size.map(Some);
-        self.fields.infer("random_resized_crop", flow, &[DType::U8], |given| {
-            let shape = vec![height, width, given.schema.shape[2]];
-            Ok(FieldSchema { shape, ..given.schema.clone() })
-        })
+        crate::image::resize::resized(flow, "random_resized_crop", &self.fields, self.size)
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.fields.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Together(&self.fields)
     }
 
-    fn together(&self) -> Option<&Fields> {
-        Some(&self.fields)
-    }
-
-    fn together_mut(&mut self) -> Option<&mut Fields> {
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         Some(&mut self.fields)
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(match self.fields.first_is_mask() {
-            true => {
-                let crop = kernel::CropAndResize::new(self, 1);
-                masks::resample(masks::To::Drawn(crop, self.size), given)
-            }
-            false => Kernel::transform(kernel::CropAndResize::new(self, channels_of(given))),
-        })
+        let to = || masks::To::Drawn(kernel::CropAndResize::new(self, 1), self.size);
+        Ok(masks::or_resized(&self.fields, given, to, |channels| {
+            kernel::CropAndResize::new(self, channels)
+        }))
     }
 
     #[cfg(feature = "kernels")]

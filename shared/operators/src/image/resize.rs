@@ -27,42 +27,44 @@ impl Define for Resize {
 
 impl Operator for Resize {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let [height, width] = self.size.map(Some);
-        self.fields.infer("resize", flow, &[DType::U8], |given| {
-            let shape = vec![height, width, given.schema.shape[2]];
-            Ok(FieldSchema { shape, ..given.schema.clone() })
-        })
+        resized(flow, "resize", &self.fields, self.size)
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.fields.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Together(&self.fields)
     }
 
-    fn together(&self) -> Option<&Fields> {
-        Some(&self.fields)
-    }
-
-    fn together_mut(&mut self) -> Option<&mut Fields> {
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         Some(&mut self.fields)
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(match self.fields.first_is_mask() {
-            true => masks::resample(masks::To::Size(self.size), given),
-            false => Kernel::transform(kernel::ResizeImage::new(
-                self.size,
-                channels_of(given),
-                self.antialias,
-            )),
-        })
+        let to = || masks::To::Size(self.size);
+        Ok(masks::or_resized(&self.fields, given, to, |channels| {
+            kernel::ResizeImage::new(self.size, channels, self.antialias)
+        }))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
         boxes::mover(&self.fields, boxes::Geometry::Resize(self.size))
     }
+}
+
+/// Infers the schema of images of which all have `size` afterwards.
+pub(crate) fn resized(
+    flow: &mut Flow,
+    op: &'static str,
+    fields: &Fields,
+    size: [u32; 2],
+) -> Result<(), String> {
+    let [height, width] = size.map(Some);
+    fields.infer(op, flow, &[DType::U8], |given| {
+        let shape = vec![height, width, given.schema.shape[2]];
+        Ok(FieldSchema { shape, ..given.schema.clone() })
+    })
 }
 
 #[cfg(feature = "kernels")]

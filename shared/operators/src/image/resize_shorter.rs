@@ -48,28 +48,22 @@ impl Operator for ResizeShorter {
         })
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.fields.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Together(&self.fields)
     }
 
-    fn together(&self) -> Option<&Fields> {
-        Some(&self.fields)
-    }
-
-    fn together_mut(&mut self) -> Option<&mut Fields> {
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         Some(&mut self.fields)
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(match self.fields.first_is_mask() {
-            true => masks::resample(masks::To::Shorter(self.clone()), given),
-            false => Kernel::transform(kernel::KeepAspect {
-                op: self.clone(),
-                channels: channels_of(given),
-            }),
-        })
+        let to = || masks::To::Shorter(self.clone());
+        Ok(masks::or_resized(&self.fields, given, to, |channels| kernel::KeepAspect {
+            op: self.clone(),
+            channels,
+        }))
     }
 
     #[cfg(feature = "kernels")]

@@ -3,7 +3,7 @@
 
 use crate::image::random_resized_crop::kernel::CropAndResize;
 use crate::kernels::canvas::{Choice, Frame};
-use crate::kernels::warp::{Angle, Matrix};
+use crate::kernels::warp::Matrix;
 use crate::prelude::*;
 use gristmill_kernel::*;
 

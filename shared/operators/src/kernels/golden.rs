@@ -261,11 +261,11 @@ fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolera
             let (warp, matrix) = if name == "rotate" {
                 let degrees = params.f64("degrees");
                 let op = Rotate { fields, degrees: [degrees; 2], interpolation, fill };
-                (Warp::rotate(&op, input.dtype, channels), Matrix::rotation(degrees))
+                (Warp::new(&op, input.dtype, channels), Matrix::rotation(degrees))
             } else {
                 let degrees: [f64; 2] = params.list("degrees").unwrap();
                 let op = Shear { fields, degrees: [0.0; 4], interpolation, fill };
-                (Warp::shear(&op, input.dtype, channels), Matrix::shear(degrees))
+                (Warp::new(&op, input.dtype, channels), Matrix::shear(degrees))
             };
             let view = View { bytes: &input.bytes, size: input.size() };
             warp.apply(&matrix, view, &mut bytes);

@@ -2,13 +2,22 @@
 
 use crate::image::random_resized_crop::kernel::CropAndResize;
 use crate::image::resize::kernel::Window;
-use crate::kernels::warp::{Angle, Matrix};
+use crate::kernels::warp::Matrix;
 use crate::prelude::*;
 use gristmill_kernel::*;
 
-/// The kernel of an operator that changes the size of a mask.
-pub(crate) fn resample(to: To, given: &FieldSchema) -> Kernel {
-    Kernel::transform(Resample { to, pixel_bytes: super::pixel_bytes(given) })
+/// The kernel of an operator that resizes: to `to` if the first of `fields` is a mask, otherwise
+/// `image`, which is made for the number of channels.
+pub(crate) fn or_resized<K: Transform + 'static>(
+    fields: &Fields,
+    given: &FieldSchema,
+    to: impl FnOnce() -> To,
+    image: impl FnOnce(usize) -> K,
+) -> Kernel {
+    match fields.first_is_mask() {
+        true => Kernel::transform(Resample { to: to(), pixel_bytes: super::pixel_bytes(given) }),
+        false => Kernel::transform(image(super::channels(given))),
+    }
 }
 
 /// The kernel of an operator that rotates or shears a mask.

@@ -16,14 +16,6 @@ pub(crate) struct Warp {
     channels: usize,
 }
 
-/// Bounds of the random angles, in degrees.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Angle {
-    Rotate([f64; 2]),
-    /// Bounds along x and along y.
-    Shear([f64; 4]),
-}
-
 impl Angle {
     pub(crate) fn matrix(self, draw: &mut Draw) -> Matrix {
         match self {
@@ -37,14 +29,9 @@ impl Angle {
 }
 
 impl Warp {
-    pub(crate) fn rotate(op: &Rotate, dtype: DType, channels: usize) -> Self {
-        let Rotate { degrees, interpolation, fill, .. } = *op;
-        Warp { angle: Angle::Rotate(degrees), interpolation, fill, dtype, channels }
-    }
-
-    pub(crate) fn shear(op: &Shear, dtype: DType, channels: usize) -> Self {
-        let Shear { degrees, interpolation, fill, .. } = *op;
-        Warp { angle: Angle::Shear(degrees), interpolation, fill, dtype, channels }
+    pub(crate) fn new<A: Angles>(op: &Turn<A>, dtype: DType, channels: usize) -> Self {
+        let Turn { degrees, interpolation, fill, .. } = *op;
+        Warp { angle: degrees.angle(), interpolation, fill, dtype, channels }
     }
 
     /// Writes the image transformed by `matrix`.

@@ -110,8 +110,8 @@ impl Operator for Cast {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     fn does_nothing(&self) -> Option<&'static str> {

@@ -68,8 +68,8 @@ impl Operator for Layout {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     fn can_follow_batch(&self) -> bool {

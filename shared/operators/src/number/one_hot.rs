@@ -51,8 +51,8 @@ impl Operator for OneHot {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     #[cfg(feature = "kernels")]

@@ -68,16 +68,11 @@ macro_rules! parsing_operator {
                 crate::parse::parsing::infer(flow, $op, &self.field, &self.features, self.keep)
             }
 
-            fn field(&self) -> Option<&str> {
-                Some(&self.field)
-            }
-
-            fn output(&self) -> Option<&str> {
-                None
-            }
-
-            fn outputs(&self) -> Vec<&str> {
-                self.features.keys().map(String::as_str).collect()
+            fn fields(&self) -> Touched<'_> {
+                Touched::Parses {
+                    field: &self.field,
+                    into: self.features.keys().map(String::as_str).collect(),
+                }
             }
 
             #[cfg(feature = "kernels")]

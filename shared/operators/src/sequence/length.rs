@@ -41,12 +41,8 @@ impl Operator for Length {
         flow.write_new("length", &self.into, FieldSchema::fixed(DType::I64, []))
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
-    }
-
-    fn output(&self) -> Option<&str> {
-        Some(&self.into)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Derives { field: &self.field, into: &self.into }
     }
 
     #[cfg(feature = "kernels")]

@@ -112,8 +112,8 @@ impl Operator for Tokenise {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     fn asset(&self) -> Option<&Asset> {

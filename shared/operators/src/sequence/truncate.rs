@@ -45,8 +45,8 @@ impl Operator for Truncate {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.field)
     }
 
     #[cfg(feature = "kernels")]

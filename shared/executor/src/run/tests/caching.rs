@@ -7,7 +7,7 @@ use gristmill_chunk::{DType, TensorSpec};
 use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
 use gristmill_pipeline::{
     CachePoint, Declaration, Define, Flow, KernelInput, Operator, Parameter, PipelineError,
-    Randomness, Table,
+    Randomness, Table, Touched,
 };
 use proptest::prelude::*;
 
@@ -34,8 +34,8 @@ impl Operator for Moody {
         Ok(())
     }
 
-    fn field(&self) -> Option<&str> {
-        Some(&self.0)
+    fn fields(&self) -> Touched<'_> {
+        Touched::Replaces(&self.0)
     }
 
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
