@@ -21,8 +21,8 @@ The socket carries, all little endian:
       GMA1   u32 epoch, u64 g: everything up to and including (epoch, g) is in a checkpoint and need
              not be sent again
 
-The first batch is the one that the trainer's hello asks for. So save first, then acknowledge: whatever
-dies in between, no batch is lost or comes twice.
+The first batch is the one that the trainer's hello asks for. Save first, then acknowledge: a crash at
+any point neither loses nor repeats a batch.
 """
 
 import argparse

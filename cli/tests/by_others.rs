@@ -120,7 +120,7 @@ fn has_files(dir: &Path) -> bool {
 }
 
 #[test]
-fn others_that_are_not_there_or_need_other_keys_are_told_in_one_line() -> Result<()> {
+fn a_missing_service_or_a_refused_key_is_one_line_of_error() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
     let nobody = "http://127.0.0.1:9";
     let refused = |others: Others, set: Option<(&str, &str)>| -> Result<(Option<i32>, String)> {

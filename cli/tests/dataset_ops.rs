@@ -109,7 +109,7 @@ fn a_shuffle_mixes_files_and_loses_nothing() -> Result<()> {
     assert_eq!(sorted(epochs[&0].clone()), all());
     assert_eq!(sorted(epochs[&1].clone()), all());
     assert_ne!(epochs[&0], epochs[&1]);
-    assert_eq!(dataset.epochs(shuffle, &["--workers", "1"])?, epochs, "whoever does the work");
+    assert_eq!(dataset.epochs(shuffle, &["--workers", "1"])?, epochs, "with any number of workers");
     let local = ["--workers", "0", "--local-workers", "2"];
     assert_eq!(dataset.epochs(shuffle, &local)?, epochs);
     assert_ne!(dataset.epochs("shuffle: { blocks: 4, seed: 1 }", &[])?, epochs);

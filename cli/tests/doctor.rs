@@ -166,7 +166,7 @@ async fn stand_ins(state: &Path, table: &str, dynamodb: Option<String>) -> Servi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_is_missing_or_gone_is_told_from_all_else() -> Result<()> {
+async fn a_missing_table_is_distinguished_from_other_errors() -> Result<()> {
     let cases = [
         ("gristmill", None, ("ok", "read by the coordinator")),
         ("absent", None, ("FAIL", "there is no table absent")),

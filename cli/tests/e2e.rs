@@ -48,7 +48,7 @@ fn slow_pipeline(dir: &TestDir, sleep_ms: u32) -> Result<String> {
 }
 
 #[test]
-fn every_record_once_and_one_hash_whoever_works() -> Result<()> {
+fn any_mix_of_workers_delivers_every_record_once_with_one_hash() -> Result<()> {
     let dir = test_dir()?;
     let (report, delivered) = demo(&dir, "one", &["--workers", "1"])?;
     delivered.assert_exact(2, IMAGES, 16);
@@ -115,7 +115,7 @@ fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 #[test]
-fn damaged_records_are_set_aside_whoever_meets_them() -> Result<()> {
+fn remote_and_local_workers_set_damaged_records_aside() -> Result<()> {
     let dir = test_dir()?;
     demo(&dir, "whole", &[])?;
     let shards = files_below(Path::new(&data_dir(&dir)?))?;
@@ -296,9 +296,9 @@ fn a_checkpoint_older_than_what_is_deleted_is_refused_by_name() -> Result<()> {
     (saved["epoch"], saved["g"]) = (0.into(), 1.into());
     fs::write(dir.path("old.cursor"), saved.to_string())?;
     let mut fetcher = streaming.fetcher("old")?;
-    let told = take(&mut streaming.connect("old")?, &mut Frames::new(), usize::MAX, u64::MAX);
-    let told = told.unwrap_err().to_string();
-    assert!(told.contains("restore a newer one"), "not what is wrong: {told}");
+    let error = take(&mut streaming.connect("old")?, &mut Frames::new(), usize::MAX, u64::MAX);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("restore a newer one"), "{error}");
     assert_eq!(fetcher.wait()?, Some(1));
     Ok(())
 }
@@ -325,9 +325,9 @@ fn a_job_can_be_looked_at_and_stopped() -> Result<()> {
     assert_eq!(ask("stop", "looked-at")?.status.code(), Some(0));
     assert_eq!(status("looked-at")?["state"], "stopped");
     // The trainer acknowledges nothing: the fetcher still reports the error and exits.
-    let told = take(&mut reader, &mut Frames::new(), usize::MAX, u64::MAX);
-    let told = told.unwrap_err().to_string();
-    assert!(told.contains("stopped"), "the trainer is told: {told}");
+    let error = take(&mut reader, &mut Frames::new(), usize::MAX, u64::MAX);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("stopped"), "{error}");
     assert_eq!(fetcher.wait()?, Some(1));
     Ok(())
 }

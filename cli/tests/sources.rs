@@ -327,7 +327,7 @@ fn names_that_point_elsewhere_are_only_names() -> Result<()> {
 }
 
 #[test]
-fn batches_are_the_same_whoever_normalises() -> Result<()> {
+fn batches_are_the_same_normalised_by_worker_or_fetcher() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
     fs::create_dir(dir.path("archives"))?;
     fs::write(dir.path("archives/set-0.tar"), archive(&members()))?;

@@ -77,7 +77,7 @@ impl Service {
 }
 
 #[test]
-fn two_jobs_at_a_time_are_each_exact_and_told_apart() -> Result<()> {
+fn two_jobs_at_a_time_are_each_exact_and_reported_separately() -> Result<()> {
     let service = Service::start()?;
     let more = ["--job", "first", "--epochs", "2", "--workers", "2", "--step-time", "0ms"];
     let first = service.run("first", (0, 500), &more)?;

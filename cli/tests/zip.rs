@@ -154,7 +154,7 @@ fn archive(numbers: Range<i64>) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn records_come_together_whatever_holds_them() -> Result<()> {
+fn members_are_zipped_in_every_kind_of_container() -> Result<()> {
     let place = Place::new()?;
     for (file, ids) in [0..17, 17..17, 17..37].into_iter().enumerate() {
         fs::write(place.dir.path(&format!("images/rows-{file}.parquet")), parquet(ids)?)?;
