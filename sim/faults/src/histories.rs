@@ -5,7 +5,7 @@
 mod trainer;
 
 use crate::{
-    Fault, FaultPlan, Kind, Process, SimClock, Simulation, VirtualTime,
+    Fault, FaultPlan, Kind, Process, SimClock, Simulation,
     cloud::{BUCKET, Cloud},
     objects::Store,
     scenario::Scenario,
@@ -20,6 +20,7 @@ use gristmill_client::{
 use gristmill_model::Visitation;
 use gristmill_model::wire::Register;
 use gristmill_runner::Compute;
+use gristmill_virtual_time::VirtualTime;
 use std::{
     io,
     sync::{

@@ -8,6 +8,7 @@
 //! 3. Fix it, replay the seed, then run `scripts/simulate-faults --seeds 20000`.
 
 mod client;
+mod clock;
 mod cloud;
 mod faults;
 mod hints;
@@ -24,14 +25,13 @@ mod scenario;
 mod serving;
 mod simulation;
 mod table;
-mod time;
 mod trainer;
 mod verdict;
 
+pub use clock::SimClock;
 pub use faults::{Fault, FaultPlan};
 pub use histories::{History, history};
 pub use mutant::Mutant;
 pub use process::{Kind, Process};
 pub use run::{Outcome, simulate, simulate_large, simulate_only};
 pub use simulation::{Simulation, Tally};
-pub use time::{SimClock, VirtualTime};

@@ -1,7 +1,7 @@
 //! Runs one simulation from its seed to its end.
 
 use crate::{
-    Fault, FaultPlan, Mutant, Simulation, Tally, VirtualTime,
+    Fault, FaultPlan, Mutant, Simulation, Tally,
     cloud::Cloud,
     jobs::{Jobs, reuse_name},
     objects::Store,
@@ -13,6 +13,7 @@ use crate::{
 };
 use gristmill_model::JobName;
 use gristmill_model::wire::Register;
+use gristmill_virtual_time::VirtualTime;
 use std::{io, sync::Arc, time::Duration};
 
 /// A job that has not ended by then never will: faults end after ten minutes.

@@ -1,8 +1,9 @@
 //! State common to one simulation: time, randomness, faults so far, and its processes.
 
-use crate::{Fault, FaultPlan, Mutant, VirtualTime, faults::LASTING_MAX};
+use crate::{Fault, FaultPlan, Mutant, faults::LASTING_MAX};
 use gristmill_model::splits::invariants::Check;
 use gristmill_model::{Attempt, Epoch, Position};
+use gristmill_virtual_time::VirtualTime;
 use std::{
     collections::BTreeMap,
     fmt,

@@ -3,12 +3,12 @@
 use crate::{figures::Meter, platform::Environment, table::Store};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_faults::VirtualTime;
 use gristmill_model::{JobName, Namespace, Nonce};
 use gristmill_ports::{
     Clock, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
 };
 use gristmill_runner::JobContext;
+use gristmill_virtual_time::VirtualTime;
 use std::{
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -17,8 +17,6 @@ use std::{
 
 pub const BUCKET: &str = "chunks";
 pub const DATA: &str = "data";
-/// Time at the start of a simulation.
-const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
 /// Latency of deleting 1,000 objects.
 const DELETE: Duration = Duration::from_millis(50);
 
@@ -114,7 +112,7 @@ struct DeploymentClock(Arc<Deployment>);
 #[async_trait]
 impl Clock for DeploymentClock {
     fn now_ms(&self) -> u64 {
-        (BEGINNING + self.0.now()).as_millis() as u64
+        self.0.time.unix_time().as_millis() as u64
     }
 
     fn monotonic(&self) -> Duration {

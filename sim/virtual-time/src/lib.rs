@@ -1,6 +1,5 @@
-//! Virtual time: it stands still while anything can run, and jumps to the next timer when nothing can.
+//! Virtual time of a simulation: it stands still while any task can run, and jumps to the next timer when none can.
 
-use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
     pin::Pin,
@@ -9,11 +8,14 @@ use std::{
     time::Duration,
 };
 
+/// Unix time at which every simulation begins.
+const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
+
 /// Waiting tasks, by time and then by order of registration.
 #[derive(Debug, Default)]
 struct Timers {
     now: Duration,
-    asked: u64,
+    registered: u64,
     waiting: BTreeMap<(Duration, u64), Waker>,
 }
 
@@ -29,6 +31,11 @@ impl VirtualTime {
     /// Time since the simulation began.
     pub fn now(&self) -> Duration {
         self.lock().now
+    }
+
+    /// Time since the Unix epoch, as a correct clock shows it.
+    pub fn unix_time(&self) -> Duration {
+        BEGINNING + self.now()
     }
 
     /// Resolves `duration` from now.
@@ -81,8 +88,8 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         let key = *self.key.get_or_insert_with(|| {
-            timers.asked += 1;
-            (at, timers.asked)
+            timers.registered += 1;
+            (at, timers.registered)
         });
         timers.waiting.insert(key, context.waker().clone());
         Poll::Pending
@@ -94,32 +101,6 @@ impl Drop for Sleep {
         if let Some(key) = self.key {
             self.time.lock().waiting.remove(&key);
         }
-    }
-}
-
-/// The clock of one process: virtual time with its own error, and nonces from the simulation's randomness.
-pub struct SimClock(pub crate::Process);
-
-/// Correct time at the start of a simulation.
-const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
-
-#[async_trait]
-impl gristmill_ports::Clock for SimClock {
-    fn now_ms(&self) -> u64 {
-        let now = (BEGINNING + self.0.sim().time.now()).as_millis() as i64;
-        now.saturating_add(self.0.skew_ms()).unsigned_abs()
-    }
-
-    fn monotonic(&self) -> Duration {
-        self.0.sim().time.now()
-    }
-
-    async fn sleep(&self, duration: Duration) {
-        self.0.sim().time.sleep(duration).await;
-    }
-
-    fn nonce(&self) -> gristmill_model::Nonce {
-        gristmill_model::Nonce(self.0.sim().below(u64::MAX).to_be_bytes())
     }
 }
 
