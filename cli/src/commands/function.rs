@@ -1,16 +1,11 @@
-//! `gristmill function NAME`: one function of the local service in its own process, wired as the
-//! deployed functions' `main`.
+//! `gristmill function NAME`: one function of the local service in its own process, built as the deployed one.
 
 use crate::user_operators;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings, function_memory_mb};
-use gristmill_coordinator::Coordinator;
 use gristmill_client::Failure;
-use gristmill_ports::{Metrics, Objects, SystemClock};
-use gristmill_runner::{Compute, Runner, RunnerConfig};
+use gristmill_coordinator::Coordinator;
 use gristmill_scaler::Scaler;
-use gristmill_web::{Reach, WithWeb};
-use gristmill_worker::WorkerFunction;
-use std::sync::Arc;
+use gristmill_worker::{Platform, WorkerFunction};
 
 /// Endpoint of the local service's objects, for its worker.
 pub const LOCAL_S3: &str = "GRISTMILL_LOCAL_S3";
@@ -25,7 +20,7 @@ pub struct Args {
     pub name: String,
 }
 
-type Wired = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+type Served = Result<(), lambda_runtime::Error>;
 
 /// Runs the named function until the platform ends its environment.
 pub fn run(name: &str) -> Result<(), Failure> {
@@ -43,27 +38,14 @@ pub fn run(name: &str) -> Result<(), Failure> {
     served.map_err(Failure::failed)
 }
 
-fn settings() -> Result<Settings, gristmill_aws::SettingsError> {
-    Settings::from_lookup(|name| std::env::var(name).ok())
+async fn coordinator() -> Served {
+    let coordinator = Coordinator::from_settings(&Settings::from_env()?, &Aws::of_function()?)?;
+    gristmill_coordinator::serve(coordinator).await
 }
 
-async fn coordinator() -> Wired {
-    let (settings, aws) = (settings()?, Aws::of_function()?);
-    let coordinator = Coordinator::new(
-        Arc::new(aws.table(settings.table()?)),
-        Arc::new(aws.objects()),
-        Arc::new(aws.invoker()),
-        Arc::new(SystemClock),
-        gristmill_coordinator::Settings::new(
-            settings.ns.clone(),
-            settings.bucket()?.to_owned(),
-            settings.scaler_function()?.to_owned(),
-        )
-        .with_retention(settings.retention_days)
-        .with_cache(settings.cache_gib),
-    );
-    let metrics = Metrics::new("coordinator", settings.ns.clone(), settings.metrics);
-    gristmill_coordinator::serve(coordinator.metered(metrics)).await
+async fn scaler() -> Served {
+    let scaler = Scaler::from_settings(&Settings::from_env()?, &Aws::of_function()?)?;
+    gristmill_scaler::serve(scaler).await
 }
 
 /// AWS access of a local service's worker, whose `AWS_*` variables are the user's.
@@ -84,42 +66,17 @@ fn local_aws() -> Option<Aws> {
     Some(Aws::with(endpoints, credentials))
 }
 
-async fn worker() -> Wired {
-    let settings = settings()?;
-    let folders = std::env::var(LOCAL_FOLDERS).unwrap_or_default();
-    let (aws, objects): (Aws, Arc<dyn Objects>) = match local_aws() {
-        Some(aws) => (aws.clone(), Arc::new(aws.objects_beside(settings.bucket()?, &folders))),
-        None => {
-            let aws = Aws::from_env().await?;
-            (aws.clone(), Arc::new(aws.objects()))
+async fn worker() -> Served {
+    let (aws, platform) = match local_aws() {
+        Some(aws) => {
+            let folders = std::env::var(LOCAL_FOLDERS).unwrap_or_default();
+            (aws, Platform::Local { folders })
         }
+        None => (Aws::of_function()?, Platform::Lambda),
     };
-    let runner = Runner {
-        coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
-        objects: Arc::new(WithWeb::from_env(objects, Reach::Any)?),
-        clock: Arc::new(SystemClock),
-        compute: Compute::of_function(function_memory_mb(|name| std::env::var(name).ok())),
-        operators: user_operators::get(),
-        config: RunnerConfig {
-            ns: settings.ns.clone(),
-            bucket: settings.bucket()?.to_owned(),
-            local: false,
-            // Objects stay on this machine.
-            shape: None,
-        },
-    };
-    let metrics = Metrics::new("worker", settings.ns.clone(), settings.metrics);
-    gristmill_worker::serve(WorkerFunction::new(runner, metrics)).await
-}
-
-async fn scaler() -> Wired {
-    let (settings, aws) = (settings()?, Aws::of_function()?);
-    let scaler = Scaler {
-        table: Arc::new(aws.table(settings.table()?)),
-        invoker: Arc::new(aws.invoker()),
-        worker_function: settings.worker_function()?.to_owned(),
-        max_workers: settings.max_workers,
-        metrics: Metrics::new("scaler", settings.ns.clone(), settings.metrics),
-    };
-    gristmill_scaler::serve(scaler).await
+    let (settings, operators) = (Settings::from_env()?, user_operators::get());
+    let memory_mb = function_memory_mb();
+    let worker =
+        WorkerFunction::from_settings(&settings, &aws, &platform, memory_mb, operators)?;
+    gristmill_worker::serve(worker).await
 }

@@ -33,6 +33,7 @@ mod snapshot;
 mod store;
 mod trouble;
 mod upkeep;
+mod wiring;
 
 pub use coordinator::{Coordinator, Handle};
 pub use handler::{handle, serve};

@@ -1,6 +1,7 @@
 //! The scaler function: reads the job's SCALE item, decides, records, invokes.
 
 mod handler;
+mod wiring;
 
 pub use handler::{ScaleError, Scaled, Scaler};
 

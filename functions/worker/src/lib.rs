@@ -3,8 +3,10 @@
 
 mod handler;
 mod tally;
+mod wiring;
 
 pub use handler::{WorkerError, WorkerFunction};
+pub use wiring::Platform;
 
 use gristmill_model::wire::WorkerEvent;
 use lambda_runtime::{Error, LambdaEvent, service_fn};

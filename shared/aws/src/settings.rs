@@ -59,6 +59,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Reads the environment of this process, as [`Self::from_lookup`] does.
+    pub fn from_env() -> Result<Self, SettingsError> {
+        Self::from_lookup(variable)
+    }
+
     /// Reads the `GRISTMILL_*` variables through `lookup`; an empty value counts as absent.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let get = |name| lookup(name).filter(|value| !value.is_empty());
@@ -144,8 +149,12 @@ impl Settings {
 }
 
 /// Memory of this function in MB; `None` outside a function.
-pub fn function_memory_mb(lookup: impl Fn(&str) -> Option<String>) -> Option<u32> {
-    lookup(FUNCTION_MEMORY)?.parse().ok()
+pub fn function_memory_mb() -> Option<u32> {
+    variable(FUNCTION_MEMORY)?.parse().ok()
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 fn whole(

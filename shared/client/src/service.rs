@@ -81,7 +81,7 @@ pub async fn connect(
 impl Service {
     /// The deployed stack that GRISTMILL_* and AWS_* variables name.
     async fn deployed(operators: Arc<Registry>) -> Result<Self, Failure> {
-        let settings = Settings::from_lookup(|name| std::env::var(name).ok());
+        let settings = Settings::from_env();
         let settings = settings.map_err(Failure::usage)?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();

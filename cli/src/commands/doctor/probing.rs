@@ -73,7 +73,7 @@ async fn probe_deployed() -> Findings {
         overrides: overrides.collect(),
         ..Findings::default()
     };
-    let settings = match Settings::from_lookup(|name| std::env::var(name).ok()) {
+    let settings = match Settings::from_env() {
         Ok(settings) => settings,
         Err(error) => {
             findings.wrong.push(wrong(&error));
