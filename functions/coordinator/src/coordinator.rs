@@ -107,7 +107,7 @@ impl Coordinator {
         &self,
         job: &JobName,
         event: &JobEvent,
-    ) -> Result<JobView, Refusal> {
+    ) -> Result<JobItem, Refusal> {
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| no_job(job))?;
             match apply(&before.state, event) {
@@ -120,13 +120,12 @@ impl Coordinator {
                 Err(refusal) => Err(invalid(refusal.to_string())),
             }
         };
-        let item = self.store.update(&ItemName::Job(job), decide).await?;
-        Ok(item.view(job))
+        self.store.update(&ItemName::Job(job), decide).await
     }
 }
 
 macro_rules! dispatch {
-    ($($name:ident)*) => {
+    ($($name:ident[$($job:tt)*])*) => {
         impl Coordinator {
             async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, Refusal> {
                 match call {
@@ -147,7 +146,7 @@ impl Handle<Describe> for Coordinator {
 
 impl Handle<Stop> for Coordinator {
     async fn handle(&self, Stop { job }: &Stop) -> Result<JobView, Refusal> {
-        self.end_job(job, &JobEvent::Stopped).await
+        Ok(self.end_job(job, &JobEvent::Stopped).await?.view(job))
     }
 }
 

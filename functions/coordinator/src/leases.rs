@@ -9,21 +9,15 @@ use gristmill_model::splits::{
     self, Bundle, BundleState, Outcome, Refusal as SplitRefusal, Term, job::JobEvent,
     retry_delay_ms,
 };
-use gristmill_model::wire::{Applied, Fail, Flush, Home, Mark, Refusal};
-use gristmill_model::{BundleIndex, Epoch, JobName};
+use gristmill_model::wire::{Applied, Fail, Flush, LeaseRef, Mark, Refusal};
 
 impl Handle<Mark> for Coordinator {
     /// Records which split the worker is about to start.
     async fn handle(&self, mark: &Mark) -> Result<Applied, Refusal> {
-        let command = splits::Mark {
-            attempt: mark.attempt,
-            nonce: mark.nonce,
-            split_index: mark.split_index,
-        };
-        self.transition(&mark.job, (mark.home, mark.epoch, mark.bundle), |before| {
-            splits::mark(before, &command)
-        })
-        .await
+        let Mark { lease, split_index } = mark;
+        let LeaseRef { attempt, nonce, .. } = *lease;
+        let command = splits::Mark { attempt, nonce, split_index: *split_index };
+        self.transition(lease, |before| splits::mark(before, &command)).await
     }
 }
 
@@ -35,8 +29,8 @@ impl Handle<Flush> for Coordinator {
             let open = before.map_or(0, |bundle| bundle.todo().len()) as u64;
             let predicted_ms = flush.split_ms.saturating_mul(open);
             let command = splits::Flush {
-                attempt: flush.attempt,
-                nonce: flush.nonce,
+                attempt: flush.lease.attempt,
+                nonce: flush.lease.nonce,
                 commits: &flush.commits,
                 next: flush.next,
                 term: Term { now_ms, remaining_ms: flush.remaining_ms, predicted_ms },
@@ -44,10 +38,9 @@ impl Handle<Flush> for Coordinator {
             };
             splits::flush(before, &command)
         };
-        let reply =
-            self.transition(&flush.job, (flush.home, flush.epoch, flush.bundle), decide).await?;
+        let reply = self.transition(&flush.lease, decide).await?;
         if let Some(profile) = &flush.profile {
-            self.add_profile(&flush.job, profile).await;
+            self.add_profile(&flush.lease.job, profile).await;
         }
         Ok(reply)
     }
@@ -56,21 +49,13 @@ impl Handle<Flush> for Coordinator {
 impl Handle<Fail> for Coordinator {
     /// Returns a bundle for another attempt; a fatal failure ends the job.
     async fn handle(&self, fail: &Fail) -> Result<Applied, Refusal> {
-        let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(fail.attempt));
-        let command = splits::Fail {
-            attempt: fail.attempt,
-            nonce: fail.nonce,
-            error: &fail.error,
-            retry_at_ms,
-            fatal: fail.fatal,
-        };
-        let reply = self
-            .transition(&fail.job, (fail.home, fail.epoch, fail.bundle), |before| {
-                splits::fail(before, &command)
-            })
-            .await?;
-        if fail.fatal {
-            self.end_job(&fail.job, &JobEvent::Failed { error: fail.error.clone() }).await?;
+        let Fail { lease, error, fatal, record: _ } = fail;
+        let LeaseRef { attempt, nonce, .. } = *lease;
+        let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(attempt));
+        let command = splits::Fail { attempt, nonce, error, retry_at_ms, fatal: *fatal };
+        let reply = self.transition(lease, |before| splits::fail(before, &command)).await?;
+        if *fatal {
+            self.end_job(&lease.job, &JobEvent::Failed { error: error.clone() }).await?;
         }
         Ok(reply)
     }
@@ -79,10 +64,11 @@ impl Handle<Fail> for Coordinator {
 impl Coordinator {
     async fn transition(
         &self,
-        job: &JobName,
-        (home, epoch, bundle): (Home, Epoch, BundleIndex),
+        lease: &LeaseRef,
         mut decide: impl FnMut(Option<&Bundle>) -> Result<Outcome<Bundle>, SplitRefusal>,
     ) -> Result<Applied, Refusal> {
+        let LeaseRef { job, home, epoch, bundle, .. } = lease;
+        let (home, epoch, bundle) = (*home, *epoch, *bundle);
         let name = ItemName::Bundle(job, home, epoch, bundle);
         let at = (job.clone(), home, (epoch, bundle));
         // Use a remembered version only for writes, which the table checks; a refusal could be outdated.

@@ -157,12 +157,7 @@ impl World {
             let commits: Vec<Commit> = commits.collect();
             let splits = commits.len() as u32;
             let flush = Flush {
-                job: name(job),
-                home: lease.home,
-                epoch: lease.epoch,
-                bundle: lease.bundle,
-                attempt: lease.attempt,
-                nonce: Nonce([id; 8]),
+                lease: lease.reference(&name(job), Nonce([id; 8])),
                 commits,
                 next: None,
                 remaining_ms: 900_000,

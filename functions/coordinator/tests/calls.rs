@@ -257,13 +257,12 @@ impl World {
 
     /// Marks and commits every split of a lease, one split per call.
     async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<Applied, Refusal> {
-        let Lease { home, epoch, bundle, attempt, .. } = *lease;
+        let reference = lease.reference(&self.job, nonce);
         let mut reply = Ok(Applied {});
         for position in &lease.todo {
             let index = u8::try_from(position - lease.first).unwrap();
             if lease.marks() {
-                let job = self.job.clone();
-                let mark = Mark { job, home, epoch, bundle, attempt, nonce, split_index: index };
+                let mark = Mark { lease: reference.clone(), split_index: index };
                 // If the mark is refused, the flush is refused too.
                 let _ = self.call(mark).await;
             }
@@ -284,12 +283,7 @@ impl World {
                 },
             };
             let flush = Flush {
-                job: self.job.clone(),
-                home,
-                epoch,
-                bundle,
-                attempt,
-                nonce,
+                lease: reference.clone(),
                 commits: vec![commit],
                 next: None,
                 remaining_ms: 900_000,

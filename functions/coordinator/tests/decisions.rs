@@ -147,12 +147,7 @@ impl World {
             },
         });
         let flush = Flush {
-            job: self.job.clone(),
-            home: lease.home,
-            epoch: lease.epoch,
-            bundle: lease.bundle,
-            attempt: lease.attempt,
-            nonce: self.last_nonce(),
+            lease: lease.reference(&self.job, self.last_nonce()),
             commits: commits.collect(),
             next: None,
             remaining_ms: 900_000,

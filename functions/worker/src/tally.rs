@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use gristmill_model::Nonce;
     use gristmill_model::splits::{Commit, SplitKind, SplitOutcome, WorkerTimes};
-    use gristmill_model::wire::{Applied, Home, Refusal};
+    use gristmill_model::wire::{Applied, Home, LeaseRef, Refusal};
 
     fn flush(commits: usize) -> AnyCall {
         let commit = Commit {
@@ -116,12 +116,14 @@ mod tests {
             },
         };
         Flush {
-            job: "j".parse().unwrap(),
-            home: Home { registered_ms: 0, partition: 0 },
-            epoch: 0,
-            bundle: 0,
-            attempt: 1,
-            nonce: Nonce([0; 8]),
+            lease: LeaseRef {
+                job: "j".parse().unwrap(),
+                home: Home { registered_ms: 0, partition: 0 },
+                epoch: 0,
+                bundle: 0,
+                attempt: 1,
+                nonce: Nonce([0; 8]),
+            },
             commits: vec![commit; commits],
             next: None,
             remaining_ms: 1,

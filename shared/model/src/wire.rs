@@ -31,7 +31,8 @@ pub use job::{
 };
 pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};
 pub use leases::{
-    Claim, ClaimReply, Fail, Flush, Home, Idle, IdleReason, Lease, Leave, Mark, Release, Work,
+    Claim, ClaimReply, Fail, Flush, Home, Idle, IdleReason, Lease, LeaseRef, Leave, Mark, Release,
+    Work,
 };
 pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};

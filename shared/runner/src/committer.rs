@@ -164,12 +164,7 @@ impl Pending {
     async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {
         let splits = self.commits.len();
         let call = Flush {
-            job: run.context.view.job.clone(),
-            home: run.lease.home,
-            epoch: run.lease.epoch,
-            bundle: run.lease.bundle,
-            attempt: run.lease.attempt,
-            nonce: run.nonce,
+            lease: run.reference(),
             commits: std::mem::take(&mut self.commits),
             next,
             remaining_ms: run.runner.remaining_ms(run.deadline_ms),

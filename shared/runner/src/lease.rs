@@ -8,7 +8,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use gristmill_model::splits::{Commit, Place, WorkerTimes};
-use gristmill_model::wire::{Applied, CacheOrders, Lease, Mark, Work};
+use gristmill_model::wire::{Applied, CacheOrders, Lease, LeaseRef, Mark, Work};
 use gristmill_model::{Attempt, BundleIndex, Epoch, Nonce, Position};
 use gristmill_ports::call_with_retry;
 use std::{
@@ -74,6 +74,11 @@ pub(crate) struct LeaseRun<'a> {
 }
 
 impl LeaseRun<'_> {
+    /// The lease as calls name it.
+    pub fn reference(&self) -> LeaseRef {
+        self.lease.reference(&self.context.view.job, self.nonce)
+    }
+
     pub fn name(&self, position: Position) -> SplitName {
         let Lease { epoch, bundle, attempt, first, .. } = *self.lease;
         let split_index = u8::try_from(position.saturating_sub(first)).unwrap_or(u8::MAX);
@@ -255,10 +260,8 @@ impl LeaseRun<'_> {
     }
 
     async fn mark(&self, position: Position) -> Result<(), RunError> {
-        let SplitName { epoch, bundle, split_index, attempt, nonce, .. } = self.name(position);
-        let job = self.context.view.job.clone();
-        let home = self.lease.home;
-        let call = Mark { job, home, epoch, bundle, attempt, nonce, split_index };
+        let SplitName { split_index, .. } = self.name(position);
+        let call = Mark { lease: self.reference(), split_index };
         let runner = self.runner;
         let Applied {} =
             call_with_retry(&*runner.coordinator, &*runner.clock, call, MARK_PATIENCE).await?;

@@ -321,12 +321,7 @@ impl Runner {
             _ => (false, None),
         };
         let call = Fail {
-            job: context.view.job.clone(),
-            home: lease.home,
-            epoch: lease.epoch,
-            bundle: lease.bundle,
-            attempt: lease.attempt,
-            nonce,
+            lease: lease.reference(&context.view.job, nonce),
             error: error.to_string(),
             fatal,
             record,

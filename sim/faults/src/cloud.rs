@@ -15,7 +15,7 @@ use gristmill_coordinator::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{BundleState, Commit};
-use gristmill_model::wire::{AnyCall, AnyReply, Call, Flush, Refusal, Request, VERSION};
+use gristmill_model::wire::{AnyCall, AnyReply, Call, Flush, LeaseRef, Refusal, Request, VERSION};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use std::{
@@ -210,7 +210,7 @@ impl Cloud {
     }
 
     fn bundle_key(&self, flush: &Flush) -> ItemKey {
-        let Flush { home, epoch, bundle, .. } = *flush;
+        let LeaseRef { home, epoch, bundle, .. } = flush.lease;
         inspect::bundle_key(&self.store.ns, &self.store.job, home, epoch, bundle)
     }
 
@@ -220,9 +220,9 @@ impl Cloud {
         let Some(item) = self.items.item(&key).await else { return };
         let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
         let applied = |commit: &Commit| {
-            bundle
-                .entry(commit.split_index)
-                .is_some_and(|entry| (entry.attempt, entry.nonce) == (flush.attempt, flush.nonce))
+            bundle.entry(commit.split_index).is_some_and(|entry| {
+                (entry.attempt, entry.nonce) == (flush.lease.attempt, flush.lease.nonce)
+            })
         };
         if !flush.commits.is_empty() && flush.commits.iter().all(applied) {
             self.sim.violated(format_args!("invariant 13: applied, and refused: {refusal}"));
@@ -238,7 +238,7 @@ impl Cloud {
                     && let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body)
                     && bundle.state == BundleState::Leased
                 {
-                    (flush.attempt, flush.nonce) = (bundle.attempt, bundle.owner);
+                    (flush.lease.attempt, flush.lease.nonce) = (bundle.attempt, bundle.owner);
                 }
             }
             (Some(Mutant::CollectsDelivered), AnyCall::Poll(poll)) => {

@@ -174,7 +174,7 @@ fn note(
         figures.busy += answered.busy;
     }
     if let (AnyCall::Flush(flush), AnyReply::Flush(_)) = (call, &answered.reply)
-        && flush.epoch != gristmill_model::Epoch::MAX
+        && flush.lease.epoch != gristmill_model::Epoch::MAX
     {
         training::committed(figures, deployment, flush.commits.len() as u64);
     }

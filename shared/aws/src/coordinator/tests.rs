@@ -152,12 +152,14 @@ async fn messages_are_capped_both_ways() {
     assert!(matches!(long, Err(CallError::Rejected(_))), "{long:?}");
     let server = Server::start(|_, _| Answer::Drop).await;
     let fail = gristmill_model::wire::Fail {
-        job: "a-job".parse().unwrap(),
-        home: gristmill_model::wire::Home { registered_ms: 0, partition: 0 },
-        epoch: 0,
-        bundle: 0,
-        attempt: 1,
-        nonce: gristmill_model::Nonce([0; 8]),
+        lease: gristmill_model::wire::LeaseRef {
+            job: "a-job".parse().unwrap(),
+            home: gristmill_model::wire::Home { registered_ms: 0, partition: 0 },
+            epoch: 0,
+            bundle: 0,
+            attempt: 1,
+            nonce: gristmill_model::Nonce([0; 8]),
+        },
         error: "x".repeat(MAX_MESSAGE_BYTES),
         fatal: false,
         record: None,

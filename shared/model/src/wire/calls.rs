@@ -1,7 +1,6 @@
 //! The coordinator's calls: the trait of a call, and the list of all.
 //!
-//! To add a call: declare it, implement [`Call`], add its name to [`for_each_call!`](crate::for_each_call), and
-//! implement `Handle` for it in the coordinator. The wire form, the counters and the dispatch follow from the list.
+//! To add a call: declare it, implement [`Call`], add it to [`for_each_call!`](crate::for_each_call), and implement `Handle` for it in the coordinator. The wire form, the counters and the dispatch follow from the list.
 
 use crate::wire::{
     CacheExplain, CacheList, CacheRemove, Claim, Describe, Fail, Flush, Forget, Leave, Mark, Poll,
@@ -19,11 +18,6 @@ pub trait Call:
     /// Name on the wire, in logs and in counters: the type's name in snake case.
     const NAME: &'static str;
 
-    /// The job it is about, if any.
-    fn job(&self) -> Option<&JobName> {
-        None
-    }
-
     /// Records in the call that an earlier sending got no answer, if that matters.
     fn note_resent(&mut self) {}
 }
@@ -39,21 +33,32 @@ pub trait Listed: Into<AnyCall> {
         Self: Call;
 }
 
-/// The list of all calls: passes their types to the macro `$then`.
+/// The list of all calls: passes their types to the macro `$then`, each with the field that names the job.
 #[macro_export]
 macro_rules! for_each_call {
     ($then:ident) => {
         $then! {
-            Register Describe Status Stop Forget
-            Poll
-            Claim Mark Flush Fail Release Leave
-            CacheList CacheExplain CacheRemove
+            Register[job] Describe[job] Status[job] Stop[job] Forget[job]
+            Poll[job]
+            Claim[job] Mark[lease.job] Flush[lease.job] Fail[lease.job] Release[job] Leave[job]
+            CacheList[] CacheExplain[] CacheRemove[]
         }
     };
 }
 
+/// The name of the job that a call is about.
+macro_rules! job_of {
+    ($call:ident) => {{
+        let _ = $call;
+        None
+    }};
+    ($call:ident $($field:tt)+) => {
+        Some(&$call.$($field)+)
+    };
+}
+
 macro_rules! enumerate {
-    ($($name:ident)*) => {
+    ($($name:ident[$($job:tt)*])*) => {
         /// Any call, tagged with its name.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", tag = "call")]
@@ -77,10 +82,10 @@ macro_rules! enumerate {
                 }
             }
 
-            /// [`Call::job`].
+            /// The job that the call is about, if any.
             pub fn job(&self) -> Option<&JobName> {
                 match self {
-                    $(Self::$name(call) => call.job(),)*
+                    $(Self::$name(call) => job_of!(call $($job)*),)*
                 }
             }
 
@@ -205,6 +210,10 @@ mod tests {
             serde_json::from_str::<Request>(&text).unwrap().call,
             AnyCall::Status(Status { job }) if job.as_str() == "j"
         ));
+        let text = r#"{"v":7,"ns":"a","call":"mark","job":"j","home":{"registered_ms":9,"partition":1},"epoch":2,"bundle":3,"attempt":4,"nonce":"0101010101010101","split_index":5}"#;
+        let request = serde_json::from_str::<Request>(text).unwrap();
+        assert_eq!(request.call.job().map(JobName::as_str), Some("j"));
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
         let list = serde_json::from_str::<Request>(r#"{"v":7,"ns":"a","call":"cache_list"}"#);
         assert!(matches!(list.unwrap().call, AnyCall::CacheList(_)));
         let reply = AnyReply::Claim(ClaimReply::Idle(Idle { reason: IdleReason::Surplus }));

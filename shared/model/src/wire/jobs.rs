@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 impl Call for Register {
     type Reply = JobView;
     const NAME: &'static str = "register";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// Reads the job of that name.
@@ -24,10 +20,6 @@ pub struct Describe {
 impl Call for Describe {
     type Reply = JobView;
     const NAME: &'static str = "describe";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// Reads the progress of a job. Read-only, unlike a poll.
@@ -39,10 +31,6 @@ pub struct Status {
 impl Call for Status {
     type Reply = JobStatus;
     const NAME: &'static str = "status";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// Status of a job, for people.
@@ -85,10 +73,6 @@ pub struct Stop {
 impl Call for Stop {
     type Reply = JobView;
     const NAME: &'static str = "stop";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// Deletes the items and objects of a job that has ended, which frees its name. A large job takes several calls.
@@ -100,10 +84,6 @@ pub struct Forget {
 impl Call for Forget {
     type Reply = Forgotten;
     const NAME: &'static str = "forget";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// The answer to [`Forget`].

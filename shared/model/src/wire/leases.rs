@@ -33,10 +33,6 @@ impl Call for Claim {
     type Reply = ClaimReply;
     const NAME: &'static str = "claim";
 
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
-
     fn note_resent(&mut self) {
         self.resent = true;
     }
@@ -50,7 +46,7 @@ pub enum ClaimReply {
     Idle(Idle),
 }
 
-/// Location of a bundle in the table. The owner of a lease sends it with every call.
+/// Location of a bundle in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Home {
     /// When the job was registered: no other job of the name shares its bundles.
@@ -58,7 +54,18 @@ pub struct Home {
     pub partition: u32,
 }
 
-/// A bundle leased to one worker until `until_ms`.
+/// A lease as its owner names it in each call: the bundle, the attempt at it, and the claim's nonce.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LeaseRef {
+    pub job: JobName,
+    pub home: Home,
+    pub epoch: Epoch,
+    pub bundle: BundleIndex,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+}
+
+/// A bundle leased to one worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub home: Home,
@@ -81,6 +88,12 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// The name of this lease, obtained by a claim with `nonce`.
+    pub fn reference(&self, job: &JobName, nonce: Nonce) -> LeaseRef {
+        let Self { home, epoch, bundle, attempt, .. } = *self;
+        LeaseRef { job: job.clone(), home, epoch, bundle, attempt, nonce }
+    }
+
     /// Whether each split is marked before it starts: from the second attempt on, to distinguish a
     /// split that kills its workers from a host that dies.
     pub fn marks(&self) -> bool {
@@ -119,12 +132,8 @@ pub enum IdleReason {
 /// A split is about to be started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mark {
-    pub job: JobName,
-    pub home: Home,
-    pub epoch: Epoch,
-    pub bundle: BundleIndex,
-    pub attempt: Attempt,
-    pub nonce: Nonce,
+    #[serde(flatten)]
+    pub lease: LeaseRef,
     /// Index in the bundle.
     pub split_index: u8,
 }
@@ -132,21 +141,13 @@ pub struct Mark {
 impl Call for Mark {
     type Reply = Applied;
     const NAME: &'static str = "mark";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// Commits splits and renews the lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Flush {
-    pub job: JobName,
-    pub home: Home,
-    pub epoch: Epoch,
-    pub bundle: BundleIndex,
-    pub attempt: Attempt,
-    pub nonce: Nonce,
+    #[serde(flatten)]
+    pub lease: LeaseRef,
     pub commits: Vec<Commit>,
     /// The next split to start, if splits are marked; saves a call.
     pub next: Option<u8>,
@@ -162,21 +163,13 @@ pub struct Flush {
 impl Call for Flush {
     type Reply = Applied;
     const NAME: &'static str = "flush";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// Gives a bundle back. With `fatal` the job fails, because a retry cannot succeed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Fail {
-    pub job: JobName,
-    pub home: Home,
-    pub epoch: Epoch,
-    pub bundle: BundleIndex,
-    pub attempt: Attempt,
-    pub nonce: Nonce,
+    #[serde(flatten)]
+    pub lease: LeaseRef,
     pub error: String,
     pub fatal: bool,
     pub record: Option<SkippedRecord>,
@@ -185,10 +178,6 @@ pub struct Fail {
 impl Call for Fail {
     type Reply = Applied;
     const NAME: &'static str = "fail";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// The platform reported that an invocation died: the bundle that it held may be claimed at once.
@@ -208,10 +197,6 @@ pub struct Release {
 impl Call for Release {
     type Reply = Applied;
     const NAME: &'static str = "release";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// A worker ends of its own accord.
@@ -227,8 +212,4 @@ pub struct Leave {
 impl Call for Leave {
     type Reply = Applied;
     const NAME: &'static str = "leave";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }

@@ -23,10 +23,6 @@ pub struct Poll {
 impl Call for Poll {
     type Reply = Polled;
     const NAME: &'static str = "poll";
-
-    fn job(&self) -> Option<&JobName> {
-        Some(&self.job)
-    }
 }
 
 /// The trainer's measurements since the last poll.
