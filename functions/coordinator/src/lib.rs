@@ -12,6 +12,8 @@ mod controls;
 mod coordinator;
 mod departures;
 mod epochs;
+#[cfg(test)]
+mod fixtures;
 mod forget;
 mod handler;
 pub mod inspect;

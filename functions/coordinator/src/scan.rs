@@ -222,23 +222,27 @@ impl Coordinator {
         let Reach { delivered, end, window, goes_on } = Reach::of(item, consumer, 0);
         let from = item.plan.map_or(0, |plan| from.linear(plan.n_splits));
         let bundles = self.read_bundles(job, item, &item.course(from.min(delivered)..end)).await?;
-        let mut ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
-        for bundle in &bundles {
-            let Some(item) = &bundle.item else { continue };
-            for (linear, entry) in bundle.stretch().zip(&item.entries) {
-                if let Some(entry) = entry.filter(|_| linear >= delivered) {
-                    ahead.ready += 1;
-                    ahead.ready_bytes += entry.outcome.object_bytes;
-                }
+        Ok(Scan { ahead: ahead(&bundles, delivered), bundles, window, goes_on })
+    }
+}
+
+/// The committed splits of `bundles` that the trainer has not received.
+fn ahead(bundles: &[ScannedBundle], delivered: u64) -> Ahead {
+    let mut ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
+    for bundle in bundles {
+        let Some(item) = &bundle.item else { continue };
+        for (linear, entry) in bundle.stretch().zip(&item.entries) {
+            if let Some(entry) = entry.filter(|_| linear >= delivered) {
+                ahead.ready += 1;
+                ahead.ready_bytes += entry.outcome.object_bytes;
             }
         }
-        Ok(Scan { bundles, ahead, window, goes_on })
     }
+    ahead
 }
 
 /// A scan of `bundles`, without a window.
 #[cfg(test)]
 pub(crate) fn scanned(bundles: Vec<ScannedBundle>) -> Scan {
-    let ahead = Ahead { delivered: 0, ready: 0, ready_bytes: 0 };
-    Scan { bundles, ahead, window: None, goes_on: false }
+    Scan { ahead: ahead(&bundles, 0), bundles, window: None, goes_on: false }
 }

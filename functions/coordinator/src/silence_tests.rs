@@ -1,66 +1,25 @@
 //! Tests of silence: which leases end early, and which never do.
 
 use super::*;
-use crate::scan::scanned;
-use gristmill_model::splits::{
-    Claim, Commit, Flush, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim, flush,
-    order::Ramp,
+use crate::{
+    fixtures::{self, commit},
+    scan::scanned,
 };
-use gristmill_model::{InvocationId, Nonce};
+use gristmill_model::splits::order::Ramp;
 use proptest::prelude::*;
-
-const R: u32 = 4;
 
 /// A bundle claimed at `claimed_ms` by `worker`; its first `committed` splits took `split_ms` each and were
 /// committed at `flushed_ms`.
 fn bundle(
     index: u32,
     worker: u8,
-    (claimed_ms, flushed_ms): (u64, u64),
+    times_ms: (u64, u64),
     (committed, split_ms): (u8, u32),
 ) -> ScannedBundle {
-    let mut bundle = ScannedBundle::unseen(&Ramp::new(1_000, R), (0, 0), index);
-    let nonce = Nonce([worker; 8]);
-    let term = |now_ms| Term { now_ms, remaining_ms: 600_000, predicted_ms: 0 };
-    let records = vec![1; bundle.positions.len()];
-    let command = Claim {
-        nonce,
-        invocation: &InvocationId(worker.to_string()),
-        term: term(claimed_ms),
-        first: bundle.positions.start,
-        records: &records,
-        death: None,
-        control: None,
-    };
-    let leased = claim(None, &command, &Limits::default()).unwrap().into_item();
-    let commit = |at| Commit {
-        split_index: at,
-        outcome: SplitOutcome {
-            kind: SplitKind::Object,
-            object_bytes: 1,
-            crc32c: 0,
-            rows: 1,
-            batches: 1,
-            remainder_rows: 0,
-            skipped_records: 0,
-        },
-    };
-    let commits: Vec<_> = (0..committed).map(commit).collect();
+    let commits: Vec<_> = (0..committed).map(|split_index| commit(split_index, 1)).collect();
     let compute_ms = split_ms * u32::from(committed);
-    let command = Flush {
-        attempt: 1,
-        nonce,
-        commits: &commits,
-        next: None,
-        term: term(flushed_ms),
-        times: WorkerTimes { compute_ms, ..WorkerTimes::default() },
-    };
-    bundle.item = Some(match commits.is_empty() {
-        true => leased,
-        false => flush(Some(&leased), &command).unwrap().into_item(),
-    });
-    bundle.version = 1;
-    bundle
+    let times = WorkerTimes { compute_ms, ..WorkerTimes::default() };
+    fixtures::bundle(&Ramp::new(1_000, 4), index, worker, times_ms, &commits, times)
 }
 
 /// Indices of the bundles whose leases end at `now_ms`.

@@ -34,6 +34,68 @@ impl Count {
     }
 }
 
+/// Counts from commits, added to the stored count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Counts {
+    by_epoch: BTreeMap<Epoch, Count>,
+    /// The part of `by_epoch` in splits before this place.
+    passed: Place,
+    by_epoch_passed: BTreeMap<Epoch, Count>,
+    /// Places of splits with skipped records, beyond the stored count.
+    with_skips: Vec<Place>,
+}
+
+impl Counts {
+    /// Adds `committed` to the stored count `before`, which leaves out what it already has.
+    fn new<'a>(
+        before: &Skips,
+        delivered: Place,
+        committed: impl Iterator<Item = (Place, &'a Committed)>,
+    ) -> Self {
+        let stored = Count { skipped: before.skipped, rows: before.rows };
+        let by_epoch = BTreeMap::from([(before.before.epoch, stored)]);
+        let mut counts = Self {
+            by_epoch_passed: by_epoch.clone(),
+            by_epoch,
+            passed: delivered.max(before.before),
+            with_skips: Vec::new(),
+        };
+        for (place, entry) in committed.filter(|(place, _)| *place >= before.before) {
+            counts.by_epoch.entry(place.epoch).or_default().add(entry);
+            if place < counts.passed {
+                counts.by_epoch_passed.entry(place.epoch).or_default().add(entry);
+            }
+            if entry.outcome.skipped_records > 0 {
+                counts.with_skips.push(place);
+            }
+        }
+        counts
+    }
+
+    /// The first epoch that skips more than `allowed` of its `records`, or presumably all.
+    fn exceeding(&self, allowed: u64, records: u64) -> Option<(Epoch, Count)> {
+        let exceeds = |count: &Count| {
+            let all = count.rows == 0 && count.skipped >= ALL_SKIPPED && allowed < records;
+            count.skipped > allowed || all
+        };
+        self.by_epoch
+            .iter()
+            .find(|(_, count)| exceeds(count))
+            .map(|(epoch, count)| (*epoch, *count))
+    }
+
+    /// The count to store after `before`, if it is worth a write. `first` describes the first skipped record.
+    fn to_store(&self, before: &Skips, first: Option<String>, n_splits: u32) -> Option<Skips> {
+        let passed = self.passed;
+        let moved = passed.linear(n_splits).saturating_sub(before.before.linear(n_splits));
+        let Count { skipped, rows } =
+            self.by_epoch_passed.get(&passed.epoch).copied().unwrap_or_default();
+        let counted = moved > 0 && skipped > before.skipped;
+        let is_worth_it = moved >= WRITTEN_EVERY || counted || first != before.first;
+        is_worth_it.then_some(Skips { before: passed, skipped, rows, first })
+    }
+}
+
 impl Coordinator {
     /// The stored counts of a job that may skip records; none for other jobs.
     pub(crate) async fn skips(
@@ -58,27 +120,8 @@ impl Coordinator {
     ) -> Result<Option<String>, Refusal> {
         let Some(plan) = item.plan else { return Ok(None) };
         let before = read.item.clone().unwrap_or_default();
-        let n = plan.n_splits;
-        let passed = consumer.delivered.max(before.before);
-        let mut counts = BTreeMap::<Epoch, Count>::new();
-        counts.insert(before.before.epoch, Count { skipped: before.skipped, rows: before.rows });
-        let mut after = counts.clone();
-        let mut with_skips = Vec::new();
-        for (place, entry) in scan.committed().filter(|(place, _)| *place >= before.before) {
-            counts.entry(place.epoch).or_default().add(entry);
-            if place < passed {
-                after.entry(place.epoch).or_default().add(entry);
-            }
-            if entry.outcome.skipped_records > 0 {
-                with_skips.push(place);
-            }
-        }
-        let allowed = item.spec.max_skipped.allowed(plan.records);
-        let beyond = |count: &Count| {
-            let all = count.rows == 0 && count.skipped >= ALL_SKIPPED && allowed < plan.records;
-            count.skipped > allowed || all
-        };
-        let first = match (&before.first, with_skips.first()) {
+        let counts = Counts::new(&before, consumer.delivered, scan.committed());
+        let first = match (&before.first, counts.with_skips.first()) {
             // A poisoned split has no report.
             (None, Some(place)) => {
                 let at = self.skipped_at(job, *place).await.first().map(described);
@@ -86,8 +129,9 @@ impl Coordinator {
             }
             (known, _) => known.clone(),
         };
-        if let Some((epoch, count)) = counts.iter().find(|(_, count)| beyond(count)) {
-            let reports = self.most_skipped(job, &with_skips).await;
+        let allowed = item.spec.max_skipped.allowed(plan.records);
+        if let Some((epoch, count)) = counts.exceeding(allowed, plan.records) {
+            let reports = self.most_skipped(job, &counts.with_skips).await;
             let first = first.unwrap_or_default();
             return Ok(Some(format!(
                 "{} of {} records of epoch {epoch} are skipped so far, and --max-skipped {} allows {allowed}; \
@@ -96,15 +140,10 @@ impl Coordinator {
                 count.skipped, plan.records, item.spec.max_skipped,
             )));
         }
-        let moved = passed.linear(n).saturating_sub(before.before.linear(n));
-        let count = after.remove(&passed.epoch).unwrap_or_default();
-        let counted = moved > 0 && count.skipped > before.skipped;
-        if moved >= WRITTEN_EVERY || counted || first != before.first {
-            let Count { skipped, rows } = count;
-            let skips = Skips { before: passed, skipped, rows, first };
+        if let Some(skips) = counts.to_store(&before, first, plan.n_splits) {
             let decide = |before: Option<&Skips>| {
                 Ok::<_, Refusal>(match before {
-                    Some(before) if before.before > passed => {
+                    Some(before) if before.before > skips.before => {
                         Outcome::AlreadyApplied(before.clone())
                     }
                     _ => Outcome::Write(skips.clone()),
@@ -143,4 +182,66 @@ impl Coordinator {
 
 fn described(at: &SkippedAt) -> String {
     format!("{} ({}): {}", at.source, at.record.op, at.record.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{N_SPLITS, commit};
+    use gristmill_model::Nonce;
+
+    fn place(position: u32) -> Place {
+        Place { epoch: 0, position }
+    }
+
+    fn committed(rows: u32, skipped_records: u32) -> Committed {
+        let mut outcome = commit(0, rows).outcome;
+        outcome.skipped_records = skipped_records;
+        Committed { attempt: 1, nonce: Nonce([1; 8]), outcome }
+    }
+
+    /// Counts of splits with this many skipped records each, ten rows in all, from position 0 on.
+    fn counts(before: &Skips, delivered: u32, skipped: &[u32]) -> Counts {
+        let splits: Vec<_> = skipped.iter().map(|&n| committed(10 - n, n)).collect();
+        let places = (0..).map(place).zip(&splits);
+        Counts::new(before, place(delivered), places)
+    }
+
+    #[test]
+    fn each_split_counts_once() {
+        let none = Skips::default();
+        let all = counts(&none, 2, &[1, 0, 3, 0]);
+        assert_eq!(all.by_epoch[&0], Count { skipped: 4, rows: 36 });
+        assert_eq!(all.with_skips, [place(0), place(2)]);
+        let stored = all.to_store(&none, None, N_SPLITS).unwrap();
+        assert_eq!((stored.before, stored.skipped, stored.rows), (place(2), 1, 19));
+        let again = counts(&stored, 2, &[1, 0, 3, 0]);
+        assert_eq!(again.by_epoch, all.by_epoch);
+        assert_eq!(again.with_skips, [place(2)]);
+        assert_eq!(again.to_store(&stored, None, N_SPLITS), None, "nothing has passed since");
+    }
+
+    #[test]
+    fn a_count_without_news_is_stored_only_now_and_then() {
+        let none = Skips::default();
+        let delivered = |splits: u64| {
+            let skipped = vec![0; usize::try_from(splits).unwrap()];
+            counts(&none, u32::try_from(splits).unwrap(), &skipped).to_store(&none, None, N_SPLITS)
+        };
+        assert!(delivered(WRITTEN_EVERY - 1).is_none() && delivered(WRITTEN_EVERY).is_some());
+        let described = counts(&none, 0, &[1]).to_store(&none, Some("a".into()), N_SPLITS);
+        assert_eq!(described.unwrap().first.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn an_epoch_exceeds_the_limit_with_one_record_more_or_with_all_so_far() {
+        let counts = counts(&Skips::default(), 0, &[1, 3]);
+        assert_eq!(counts.exceeding(4, 1_000), None);
+        let count = Count { skipped: 4, rows: 16 };
+        assert_eq!(counts.exceeding(3, 1_000), Some((0, count)));
+        let stored = Skips { skipped: ALL_SKIPPED, ..Skips::default() };
+        let all = Counts::new(&stored, place(0), std::iter::empty());
+        assert!(all.exceeding(5_000, 10_000).is_some(), "presumably the rest is skipped too");
+        assert_eq!(all.exceeding(10_000, 10_000), None, "all may be skipped");
+    }
 }

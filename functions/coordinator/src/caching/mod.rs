@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use begin::Wanted;
 pub(crate) use catalogue::CacheUse;
+pub(crate) use settle::settlement;
 
 /// The caching state of a job, as stored in its item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

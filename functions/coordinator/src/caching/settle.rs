@@ -49,6 +49,28 @@ struct Stored {
     totals: Totals,
 }
 
+/// A step towards the mode of the first unsettled epoch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Settlement {
+    /// Decide by the job's profile what to cache; `complete` if there will be no more of it.
+    Decide { complete: bool },
+    /// Publish the shelf that the epoch before `unsettled` has filled.
+    Publish { plan: Plan, point: u32, unsettled: Epoch },
+}
+
+/// The next step for a running job with an unsettled epoch, with the caching that it starts from.
+pub(crate) fn settlement<'a>(item: &'a JobItem, scan: &Scan) -> Option<(&'a Caching, Settlement)> {
+    let caching = item.caching.as_ref().filter(|_| item.state == JobState::Running)?;
+    let (plan, unsettled) = (item.plan?, caching.view.unsettled?);
+    let complete = scan.is_done_before(u64::from(unsettled) * u64::from(plan.n_splits));
+    let settlement = match caching.state.mode {
+        Mode::Profile => Settlement::Decide { complete },
+        Mode::Put { point } if complete => Settlement::Publish { plan, point, unsettled },
+        _ => return None,
+    };
+    Some((caching, settlement))
+}
+
 impl Coordinator {
     /// Settles the mode of the next epoch, as far as it can be decided yet. Repeatable: the next poll
     /// finishes what a crash leaves.
@@ -58,24 +80,19 @@ impl Coordinator {
         mut item: JobItem,
         scan: &Scan,
     ) -> Result<JobItem, Refusal> {
-        loop {
-            let (Some(caching), Some(plan), JobState::Running) =
-                (&item.caching, item.plan, &item.state)
-            else {
-                return Ok(item);
-            };
-            let Some(unsettled) = caching.view.unsettled else { return Ok(item) };
-            let complete = scan.is_done_before(u64::from(unsettled) * u64::from(plan.n_splits));
-            let after = match caching.state.mode {
-                Mode::Profile => self.decide_caching(job, &item, caching, complete).await?,
-                Mode::Put { point } if complete => {
+        while let Some((caching, settlement)) = settlement(&item, scan) {
+            let after = match settlement {
+                Settlement::Decide { complete } => {
+                    self.decide_caching(job, &item, caching, complete).await?
+                }
+                Settlement::Publish { plan, point, unsettled } => {
                     Some(self.finish_put(job, &item, caching, plan, point, unsettled).await?)
                 }
-                _ => None,
             };
-            let Some(after) = after else { return Ok(item) };
+            let Some(after) = after else { break };
             item = self.write_caching(job, &item, after).await?;
         }
+        Ok(item)
     }
 
     /// Writes the caching state derived from `item`, unless another process has changed it.

@@ -155,3 +155,6 @@ pub fn answer(
         trouble,
     }
 }
+
+#[cfg(test)]
+mod tests;

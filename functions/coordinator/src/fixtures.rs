@@ -1,0 +1,104 @@
+//! Items that unit tests share: a job, its trainer, and bundles as workers leave them.
+
+use crate::{bundles::ScannedBundle, items::JobItem, snapshot::JobSnapshot, store::Versioned};
+use gristmill_model::splits::{
+    Claim, Commit, Consumer, Flush, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim,
+    flush, frontier::Frontier, job::JobState, order::Ramp,
+};
+use gristmill_model::wire::{JobSpec, Plan, Poll, TrainerMetrics};
+use gristmill_model::{Fingerprint, InvocationId, Nonce};
+
+/// Splits of an epoch of [`running_job`], and its epochs.
+pub(crate) const N_SPLITS: u32 = 100;
+pub(crate) const EPOCHS: u32 = 2;
+
+/// A running job of [`EPOCHS`] epochs, whose workers may be 40 splits ahead of the trainer.
+pub(crate) fn running_job() -> JobItem {
+    let plan = Plan {
+        records: 1_000,
+        copies: 1,
+        batch_size: 10,
+        drop_last: false,
+        in_order: false,
+        split_records: 10,
+        n_splits: N_SPLITS,
+        max_bundle_splits: 4,
+        window_splits: 40,
+        window_bytes: 1 << 30,
+    };
+    JobItem {
+        registered_ms: 1,
+        registered_by: None,
+        spec: JobSpec { epochs: EPOCHS, workers: 2, ..JobSpec::new("{}".into()) },
+        dataset_version: Fingerprint::of("test", b"data"),
+        n_files: 16,
+        state: JobState::Running,
+        plan: Some(plan),
+        closed: 0,
+        caching: None,
+    }
+}
+
+/// The same job before its dataset is indexed.
+pub(crate) fn indexing_job() -> JobItem {
+    JobItem { state: JobState::Indexing, plan: None, ..running_job() }
+}
+
+/// [`running_job`] with a trainer at the start, and the hints of the last look if there was one.
+pub(crate) fn snapshot(hints: Option<Frontier>) -> JobSnapshot {
+    let frontier = Versioned { version: u64::from(hints.is_some()), item: hints };
+    JobSnapshot { item: running_job(), consumer: Consumer::default(), frontier }
+}
+
+/// A poll that reports nothing.
+pub(crate) fn poll() -> Poll {
+    let metrics = TrainerMetrics::default();
+    let job = "j".parse().unwrap();
+    Poll { job, from: Default::default(), ack: None, metrics, report: None }
+}
+
+/// A commit of one batch of `rows` rows.
+pub(crate) fn commit(split_index: u8, rows: u32) -> Commit {
+    let outcome = SplitOutcome {
+        kind: SplitKind::Object,
+        object_bytes: 1,
+        crc32c: 0,
+        rows,
+        batches: 1,
+        remainder_rows: 0,
+        skipped_records: 0,
+    };
+    Commit { split_index, outcome }
+}
+
+/// A bundle of the first epoch, claimed at `claimed_ms` by `worker`, with commits made at `flushed_ms`.
+pub(crate) fn bundle(
+    ramp: &Ramp,
+    index: u32,
+    worker: u8,
+    (claimed_ms, flushed_ms): (u64, u64),
+    commits: &[Commit],
+    times: WorkerTimes,
+) -> ScannedBundle {
+    let mut bundle = ScannedBundle::unseen(ramp, (0, 0), index);
+    let nonce = Nonce([worker; 8]);
+    let term = |now_ms| Term { now_ms, remaining_ms: 600_000, predicted_ms: 0 };
+    let command = Claim {
+        nonce,
+        invocation: &InvocationId(worker.to_string()),
+        term: term(claimed_ms),
+        first: bundle.positions.start,
+        records: &vec![1; bundle.positions.len()],
+        death: None,
+        control: None,
+    };
+    let leased = claim(None, &command, &Limits::default()).unwrap().into_item();
+    let term = term(flushed_ms);
+    let command = Flush { attempt: 1, nonce, commits, next: None, term, times };
+    bundle.item = Some(match commits.is_empty() {
+        true => leased,
+        false => flush(Some(&leased), &command).unwrap().into_item(),
+    });
+    bundle.version = 1;
+    bundle
+}

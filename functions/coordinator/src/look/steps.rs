@@ -1,0 +1,132 @@
+//! The decisions of a look, as pure functions of the job's items, its window and the time.
+
+use crate::{
+    Settings, caching,
+    items::{JobItem, ScaleState, Skips},
+    kicks::{Seen, kick_due, target, window},
+    scan::Scan,
+    store::Versioned,
+    trouble,
+};
+use gristmill_model::splits::{
+    Consumer, Place,
+    course::BundleAt,
+    frontier::{Frontier, MOST_RETURNED},
+    job::JobState,
+};
+use gristmill_model::wire::Poll;
+use std::collections::BTreeMap;
+
+/// Looks further apart than this are not regular: between them, workers' calls may not have been answered.
+const LOOKS_APART_MS: u64 = 3_000;
+
+/// A change of the job that its window shows to be due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Every file is indexed.
+    FinishIndexing,
+    /// A bundle was given up. The call that gave it up may have died before it ended the job.
+    Fail { error: String },
+    /// The caching mode of the next epoch can be settled.
+    SettleCaching,
+}
+
+/// The next change of the job that `scan` shows to be due.
+pub(super) fn next(item: &JobItem, scan: &Scan) -> Option<Step> {
+    if item.state == JobState::Indexing && scan.done() == item.n_files {
+        return Some(Step::FinishIndexing);
+    }
+    if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
+        return Some(Step::Fail { error });
+    }
+    caching::settlement(item, scan).map(|_| Step::SettleCaching)
+}
+
+/// The first place to read: the trainer's, or the end of the stored count of skips if that is earlier.
+pub(super) fn scan_from(consumer: &Consumer, skips: Option<&Versioned<Skips>>) -> Place {
+    let counted = skips.map(|read| read.item.as_ref().map_or(Place::default(), |s| s.before));
+    counted.map_or(consumer.delivered, |counted| consumer.delivered.min(counted))
+}
+
+/// Time since which looks have been regular.
+pub(super) fn steady_since(last: Option<&Frontier>, now_ms: u64) -> u64 {
+    let last = last.filter(|last| now_ms.abs_diff(last.at_ms) < LOOKS_APART_MS);
+    last.map_or(now_ms, |last| last.steady_since_ms)
+}
+
+/// Everything that a look has read, after the changes of the job and of leases.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    pub item: &'a JobItem,
+    pub consumer: &'a Consumer,
+    /// The scaler's state, without the workers that have left.
+    pub scale: &'a ScaleState,
+    /// The window, limited to the number of workers that the job should have.
+    pub scan: &'a Scan,
+    pub steady_since_ms: u64,
+    pub now_ms: u64,
+}
+
+/// The effects of a look.
+#[derive(Debug)]
+pub(super) struct Decided {
+    /// The kick of the scaler, if one is due.
+    pub kick: Option<Seen>,
+    /// The error with which the job fails, if its workers have failed for long enough.
+    pub failure: Option<String>,
+    /// Hints for the calls until the next look.
+    pub hints: Frontier,
+}
+
+/// Decides the effects of a look.
+pub(super) fn decide(settings: &Settings, poll: &Poll, view: &View<'_>) -> Decided {
+    let View { item, consumer, scale, scan, now_ms, .. } = *view;
+    let kick = kick_due(poll, item, scale, scan, consumer.delivered.epoch, now_ms);
+    let failure = trouble::given_up(&settings.patience, &scale.barren, scan.progress(item))
+        .filter(|_| !item.state.is_ended());
+    // The error of a job that fails now has all that its trouble would say.
+    let trouble = match failure {
+        Some(_) => None,
+        None => trouble::trouble(settings, item, scale, scan),
+    };
+    Decided { kick, failure, hints: Frontier { trouble, ..hints(view) } }
+}
+
+/// The hints that a window gives.
+fn hints(view: &View<'_>) -> Frontier {
+    let View { item, scale, scan, steady_since_ms, now_ms, .. } = *view;
+    let claimable = scan.claimable(now_ms);
+    let mut hints = Frontier {
+        at_ms: now_ms,
+        steady_since_ms,
+        delivered: scan.ahead.delivered,
+        returned: returned(scan, item.partitions(), now_ms),
+        claimable,
+        ready_bytes: scan.ahead.ready_bytes,
+        ahead: scan.positions_ahead(),
+        window: window(item, scale),
+        window_full: scan.window_full(now_ms, claimable),
+        active: scan.active_workers(now_ms),
+        progress: scan.progress(item),
+        indexed: if item.plan.is_none() { scan.done() } else { 0 },
+        ..Frontier::default()
+    };
+    hints.note_workers(scan.remote_workers(now_ms), target(item, scale));
+    hints
+}
+
+/// Claimable bundles that lie before the end of their partition, where a claim does not find them.
+fn returned(scan: &Scan, partitions: u32, now_ms: u64) -> Vec<BundleAt> {
+    let mut ends = BTreeMap::new();
+    for bundle in scan.bundles.iter().filter(|bundle| bundle.item.is_some()) {
+        ends.insert((bundle.epoch, bundle.index % partitions), bundle.index);
+    }
+    let candidates = scan.candidates(now_ms).map(|bundle| (bundle.epoch, bundle.index));
+    let is_behind = |&(epoch, index): &BundleAt| {
+        ends.get(&(epoch, index % partitions)).is_some_and(|end| index <= *end)
+    };
+    candidates.filter(is_behind).take(MOST_RETURNED).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Tests of the decisions of a poll.
+
+use super::*;
+use crate::fixtures::{
+    EPOCHS, N_SPLITS, bundle, commit, indexing_job, poll, running_job, snapshot,
+};
+use gristmill_model::splits::{Cursor, WorkerTimes, order::Ramp};
+use gristmill_model::wire::TrainingReport;
+
+const NOW_MS: u64 = 100_000;
+
+fn place(epoch: u32, position: u32) -> Place {
+    Place { epoch, position }
+}
+
+/// A trainer that has everything up to `delivered`, and a checkpoint of batch 0 of `durable`.
+fn trainer(durable: u32, delivered: Place) -> Consumer {
+    let durable = Cursor { epoch: durable, batch_index: 0 };
+    Consumer { generation: 3, delivered, durable, ..Consumer::default() }
+}
+
+/// The first acknowledgement of a new run of the trainer.
+fn resumes(durable: u32, delivered: Place) -> Ack {
+    Ack {
+        generation: 4,
+        over: 3,
+        delivered,
+        durable: Cursor { epoch: durable, batch_index: 7 },
+        durable_place: place(durable, 0),
+    }
+}
+
+fn job() -> JobName {
+    "j".parse().unwrap()
+}
+
+/// Hints of a look `age_ms` ago.
+fn looked(age_ms: u64) -> Frontier {
+    Frontier { at_ms: NOW_MS - age_ms, ..Frontier::default() }
+}
+
+#[test]
+fn a_window_is_looked_at_first_and_then_the_more_rarely_the_larger_it_is() {
+    let due = |hints: Option<Frontier>| is_look_due(&snapshot(hints), &poll(), false, NOW_MS);
+    assert!(due(None));
+    // A window of ten bundles.
+    assert!(!due(Some(looked(9))) && due(Some(looked(10))));
+    // With few workers at work, a change comes later.
+    let few = |age_ms| Frontier { active: 1, ..looked(age_ms) };
+    assert!(!due(Some(few(LOOK_SOON_MS - 1))) && due(Some(few(LOOK_SOON_MS))));
+    let large = |age_ms| {
+        let mut snapshot = snapshot(Some(looked(age_ms)));
+        snapshot.item.plan.as_mut().unwrap().window_splits = 1 << 20;
+        is_look_due(&snapshot, &poll(), false, NOW_MS)
+    };
+    assert!(!large(LOOK_EVERY_MS - 1) && large(LOOK_EVERY_MS));
+    let index = |n_files, age_ms| {
+        let item = JobItem { n_files, ..indexing_job() };
+        let snapshot = JobSnapshot { item, ..snapshot(Some(looked(age_ms))) };
+        is_look_due(&snapshot, &poll(), false, NOW_MS)
+    };
+    assert!(!index(800, 99) && index(800, 100));
+    assert!(!index(1_000_000, 31_249) && index(1_000_000, 31_250));
+}
+
+#[test]
+fn a_change_a_report_and_a_passed_epoch_make_a_look_due_earlier() {
+    let mut snapshot = snapshot(Some(looked(LOOK_SOON_MS)));
+    snapshot.item.plan.as_mut().unwrap().window_splits = 1 << 20;
+    let seen = |snapshot: &mut JobSnapshot, change: fn(&mut Frontier)| {
+        change(snapshot.frontier.item.as_mut().unwrap());
+    };
+    assert!(!is_look_due(&snapshot, &poll(), true, NOW_MS));
+    seen(&mut snapshot, |hints| hints.window_full = true);
+    assert!(is_look_due(&snapshot, &poll(), true, NOW_MS), "the trainer has made room");
+    assert!(!is_look_due(&snapshot, &poll(), false, NOW_MS), "the window is still full");
+    seen(&mut snapshot, |hints| hints.is_due = true);
+    assert!(is_look_due(&snapshot, &poll(), false, NOW_MS));
+    seen(&mut snapshot, |hints| hints.at_ms += 1);
+    assert!(!is_look_due(&snapshot, &poll(), true, NOW_MS), "too soon");
+    let report = Poll { report: Some(TrainingReport::default()), ..poll() };
+    assert!(!is_look_due(&snapshot, &report, false, NOW_MS));
+    snapshot.item.spec.autoscale = true;
+    assert!(is_look_due(&snapshot, &report, false, NOW_MS), "the scaler decides by it");
+}
+
+#[test]
+fn due_steps_follow_the_state_of_the_job_and_the_places_of_its_trainer() {
+    let due = |state: JobState, durable, from| {
+        let item = JobItem { state, ..running_job() };
+        let consumer = trainer(durable, place(1, 50));
+        Due::of(&JobSnapshot { item, consumer, ..snapshot(None) }, from)
+    };
+    let behind = place(1, 49);
+    let here = place(1, 50);
+    let running = |from| due(JobState::Running, 1, from);
+    assert_eq!(running(here), Due { horizon: false, close: true, collect: true });
+    assert_eq!(running(behind), Due { horizon: false, close: true, collect: false });
+    let all = due(JobState::Running, EPOCHS, here);
+    assert_eq!(all, Due { horizon: true, close: true, collect: true });
+    let nothing = Due { horizon: false, close: false, collect: false };
+    for state in [
+        JobState::Indexing,
+        JobState::Done,
+        JobState::Stopped,
+        JobState::Failed { error: String::new() },
+    ] {
+        assert_eq!(due(state, EPOCHS, here), nothing);
+    }
+}
+
+#[test]
+fn a_new_run_must_show_that_the_splits_it_has_were_made() {
+    let consumer = trainer(0, place(0, 30));
+    let begins = |ack: &Ack| beginning(&job(), &running_job(), &consumer, ack);
+    assert_eq!(begins(&resumes(0, place(0, 30))).unwrap(), None, "where the last run was");
+    assert_eq!(begins(&resumes(0, place(0, 12))).unwrap(), None, "an older checkpoint");
+    let unseen = Unseen { from: place(0, 30), most: 75, to: 105 };
+    assert_eq!(begins(&resumes(1, place(1, 5))).unwrap(), Some(unseen));
+    let same_run = Ack { generation: 3, ..resumes(1, place(1, 5)) };
+    assert_eq!(begins(&same_run).unwrap(), None);
+    let indexing = beginning(&job(), &indexing_job(), &consumer, &resumes(1, place(1, 5)));
+    assert_eq!(indexing.unwrap(), None, "nothing is planned yet");
+}
+
+#[test]
+fn a_checkpoint_of_another_run_is_refused() {
+    let consumer = trainer(0, place(0, 30));
+    let begins = |ack: &Ack| beginning(&job(), &running_job(), &consumer, ack);
+    // The end of the last epoch is the last place there is.
+    assert!(begins(&resumes(EPOCHS, place(EPOCHS, 0))).is_ok());
+    for ack in [resumes(1, place(EPOCHS, 1)), resumes(EPOCHS + 1, place(1, 0))] {
+        let refusal = begins(&ack).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::Invalid);
+        assert!(refusal.message.contains("up to 30 of epoch 0"), "{refusal}");
+    }
+}
+
+#[test]
+fn a_done_job_admits_only_a_trainer_that_has_all_of_it() {
+    let done = JobItem { state: JobState::Done, ..running_job() };
+    let consumer = trainer(EPOCHS, place(EPOCHS, 0));
+    let begins =
+        |durable| beginning(&job(), &done, &consumer, &resumes(durable, place(durable, 0)));
+    assert_eq!(begins(EPOCHS).unwrap(), None);
+    let refusal = begins(1).unwrap_err();
+    assert_eq!(refusal.kind, RefusalKind::Collected);
+    assert!(refusal.message.contains("job j is done"), "{refusal}");
+}
+
+#[test]
+fn a_run_is_admitted_if_no_split_before_its_place_is_missing() {
+    let ack = resumes(1, place(1, 5));
+    let checked = |gap| check_made(&job(), &running_job(), &ack, gap, 105);
+    assert!(checked(None).is_ok() && checked(Some(105)).is_ok());
+    let refusal = checked(Some(104)).unwrap_err();
+    assert_eq!(refusal.kind, RefusalKind::Invalid);
+    for part in ["batch 7 of epoch 1", "up to 4 of epoch 1"] {
+        assert!(refusal.message.contains(part), "{refusal}");
+    }
+}
+
+#[test]
+fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
+    let ramp = Ramp::new(N_SPLITS, 4);
+    let answered = |item: &JobItem, gap: Option<(u64, crate::bundles::ScannedBundle)>| {
+        let prefix = Prefix { entries: Vec::new(), gap };
+        let seen = Frontier { active: 2, claimable: 9, window: 40, indexed: 5, ..looked(0) };
+        let scale = ScaleState::default();
+        let consumer = trainer(0, place(0, 0));
+        answer(item.view(&job()), item.n_files, &consumer, (scale, seen), prefix, NOW_MS)
+    };
+    let leased = bundle(&ramp, 0, 1, (NOW_MS, 0), &[], WorkerTimes::default());
+    let unclaimed = crate::bundles::ScannedBundle::unseen(&ramp, (0, 0), 0);
+    let polled = answered(&running_job(), Some((0, leased)));
+    assert!(!polled.head_of_line_blocked, "a worker has it");
+    assert_eq!((polled.active_workers, polled.claimable, polled.window), (2, 9, 40));
+    assert_eq!((polled.generation, polled.indexed_files), (3, 16));
+    assert!(answered(&running_job(), Some((0, unclaimed))).head_of_line_blocked);
+    assert!(!answered(&running_job(), None).head_of_line_blocked);
+    let indexing = answered(&indexing_job(), None);
+    assert_eq!((indexing.head_of_line_blocked, indexing.indexed_files), (true, 5));
+    let committed = bundle(&ramp, 2, 1, (0, 0), &[commit(0, 10)], WorkerTimes::default());
+    assert!(
+        answered(&running_job(), Some((3, committed))).head_of_line_blocked,
+        "its lease ran out"
+    );
+}
