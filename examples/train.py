@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Train (synthetically) on the batches a gristmill fetcher serves.
+"""Train a synthetic model on the batches that a gristmill fetcher serves.
 
     gristmill-fetcher ... --socket /tmp/job.sock &
     python3 examples/train.py --socket /tmp/job.sock --checkpoint job.json
 
-A real trainer replaces `train_step` and `save`; everything else is how to read a fetcher, with the
-standard library and numpy alone.
+A real trainer replaces `train_step` and `save`; the rest reads batches from a fetcher, with only the
+standard library and numpy.
 
 The socket carries, all little endian:
 
@@ -36,7 +36,7 @@ import time
 
 try:
     import numpy as np
-except ImportError:  # The stand-in for a model can do without.
+except ImportError:  # The synthetic model works without it.
     np = None
 
 HEADER = struct.Struct("<4sIQQ")

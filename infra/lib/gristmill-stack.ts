@@ -87,7 +87,7 @@ export class GristmillStack extends Stack {
     const live = alias(coordinator);
     // Stops jobs without a trainer and deletes leftovers of jobs.
     const upkeep = new events.CfnRule(this, "CoordinatorFunctionUpkeep", {
-      description: "Work of the coordinator that nobody asks for",
+      description: "Background maintenance by the coordinator",
       scheduleExpression: "rate(15 minutes)",
       targets: [{ id: "CoordinatorFunctionUpkeepLambdaTarget", arn: live.ref, input: '{"upkeep":true}' }],
     });
@@ -111,8 +111,8 @@ export class GristmillStack extends Stack {
         GRISTMILL_PRIVATE_SOURCES: parameters.allowPrivateSources.valueAsString,
       },
     });
-    // Never again by itself: the scaler counts workers, and replaces those that are lost. What is set
-    // for an alias does not hold for a call by version; that stays for the jobs of an older version.
+    // No retries: the scaler counts workers and replaces lost ones. Settings of an alias do not apply to
+    // calls by version, so the version has its own, which jobs of an older version keep.
     const workerEvents = {
       functionName: worker.functionName,
       maximumRetryAttempts: 0,
@@ -140,7 +140,7 @@ export class GristmillStack extends Stack {
       concurrency: unless0(parameters.limitsScaler.logicalId, parameters.scalerConcurrency.value),
       environment: {
         GRISTMILL_TABLE: table,
-        // With its version: what a job pins.
+        // With the version, which a job pins.
         GRISTMILL_WORKER_FUNCTION: workerVersion,
         GRISTMILL_MAX_WORKERS: parameters.maxWorkers.valueAsString,
       },
@@ -164,7 +164,7 @@ export class GristmillStack extends Stack {
     output("Namespace", "GRISTMILL_NAMESPACE of a trainer", parameters.namespace.valueAsString);
     output("CoordinatorUrl", "GRISTMILL_COORDINATOR_URL of a trainer", url.attrFunctionUrl);
     output("BucketName", "GRISTMILL_BUCKET of a trainer", bucket);
-    output("TableName", "GRISTMILL_TABLE, for looking into the stack; trainers do not read it", table);
+    output("TableName", "GRISTMILL_TABLE, for inspecting the stack; trainers do not need it", table);
     output("WorkerFunctionName", "GRISTMILL_WORKER_FUNCTION, likewise", workerVersion);
     output("ScalerFunctionName", "GRISTMILL_SCALER_FUNCTION, likewise", `${Aws.STACK_NAME}-scaler`);
     output("TrainerPolicyArn", "Attach this policy to the role that training runs with", trainer.ref);

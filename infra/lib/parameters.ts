@@ -35,7 +35,7 @@ export class Parameters {
     this.architecture = new CfnParameter(scope, "Architecture", {
       default: "arm64",
       allowedValues: ["arm64", "x86_64"],
-      description: "Processor of the functions, the same as of the trainers. arm64 costs a fifth less per GB-second.",
+      description: "Processor architecture of the functions, the same as the trainers'. arm64 costs a fifth less per GB-second.",
     });
     this.namespace = new CfnParameter(scope, "Namespace", {
       default: "default",
@@ -78,34 +78,34 @@ export class Parameters {
       type: "Number",
       default: 0,
       minValue: 0,
-      description: "Coordinator calls served at a time, reserved likewise; 0 reserves nothing. scripts/deploy reserves 20 where the account has them.",
+      description: "Most concurrent coordinator calls, reserved from the account's concurrency; 0 reserves nothing. scripts/deploy reserves 20 if the account allows it.",
     });
     this.scalerConcurrency = new CfnParameter(scope, "ScalerConcurrency", {
       type: "Number",
       default: 0,
       minValue: 0,
       description:
-        "Looks of the scaler at a time, reserved likewise; 0 reserves nothing. scripts/deploy reserves 5 where the account has them.",
+        "Most concurrent scaler calls, reserved from the account's concurrency; 0 reserves nothing. scripts/deploy reserves 5 if the account allows it.",
     });
     this.maxWorkers = new CfnParameter(scope, "MaxWorkers", {
       type: "Number",
       default: 0,
       minValue: 0,
       description:
-        "Most workers of one job, so that coordinator and scaler find room in the account; 0 is no limit. scripts/deploy sets it from the account's limit.",
+        "Most workers of one job, so that coordinator and scaler can always run; 0 is no limit. scripts/deploy derives it from the account's limit.",
     });
     this.allowPrivateSources = new CfnParameter(scope, "AllowPrivateSources", {
       type: "String",
       default: "false",
       allowedValues: ["true", "false"],
       description:
-        "Workers read https:// sources from private addresses too; otherwise from public ones alone, so that a dataset's name reaches nothing inside the account.",
+        "Whether workers also read https:// sources from private addresses. By default only from public ones, so that a dataset's name cannot reach services inside the account.",
     });
     this.logRetentionDays = new CfnParameter(scope, "LogRetentionDays", {
       type: "Number",
       default: "14",
       allowedValues: [1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731].map(String),
-      description: "Days that logs of the functions are kept.",
+      description: "Days for which logs of the functions are kept.",
     });
     this.chunkRetentionDays = new CfnParameter(scope, "ChunkRetentionDays", {
       type: "Number",
@@ -113,7 +113,7 @@ export class Parameters {
       minValue: 2,
       maxValue: 3650,
       description:
-        "Days after which a chunk is deleted even if nobody consumed it. A job that pauses longer cannot resume.",
+        "Days after which a chunk is deleted even if it was not consumed. A job that pauses longer cannot resume.",
     });
     this.cacheGiB = new CfnParameter(scope, "CacheGiB", {
       type: "Number",
@@ -121,15 +121,15 @@ export class Parameters {
       minValue: 1,
       maxValue: 1048576,
       description:
-        "GiB that autocaching may keep in the bucket; what is of least use makes room for what is stored next.",
+        "GiB that caches may store in the bucket; the least useful entries are removed first.",
     });
     this.keptTable = new CfnParameter(scope, "KeptTable", {
       default: "",
-      description: "Table that an earlier stack left, to go on with; empty makes one.",
+      description: "Table of an earlier stack to continue with; empty creates one.",
     });
     this.keptBucket = new CfnParameter(scope, "KeptBucket", {
       default: "",
-      description: "Bucket that an earlier stack left, to go on with; empty makes one.",
+      description: "Bucket of an earlier stack to continue with; empty creates one.",
     });
     this.alarmTopicArn = new CfnParameter(scope, "AlarmTopicArn", {
       default: "",

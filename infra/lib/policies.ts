@@ -69,15 +69,15 @@ export function coordinatorPolicy(parameters: Parameters, arns: Arns, logs: stri
 export function workerPolicy(parameters: Parameters, arns: Arns, logs: string): object {
   return document(
     log(logs),
-    // A function URL asks for both permissions. The second is also how the platform reports a failed
-    // worker to the coordinator: it does so with this role.
+    // A function URL requires both permissions. The platform also uses the second, with this role, to report
+    // a failed worker to the coordinator.
     allow(
       "CallCoordinator",
       ["lambda:InvokeFunctionUrl", "lambda:InvokeFunction"],
       ["coordinator", "coordinator:live"].map(arns.functions),
     ),
     allow("ListingsAndManifests", "s3:GetObject", arns.objects("datasets/*")),
-    // Reading back tells a put that was sent twice from one that came second.
+    // Reads back an object to tell whether a refused put was its own earlier one.
     allow(
       "ChunksAndIndices",
       ["s3:GetObject", "s3:PutObject"],
@@ -95,8 +95,8 @@ export function scalerPolicy(parameters: Parameters, arns: Arns, logs: string): 
   const job = `T#${parameters.namespace.valueAsString}#J#*`;
   return document(
     log(logs),
-    // Its item lies in the job's partition, and who has left in those beside it (..#L#..), read a hundred at a
-    // time; those of the bundles (..#E#..) are out of reach.
+    // The SCALE item is in the job's partition; items of workers that left are in partitions ..#L#.., read a
+    // hundred at a time. Partitions of bundles (..#E#..) are not accessible.
     allow("ItsItem", ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem"], arns.table, {
       "ForAllValues:StringLike": { "dynamodb:LeadingKeys": job },
       "ForAllValues:StringNotLike": { "dynamodb:LeadingKeys": `${job}#E#*` },
@@ -120,7 +120,7 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
       ["s3:GetObject", "s3:PutObject"],
       ["cache/*", "index/*", "quarantine/*"].map(arns.objects),
     ),
-    // The list of a dataset's files, where it is too long for a call.
+    // The list of a dataset's files, if it is too long for a call.
     allow("StoreListings", "s3:PutObject", arns.objects("datasets/*/listing.json")),
     allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
     storageKey(parameters),

@@ -10,7 +10,7 @@ export SAM_CLI_TELEMETRY=0 PIP_DISABLE_PIP_VERSION_CHECK=1
 # need NAME: ends the script if there is no such program.
 need() {
     command -v "$1" >/dev/null || {
-        echo "${0##*/}: $1 is not there: install it" >&2
+        echo "${0##*/}: $1 is missing: install it" >&2
         exit 3
     }
 }
