@@ -7,21 +7,20 @@ use std::path::PathBuf;
 
 /// Serve the batches of a gristmill job to a training loop.
 ///
-/// Joins the job of that name, or starts it if --pipeline is given. Frames and acknowledgements are
-/// described in the README ("Reading batches from any language"); examples/train.py reads them with
-/// numpy alone.
+/// Joins the named job, or starts it if --pipeline is given. docs/training.md describes frames and
+/// acknowledgements; examples/train.py reads them with only numpy.
 #[derive(Debug, Parser)]
 #[command(name = "gristmill-fetcher", version, max_term_width = 100)]
 pub struct Options {
     #[command(flatten)]
     pub service: ServiceOptions,
-    /// Unix socket to serve (readable by you only); `-` writes frames to standard output
+    /// Unix socket to serve, readable by its owner only; `-` writes frames to standard output
     #[arg(long, default_value = "gristmill.sock")]
     pub socket: PathBuf,
-    /// Keeps the cursor: a restart continues after the last acknowledged batch
+    /// File that keeps the position: a restart continues after the last acknowledged batch
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Pipeline file: starts the job if it does not exist
+    /// Pipeline file, to start the job if it does not exist
     #[arg(long, value_name = "FILE")]
     pub pipeline: Option<PathBuf>,
     #[command(flatten)]

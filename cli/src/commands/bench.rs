@@ -34,13 +34,13 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
-    /// CPU of the whole system beside the executor alone; table writes per split
+    /// CPU of the whole system and of the executor alone; table writes per split
     E2e(E2eArgs),
-    /// CPU a sample of whole pipelines in the executor alone, beside the floor of their kernels
+    /// CPU per sample of whole pipelines, compared with their kernels in a bare loop
     Pipelines(pipelines::Args),
-    /// Bytes of batches that the fetcher takes for each second of its own CPU
+    /// Bytes of batches that the fetcher receives per second of CPU
     Ingest(ingest::Args),
-    /// Bytes, CPU and modelled dollars of what workers store: as it is, and compressed
+    /// Bytes, CPU and modelled dollars of stored objects, plain and compressed
     Compression(compression::Args),
 }
 
@@ -52,7 +52,7 @@ pub struct E2eArgs {
     /// Rounds; the median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
-    /// Splits of the study of table writes
+    /// Splits with which table writes are measured
     #[arg(long, default_value_t = 2000)]
     pub splits: u64,
     /// Print one JSON object as the last line of standard output

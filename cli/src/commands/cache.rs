@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// List, explain and remove what is cached
+/// List, explain and remove cached entries
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Without --endpoint, --state-dir or --backend this is the cache that `gristmill demo` and `run` keep on this machine.\n\nExamples:\n  gristmill cache ls\n  gristmill cache explain examples/autocache.yaml --data 'shards/train-*'\n  gristmill cache rm 5a3c0f"
@@ -30,11 +30,11 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 pub enum CacheCommand {
-    /// List what is cached, the latest first
+    /// List cached entries, the latest first
     Ls(ListArgs),
-    /// Say whether a pipeline's `autocache` points are cached, and if not, what differs
+    /// Report whether a pipeline's `autocache` points are cached, and if not, why
     Explain(ExplainArgs),
-    /// Remove what is cached, unless a job reads it
+    /// Remove cached entries that no job reads
     Rm(RemoveArgs),
 }
 
@@ -51,10 +51,10 @@ pub struct ListArgs {
 pub struct ExplainArgs {
     /// The pipeline file
     pub pipeline: PathBuf,
-    /// Dataset, if not the one that the pipeline names
+    /// Dataset to read instead of the pipeline's
     #[arg(long)]
     pub data: Option<String>,
-    /// The seed of the job: random operators draw by it
+    /// Seed of the job, which random operators use
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     #[command(flatten)]
@@ -67,9 +67,9 @@ pub struct ExplainArgs {
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).args(["prefix", "all"])))]
 pub struct RemoveArgs {
-    /// First digits of the prefix, as `cache ls` shows it
+    /// First digits of the prefix that `cache ls` prints
     pub prefix: Option<String>,
-    /// Everything that no job reads
+    /// Remove all entries that no job reads
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]

@@ -8,13 +8,13 @@ use gristmill_client::{Failure, Source};
 use gristmill_synthetic::DatasetSpec;
 use std::path::{Path, PathBuf};
 
-/// Train (synthetically) on generated JPEGs through the whole system
+/// Run the whole system on generated JPEGs, with a synthetic trainer
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  gristmill demo\n  gristmill demo --epochs 1 --images 500 --workers 4 --json\n  gristmill demo --sink /tmp/batches --chaos kill-workers"
 )]
 pub struct Args {
-    /// Images to generate, unless --data names a dataset
+    /// Images to generate if --data is not given
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     images: u64,
     /// Pipeline file to run instead of the ResNet pipeline

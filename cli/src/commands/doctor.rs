@@ -8,7 +8,7 @@ use crate::output::say;
 use gristmill_client::{Failure, ServiceOptions};
 use serde_json::json;
 
-/// Check the service that training is about to use, and say what to correct
+/// Check the setup before training, and print how to fix each problem
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0 nothing failed, 1 something did, 2 bad usage.\n\nExamples:\n  gristmill doctor --backend aws --workers 32\n  gristmill doctor --state-dir state"
@@ -16,7 +16,7 @@ use serde_json::json;
 pub struct Args {
     #[command(flatten)]
     pub service: ServiceOptions,
-    /// Workers that the training is going to ask for
+    /// Workers that the job will use
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub workers: u32,
     /// Print one JSON object

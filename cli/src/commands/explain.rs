@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Show how a pipeline is changed before it runs, and why
+/// Show how a pipeline is optimised, and why
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  gristmill explain examples/resnet50.yaml\n  gristmill explain examples/resnet50.yaml --data 'shards/train-*' --json\n  gristmill explain zipped.yaml --sample 100"
@@ -21,10 +21,10 @@ use std::{
 pub struct Args {
     /// Pipeline file (YAML)
     pub pipeline: PathBuf,
-    /// Look at elements of this dataset: a directory, file or glob, or s3://bucket/prefix
+    /// Measure elements of this dataset: a directory, file or glob, or s3://bucket/prefix
     #[arg(long)]
     pub data: Option<String>,
-    /// Most elements to look at [default: 300]; without --data, of the dataset that the pipeline names
+    /// Elements to measure [default: 300]; without --data, those of the pipeline's dataset
     #[arg(long, value_name = "ELEMENTS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: Option<u32>,
     /// Print one JSON object

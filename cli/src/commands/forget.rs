@@ -9,7 +9,7 @@ use gristmill_client::Failure;
 use gristmill_model::wire::{Forget, Forgotten};
 use serde_json::json;
 
-/// Delete a job that has ended, so that its name is free
+/// Delete an ended job, which frees its name
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Batches that were delivered stay with the trainer. The job's chunks, its reports of skipped records and its quarantined records are deleted; what it cached for others stays. A running job is refused: stop it first.\n\nExamples:\n  gristmill forget j1 --state-dir state\n  gristmill forget j1 --backend aws --json"

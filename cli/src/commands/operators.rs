@@ -12,7 +12,7 @@ pub struct Args {
     /// Print one JSON list
     #[arg(long)]
     json: bool,
-    /// Print the tables of parameters that docs/operators.md has
+    /// Print the parameter tables of docs/operators.md
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
 }

@@ -24,22 +24,22 @@ use std::{
 pub struct Args {
     /// Pipeline file (YAML)
     pub pipeline: PathBuf,
-    /// Time the trainer takes for a batch when it waits for nothing, for example 120ms
+    /// The trainer's time for a batch without waiting, for example 120ms
     #[arg(long, value_parser = parse_duration)]
     pub step_time: Duration,
-    /// Price of the trainer's host, which waits if data does not come
+    /// Price of the trainer's host, to compute the cost of waiting
     #[arg(long, value_name = "USD", value_parser = parse_amount)]
     pub accelerator_usd_per_hour: Option<f64>,
     /// Dataset to profile: a directory, file or glob, or s3://bucket/prefix [default: the pipeline's]
     #[arg(long)]
     pub data: Option<String>,
-    /// Records to run
+    /// Records to measure
     #[arg(long, default_value_t = sample::ELEMENTS, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: u32,
-    /// Records of an epoch [default: as many as the files' bytes tell]
+    /// Records per epoch [default: estimated from the bytes of the files]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub records: Option<u64>,
-    /// Records of a batch [default: the pipeline's]
+    /// Records per batch [default: the pipeline's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch_size: Option<u32>,
     /// Passes over the dataset
@@ -48,19 +48,19 @@ pub struct Args {
     /// Memory of a worker function; 1769 is one processor
     #[arg(long, default_value_t = 1769, value_name = "MB", value_parser = clap::value_parser!(u32).range(128..=10_240))]
     pub memory_mb: u32,
-    /// Processor time of a function for one second of this machine's
+    /// Processor time of a function per second of this machine's
     #[arg(long, default_value_t = 1.0, value_name = "RATIO", value_parser = parse_ratio)]
     pub function_slowdown: f64,
-    /// Processors of the trainer's host that training leaves idle
+    /// Idle processors of the trainer's host
     #[arg(long, default_value_t = 0.0, value_name = "CORES", value_parser = parse_amount)]
     pub spare_cores: f64,
-    /// Most workers at a time
+    /// Limit of concurrent workers
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: u32,
-    /// Most dollars an hour for workers
+    /// Dollars per hour for workers [default: no limit]
     #[arg(long, value_name = "USD", value_parser = parse_budget)]
     pub budget_usd_per_hour: Option<f64>,
-    /// Workers of the prediction for this machine
+    /// Workers in the prediction for this machine
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub local_workers: u32,
     /// Prices that differ from those of us-east-1 (TOML; docs/cost.md)

@@ -7,7 +7,7 @@ use crate::{
 use gristmill_client::{Failure, Source};
 use std::path::{Path, PathBuf};
 
-/// Train (synthetically) with your own pipeline and data
+/// Run your own pipeline and data, with a synthetic trainer
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  gristmill run examples/resnet50.yaml --data 'shards/train-*' --epochs 2"

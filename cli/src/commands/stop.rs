@@ -9,7 +9,7 @@ use gristmill_client::Failure;
 use gristmill_model::wire::Stop;
 use serde_json::json;
 
-/// Stop a job: its workers leave and its objects are removed
+/// Stop a job: its workers leave and its objects are deleted
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  gristmill stop j1 --state-dir state\n  gristmill stop j1 --backend aws"

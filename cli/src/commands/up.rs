@@ -23,34 +23,36 @@ use tokio::io::AsyncReadExt;
     after_help = "Examples:\n  gristmill up --state-dir state\n  gristmill up --aws-endpoint-url http://127.0.0.1:4566      # LocalStack, MiniStack\n  gristmill up --aws-endpoint-url-dynamodb http://127.0.0.1:8000      # DynamoDB Local; objects stay here"
 )]
 pub struct Args {
-    /// Keep table and objects in S3 and DynamoDB as others serve them at this address, and run only functions
-    /// here. Keys are those of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, if they are set
+    /// Keep table and objects in the DynamoDB- and S3-compatible services at this address, and run
+    /// only functions here. Signs with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY if they are set
     #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
     pub aws_endpoint_url: Option<String>,
-    /// The same of S3 alone
+    /// The same for S3 only
     #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
     pub aws_endpoint_url_s3: Option<String>,
-    /// The same of DynamoDB alone
+    /// The same for DynamoDB only
     #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
     pub aws_endpoint_url_dynamodb: Option<String>,
-    /// Keep state here, so that jobs go on after a restart [default: nothing is kept]
+    /// Directory for the service's state, so that jobs continue after a restart [default: nothing
+    /// is kept]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Port of the endpoint [default: the state directory's, or any]
+    /// Port of the endpoint; 0: the state directory's last port, or any free one
     #[arg(long, default_value_t = 0)]
     pub port: u16,
-    /// Workers that may run at a time
+    /// Limit of concurrent workers
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: u32,
-    /// Imitate an account whose functions together run so many invocations at a time: calls beyond it are
-    /// throttled (429), and no more workers are started than leave room for coordinator and scaler
+    /// Imitate an account with this limit of concurrent invocations: calls beyond it are throttled
+    /// (429), and coordinator and scaler keep their share of it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub account_concurrency: Option<u32>,
-    /// Part of it that is reserved for coordinator and scaler; 0: nothing, as on new accounts
+    /// Concurrency reserved for coordinator and scaler; 0: none, as on new accounts
     #[arg(long, value_name = "N", default_value_t = 0, requires = "account_concurrency",
           value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub reserved_concurrency: u32,
-    /// Memory that a worker assumes, in MB; 1769 is one processor, and one split computed at a time
+    /// Memory that a worker assumes, in MB; 1769 is one processor, which computes one split at a
+    /// time
     #[arg(long, default_value_t = 1769, value_name = "MB",
           value_parser = clap::value_parser!(u32).range(512..=10_240))]
     pub worker_memory: u32,

@@ -9,24 +9,24 @@ use std::{path::PathBuf, time::Duration};
 /// The place of the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Backend {
-    /// Functions, table and objects on this machine
+    /// On this machine, with its own table and object store
     #[default]
     Local,
-    /// A deployed stack, found through GRISTMILL_* and AWS_* variables
+    /// On AWS, in the stack that the GRISTMILL_* and AWS_* variables name
     Aws,
 }
 
 /// Names a service.
 #[derive(Debug, Clone, Args)]
 pub struct ServiceOptions {
-    /// Place of the functions
+    /// Location of the functions
     #[arg(long, value_enum, default_value_t = Backend::Local)]
     pub backend: Backend,
-    /// Running service to use: the address that `gristmill up` prints
+    /// Endpoint of a running service, as `gristmill up` prints it
     #[arg(long, value_name = "URL", conflicts_with = "state_dir")]
     pub endpoint: Option<String>,
-    /// State directory of the service to use; `gristmill run` and `demo` start one there, so that a job
-    /// survives restarts
+    /// State directory of the service. `gristmill run` and `demo` start a service there, and its
+    /// jobs survive restarts
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
@@ -34,52 +34,54 @@ pub struct ServiceOptions {
 /// Describes a job, beside its pipeline.
 #[derive(Debug, Clone, Args)]
 pub struct JobOptions {
-    /// Job to start, or to join if there is one of this name: a-z, 0-9 and '-' [default: a new name]
+    /// Name of the job to start, or to join if it exists: a-z, 0-9 and '-' [default: a new name]
     #[arg(long)]
     pub job: Option<JobName>,
-    /// Dataset, if not the one that the pipeline names: a directory, file or glob ({000..146} too), relative to the
-    /// current directory (a pipeline's own paths are relative to its file), or s3://bucket/prefix
+    /// Dataset to read instead of the pipeline's: a directory, file or glob (also {000..146}),
+    /// relative to the current directory, or s3://bucket/prefix. Paths in a pipeline file are
+    /// relative to that file
     #[arg(long)]
     pub data: Option<String>,
     /// Passes over the dataset
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub epochs: u32,
-    /// Decides order, augmentation and generated data
+    /// Seed of order, augmentation and generated data
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Records of a batch [default: the pipeline's]
+    /// Records per batch [default: the pipeline's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch_size: Option<u32>,
-    /// Workers to hold while there is work; `auto` has as many as training needs
+    /// Workers to run while there is work; `auto` adapts their number to the trainer
     #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
     pub workers: Workers,
-    /// Most workers of `--workers auto` [default: 16 on this machine, 1000 on AWS]
+    /// Upper limit of `--workers auto` [default: 16 on this machine, 1000 on AWS]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: Option<u32>,
-    /// Most dollars an hour that `--workers auto` may spend on workers
+    /// Dollars per hour that `--workers auto` may spend on workers [default: no limit]
     #[arg(long, value_name = "USD", value_parser = parse_budget)]
     pub budget_usd_per_hour: Option<f64>,
-    /// Workers inside the process that takes batches, without an object in between
+    /// Additional workers in this process, whose batches are not stored as objects
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
     pub local_workers: u32,
-    /// Batches of a split [default: by object and dataset size]
+    /// Batches per split [default: chosen from object and dataset size]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub split_batches: Option<u32>,
     /// Policy for a record that cannot be decoded: fail, skip or quarantine
     #[arg(long, default_value_t, value_name = "POLICY")]
     pub on_error: ErrorPolicy,
-    /// Most records of an epoch that --on-error skip and quarantine leave out before the job fails after
-    /// all: a number, or a share, which allows one at least
+    /// Records per epoch that --on-error skip or quarantine may leave out before the job fails: a
+    /// number, or a share, which allows at least one
     #[arg(long, default_value_t, value_name = "N|P%")]
     pub max_skipped: SkipLimit,
-    /// Delivery to a trainer that dies and comes back: exactly-once, at-most-once or zero-once-or-more
+    /// Delivery guarantee if the trainer fails and returns: exactly-once, at-most-once or
+    /// zero-once-or-more
     #[arg(long, default_value_t, value_name = "MODE")]
     pub visitation: Visitation,
-    /// Content of an epoch: the dataset (dynamic), or the dataset once for each worker (off)
+    /// Content of an epoch: the dataset once (dynamic), or once per worker (off)
     #[arg(long, default_value_t, value_name = "MODE")]
     pub sharding: Sharding,
-    /// How workers keep what they store: none, zstd or auto, which compresses where their network is the bottleneck
-    /// [default: the pipeline's `compress`, or auto]
+    /// Compression of stored objects: none, zstd or auto, which compresses if a worker's network is
+    /// the bottleneck [default: the pipeline's `compress`, or auto]
     #[arg(long, value_name = "HOW")]
     pub compress: Option<Compression>,
 }
@@ -87,10 +89,10 @@ pub struct JobOptions {
 /// How batches are fetched.
 #[derive(Debug, Clone, Args)]
 pub struct StreamOptions {
-    /// Memory for objects fetched ahead, in MiB; room for two is always taken
+    /// Memory for prefetched objects, in MiB; room for two objects is always reserved
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub prefetch_mib: u64,
-    /// How long service and object store may fail before the program gives up, such as 90s or 10m
+    /// Time for which service and object store may fail before the program ends, such as 90s or 10m
     #[arg(long, default_value = "120s", value_parser = parse_patience)]
     pub patience: Duration,
 }
@@ -98,7 +100,7 @@ pub struct StreamOptions {
 /// How a run is reported.
 #[derive(Debug, Clone, Args)]
 pub struct ReportOptions {
-    /// Write a page that shows the run: batch times, workers, modes, stalls and cost (HTML)
+    /// Write an HTML report of the run: batch times, workers, modes, stalls and cost
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Print one JSON object as the last line of standard output

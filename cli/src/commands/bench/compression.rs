@@ -37,7 +37,7 @@ pub struct Args {
     /// Time for each measurement
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
-    /// Rounds, in which everything takes turns; medians count
+    /// Rounds, in which all variants run in turn; medians count
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
     /// Print one JSON object as the last line of standard output

@@ -12,7 +12,7 @@ pub struct Args {
     /// Images to generate
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
     pub images: u64,
-    /// Times they are read in each measurement
+    /// Times the images are read in each measurement
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub epochs: u32,
     /// Rounds; the median counts
