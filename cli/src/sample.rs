@@ -66,7 +66,7 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
     let source = pipeline.source();
     let places = match data {
         Some(_) if source.is_zip() => Err(Failure::usage(
-            "the pipeline zips datasets, whose paths stand in its file: leave out `--data`",
+            "the pipeline zips datasets, and its file names their paths: leave out `--data`",
         )),
         Some(data) => Ok(vec![gristmill_client::Source::parse(data, Path::new("."))]),
         None => {
@@ -116,7 +116,7 @@ fn run(
 ) -> Result<Sample, Failure> {
     let members = || pipeline.source().members();
     let [first, others @ ..] = shards else {
-        return Err(Failure::usage("there is no file to look at"));
+        return Err(Failure::usage("the dataset has no file to sample"));
     };
     let lengths = members().skip(1).zip(others);
     let lengths = lengths.map(|(source, shard)| shard.n_records.saturating_mul(source.repeat));
@@ -148,7 +148,7 @@ fn run(
         let why = output.skipped.first().map_or(String::new(), |record| {
             format!(": {} ({}): {}", record.key, record.op, record.reason)
         });
-        return Err(Failure::failed(format!("{named}: no element came through{why}")));
+        return Err(Failure::failed(format!("{named}: the sample has no elements{why}")));
     }
     let bytes_per_record = shards.iter().map(|shard| shard.bytes_per_record).collect();
     Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })

@@ -78,7 +78,7 @@ pub async fn train(
 ) -> Result<(), Failure> {
     let (authored, is_reordered) = authored.prepared(options.job.batch_size)?;
     if is_reordered {
-        eprintln!("operators run in a cheaper order than written; `gristmill explain` says which");
+        eprintln!("operators are reordered to reduce cost; `gristmill explain` shows how");
     }
     let report = measured(options, prefix, &authored, source).await?;
     // A failure to write is noted and reported at the end: see `output::check`.
@@ -95,7 +95,7 @@ pub async fn measured(
 ) -> Result<Report, Failure> {
     let began = Instant::now();
     if options.job.workers == Workers::Fixed(0) && options.job.local_workers == 0 {
-        return Err(Failure::usage("nobody would work: give --workers or --local-workers"));
+        return Err(Failure::usage("the job has no workers: give --workers or --local-workers"));
     }
     options.job.check().map_err(Failure::usage)?;
     let sink = options.sink.as_deref().map(Sink::open).transpose()?;

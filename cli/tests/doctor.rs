@@ -103,8 +103,8 @@ fn closed_ports_and_missing_settings_are_named() -> Result<()> {
     assert_eq!((said.code, said.verdicts("FAIL")), (Some(1), vec!["bucket", "coordinator"]));
     said.expect("bucket", "FAIL", &nobody);
     said.expect("coordinator", "FAIL", &nobody);
-    said.expect("table", "skip", "the coordinator would tell");
-    said.expect("platform", "skip", "nobody answers");
+    said.expect("table", "skip", "only the coordinator reports it");
+    said.expect("platform", "skip", "no service answers");
 
     let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
     let overridden = [keys.as_slice(), &[("AWS_ENDPOINT_URL", nobody.as_str())]].concat();

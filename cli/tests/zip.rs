@@ -264,7 +264,7 @@ fn what_cannot_be_zipped_is_refused_in_a_line() -> Result<()> {
     let data = place.dir.path("images").display().to_string();
     let (command, _) = place.command(BOTH, "", &["--data", &data])?;
     let said = place.refusal(command, 2)?;
-    assert!(said.contains("the pipeline zips datasets, whose paths stand in its file"), "{said}");
+    assert!(said.contains("the pipeline zips datasets, and its file names their paths"), "{said}");
     let missing = BOTH.replace("captions", "nothing-*");
     let said = place.refusal(place.command(&missing, "", &[])?.0, 2)?;
     assert!(said.contains("no file matches") && said.contains("nothing-*"), "{said}");

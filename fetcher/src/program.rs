@@ -36,7 +36,8 @@ async fn serve(operators: Registry) -> ExitCode {
             }
         },
         ended = interruption() => {
-            eprintln!("gristmill-fetcher: {ended}; the job goes on when a fetcher comes back");
+            eprintln!("gristmill-fetcher: {ended}; the job continues when a fetcher is started \
+                       again");
             ExitCode::from(ended.exit_code())
         }
     }

@@ -46,13 +46,13 @@ impl Socket {
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            return failed(format!("there is no folder {}", folder.display()));
+            return failed(format!("the directory {} does not exist", folder.display()));
         }
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return failed(error.to_string()),
             Ok(there) if !there.file_type().is_socket() => {
-                return failed("it is there and is no socket: name another --socket".to_owned());
+                return failed("it exists and is not a socket: name another --socket".to_owned());
             }
             Ok(_) => {}
         }
@@ -92,7 +92,7 @@ impl Socket {
                         waiting.spawn(offer(stream, Arc::clone(&seat), visitors.clone()));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a trainer that connects cannot be let in now");
+                        tracing::warn!(%error, "cannot accept a connecting trainer now");
                         tokio::time::sleep(REST).await;
                     }
                 },
@@ -134,7 +134,8 @@ async fn offer(
         Ok(Err(_)) => {}
         Err(_) => {
             let frame = error_frame(
-                "another trainer is connected to this fetcher: end it first, one reads at a time",
+                "another trainer is connected to this fetcher: end it first, because a fetcher \
+                 serves one trainer at a time",
             );
             // It may have left.
             let _ = stream.write_all(&frame).await;
@@ -159,7 +160,7 @@ mod tests {
         let _guard = _runtime.enter();
         fs::write(path("model.pt"), "weights").unwrap();
         let refused = Socket::bind(&path("model.pt")).err().unwrap().to_string();
-        assert!(refused.contains("model.pt") && refused.contains("no socket"), "{refused}");
+        assert!(refused.contains("model.pt") && refused.contains("not a socket"), "{refused}");
         assert_eq!(fs::read(path("model.pt")).unwrap(), b"weights");
 
         let refused = Socket::bind(&path(&"s".repeat(120))).err().unwrap().to_string();

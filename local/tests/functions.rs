@@ -149,7 +149,7 @@ async fn a_function_that_cannot_start_says_so() {
     let client = client(&host);
     for (name, error_type, words) in [
         ("exits", "Runtime.ExitError", "exit status 3"),
-        ("hangs", "Runtime.InitError", "no event asked for within 2 s"),
+        ("hangs", "Runtime.InitError", "the function asked for no event within 2 s"),
         ("absent", "Runtime.InitError", "cannot start /no/such/binary"),
     ] {
         let output = invoke(&client, name, json!({})).await.unwrap();

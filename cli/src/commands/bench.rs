@@ -162,7 +162,7 @@ fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64
     let parts = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(run_some)).collect();
         let join = |thread: ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(Failure::failed("a thread of the study died")))
+            thread.join().unwrap_or_else(|_| Err(Failure::failed("a benchmark thread panicked")))
         };
         running.into_iter().map(join).collect::<Result<Vec<_>, _>>()
     })?;

@@ -218,7 +218,7 @@ async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, F
     }
     match (&args.prefix, known.len()) {
         (Some(prefix), 0) => {
-            let advice = "`gristmill cache ls` lists what is";
+            let advice = "`gristmill cache ls` lists the entries";
             return Err(Failure::usage(format!("nothing is cached under {prefix}: {advice}")));
         }
         (Some(prefix), found @ 2..) => {

@@ -98,7 +98,7 @@ async fn run(args: &Args) -> Result<(), Failure> {
         })
     {
         say!(
-            "Some sizes are not known before elements are looked at: --data or --sample does so, \
+            "Some sizes are unknown until elements are measured: --data or --sample measures them, \
              `decode: {{ typical_size: [height, width] }}` states them."
         );
     }
@@ -164,7 +164,7 @@ fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
             "pass": "fusion",
             "op": step,
             "change": "fused",
-            "reason": "as one step they decode or touch less, and make the same bytes",
+            "reason": "as one step they decode or process less, and produce the same bytes",
         })
     });
     notes.chain(fused).collect()

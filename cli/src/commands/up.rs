@@ -156,7 +156,8 @@ fn keys() -> Result<Option<Credentials>, Failure> {
     let get = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     if get("AWS_SESSION_TOKEN").is_some() {
         return Err(Failure::usage(
-            "AWS_SESSION_TOKEN is set: a service outlives keys that end; unset it, and give keys that last",
+            "AWS_SESSION_TOKEN is set, and temporary keys expire while the service runs: unset it \
+             and use permanent keys",
         ));
     }
     let pair = get("AWS_ACCESS_KEY_ID").zip(get("AWS_SECRET_ACCESS_KEY"));
@@ -187,7 +188,7 @@ async fn tell_trouble(service: &Service) -> Infallible {
         tokio::time::sleep(TROUBLE_LOOK).await;
         match service.trouble() {
             Some(trouble) if !reported => eprintln!("gristmill: {trouble}"),
-            None if reported => eprintln!("gristmill: there is room again: jobs go on"),
+            None if reported => eprintln!("gristmill: the disk has space again: jobs continue"),
             _ => {}
         }
         reported = service.trouble().is_some();

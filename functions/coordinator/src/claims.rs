@@ -215,7 +215,9 @@ impl Coordinator {
                     search.taken(found);
                 }
                 Step::Nothing => return Ok(None),
-                Step::Crowded => return Err(busy("too many claims at one time: send again")),
+                Step::Crowded => {
+                    return Err(busy("too many concurrent claims: send the call again"));
+                }
             }
         }
     }

@@ -34,7 +34,9 @@ pub async fn handle(
                 coordinator.upkeep().await.map(|_| ())?;
             }
             Ok(PlatformEvent::Scheduled { upkeep: false }) | Err(_) => {
-                tracing::warn!("an event that is neither a failure report nor a schedule's");
+                tracing::warn!(
+                    "ignored an event that is neither a failure report nor a scheduled one"
+                );
             }
         }
         return Ok(Response::new(Body::Text("null".to_owned())));
@@ -108,6 +110,7 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
         .into(),
     };
     if let AnyReply::Refused(refusal) = coordinator.answer(&request).await {
-        tracing::warn!(%refusal, "cannot release what a dead worker held; its lease will run out");
+        tracing::warn!(%refusal, "cannot release the bundle of a dead worker; its lease will \
+                                  expire");
     }
 }

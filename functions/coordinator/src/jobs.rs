@@ -35,8 +35,9 @@ impl Handle<Register> for Coordinator {
         if register.n_files() == 0 {
             return Err(invalid("the dataset has no files: name at least one"));
         }
-        let n_files = u32::try_from(register.n_files())
-            .map_err(|_| invalid("the dataset has more files than can be counted"))?;
+        let n_files = u32::try_from(register.n_files()).map_err(|_| {
+            invalid("the dataset has too many files: join them into fewer, larger ones")
+        })?;
         check_members(pipeline.source(), dataset, register.n_files())?;
         let dataset_version = register.dataset_version(&pipeline.source().stored_as());
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
@@ -173,7 +174,7 @@ fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(
     let (wanted, found) = (source.members().count(), dataset.members.count());
     if wanted != found {
         return Err(invalid(format!(
-            "the pipeline reads {wanted} datasets side by side, and the files of {found} are listed"
+            "the pipeline zips {wanted} datasets, but files of {found} are listed"
         )));
     }
     match dataset.members.divide(&vec![(); n_files]) {
@@ -270,8 +271,8 @@ mod tests {
         let alone = pipeline("{ jsonl: a, features: { x: { dtype: i64 } } }");
         assert!(refused(&alone, &[]).is_none() && refused(&zip(), &[2, 1]).is_none());
         for (pipeline, members, words) in [
-            (&alone, &[2, 1][..], "reads 1 datasets side by side, and the files of 2"),
-            (&zip(), &[], "reads 2 datasets side by side, and the files of 1"),
+            (&alone, &[2, 1][..], "zips 1 datasets, but files of 2"),
+            (&zip(), &[], "zips 2 datasets, but files of 1"),
             (&zip(), &[3, 0], "has no files"),
             (&zip(), &[3, 1], "has no files"),
         ] {

@@ -32,8 +32,9 @@ impl Coordinator {
                 settled if settled == claim.numerics => return Ok(Outcome::AlreadyApplied(after)),
                 settled => {
                     return Err(Unchanged::Declined(format!(
-                        "the job runs numerics class {settled}, a worker came with {}: results would \
-                         differ; deploy workers of the trainer's architecture, or use no local workers",
+                        "the job runs numerics class {settled}, and a worker has {}: results \
+                         would differ; deploy workers of the trainer's architecture, or use no \
+                         local workers",
                         claim.numerics
                     )));
                 }

@@ -76,7 +76,7 @@ impl Coordinator {
             // On a refusal the worker is alive or the bundle has moved on.
             if let Some((after, version)) = accepted(lapsed)? {
                 let invocation = &after.invocation.0;
-                tracing::info!(%job, invocation, "a worker is silent while others go on");
+                tracing::info!(%job, invocation, "a worker is silent while others make progress");
                 (bundle.version, bundle.item) = (version, Some(after));
             }
         }

@@ -135,7 +135,7 @@ impl Coordinator {
             let first = first.unwrap_or_default();
             return Ok(Some(format!(
                 "{} of {} records of epoch {epoch} are skipped so far, and --max-skipped {} allows {allowed}; \
-                 {reports}the first: {first}; mend the pipeline or the data, or raise --max-skipped \
+                 {reports}the first: {first}; correct the pipeline or the data, or raise --max-skipped \
                  (`gristmill status {job} --skipped` lists them)",
                 count.skipped, plan.records, item.spec.max_skipped,
             )));

@@ -235,7 +235,7 @@ impl Store {
         match self.update_from(name, read, write).await {
             Ok(written) => written,
             Err(error) => {
-                tracing::warn!(%error, "a hint is not written");
+                tracing::warn!(%error, "cannot write a hint");
                 hint
             }
         }

@@ -161,7 +161,8 @@ impl Scaler {
                 && *error.function != *self.worker_function
             {
                 let (gone, current) = (&error.function, &self.worker_function);
-                let reason = format!("worker version {gone} is gone: {current} from now on");
+                let reason =
+                    format!("worker version {gone} was deleted: using {current} from now on");
                 state.worker_function = Some(current.clone());
                 let target = state.target;
                 log(&mut state, event.batches, target, reason);

@@ -124,7 +124,9 @@ impl WorkerFunction {
         match call_with_retry(&**coordinator, &**clock, call, LEAVE_PATIENCE).await {
             Ok(Applied {}) => {}
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound => {}
-            Err(error) => tracing::warn!(%error, "could not tell the coordinator of leaving"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot report to the coordinator that this worker leaves")
+            }
         }
     }
 }

@@ -67,7 +67,7 @@ impl Event {
 pub(crate) enum NotAccepted {
     #[error("the function's queue is full")]
     Full,
-    #[error("the event cannot be written down: {0}")]
+    #[error("the event cannot be stored: {0}")]
     Journal(#[from] std::io::Error),
 }
 

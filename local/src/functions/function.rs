@@ -159,7 +159,8 @@ impl Function {
             let failure = if warm {
                 Failure::timed_out(&invocation.request_id, timeout)
             } else {
-                let reason = format!("no event asked for within {} s", patience.as_secs_f64());
+                let reason =
+                    format!("the function asked for no event within {} s", patience.as_secs_f64());
                 Failure::init(&invocation.request_id, &reason)
             };
             return Some(Outcome::Failed(failure));

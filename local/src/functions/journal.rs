@@ -67,7 +67,7 @@ impl Journal {
     pub(crate) fn remove(&self, request_id: &str) {
         let Some(path) = self.path(request_id) else { return };
         if let Err(error) = std::fs::remove_file(&path) {
-            tracing::warn!(event = %path.display(), %error, "an event that ended stays on disk");
+            tracing::warn!(event = %path.display(), %error, "a finished event stays on disk");
         }
     }
 

@@ -230,7 +230,7 @@ impl FunctionHost {
         if tokio::time::timeout(STOP_PATIENCE, self.host.tasks.wait()).await.is_err() {
             tracing::warn!(
                 tasks = self.host.tasks.len(),
-                "the function host stopped with work under way"
+                "the function host stopped during invocations"
             );
         }
     }

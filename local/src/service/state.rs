@@ -110,6 +110,9 @@ pub(super) fn read(path: &Path) -> Result<Option<Saved>, LocalError> {
     let mut text = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut text).map_err(|error| LocalError::state(path, error))?;
     serde_json::from_slice(&text).map(Some).map_err(|error| {
-        LocalError::state(path, format!("not a service's state ({error}); remove it to start anew"))
+        LocalError::state(
+            path,
+            format!("not the state of a service ({error}): remove it to start again"),
+        )
     })
 }

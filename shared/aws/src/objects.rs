@@ -97,7 +97,7 @@ impl Objects for S3Objects {
                 _ => return Err(failed("PutObject", path, &error)),
             }
         }
-        let text = format!("PutObject on {path}: other puts of this key are always under way");
+        let text = format!("PutObject on {path}: other puts of this key are in progress");
         Err(ObjectError::Unavailable(text))
     }
 

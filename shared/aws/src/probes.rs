@@ -171,7 +171,9 @@ impl Probes {
         let found =
             found.map_err(|error| self.trouble("sts", "GetCallerIdentity", "STS", &error))?;
         let Some((account, arn)) = found.account.zip(found.arn) else {
-            return Err(Trouble::Other("what answers GetCallerIdentity is not STS".to_owned()));
+            return Err(Trouble::Other(
+                "the service that answers GetCallerIdentity is not STS".to_owned(),
+            ));
         };
         Ok(Caller { account, arn })
     }

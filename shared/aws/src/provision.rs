@@ -53,7 +53,7 @@ impl Aws {
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
-        Err(ProvisionError(format!("table {name} was made, and does not become active")))
+        Err(ProvisionError(format!("table {name} was created but does not become active")))
     }
 
     /// Enables expiry of items by `ttl`.

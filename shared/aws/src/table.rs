@@ -48,7 +48,7 @@ impl DynamoTable {
         if fault.has_code("ResourceNotFoundException") {
             return TableError::Rejected(format!(
                 "there is no table {} ({operation}): deploy the stack again, or set \
-                 GRISTMILL_TABLE to the one that is there",
+                 GRISTMILL_TABLE to the existing one",
                 self.name
             ));
         }

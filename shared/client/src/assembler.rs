@@ -67,8 +67,8 @@ impl Start {
     ) -> Result<Self, FetchError> {
         let beyond = |has: String| {
             FetchError::Misplaced(format!(
-                "there is no batch {g} of epoch {epoch} to go on with: {has}; the position is not of this \
-                 job, or damaged: begin without it"
+                "there is no batch {g} of epoch {epoch} to continue at: {has}; the position \
+                 belongs to another job or is damaged: start without it"
             ))
         };
         if epoch > epochs || epoch == epochs && g > 0 {
@@ -82,7 +82,9 @@ impl Start {
                 Some(entry) => entry,
                 None if made == g => break,
                 None => {
-                    return Err(beyond(format!("only {made} batches of it have been made so far")));
+                    return Err(beyond(format!(
+                        "only {made} of its batches have been produced so far"
+                    )));
                 }
             };
             let mut ahead = joiner.clone();

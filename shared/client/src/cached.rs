@@ -20,18 +20,18 @@ impl Shelves {
         let read = match self.objects.get(&path).await {
             Ok(read) => read,
             Err(ObjectError::Unavailable(why)) => {
-                tracing::warn!(%path, why, "what is cached cannot be read now");
+                tracing::warn!(%path, why, "cannot read a cached object now");
                 return Ok(None);
             }
             Err(ObjectError::NotFound(path)) => {
                 return Err(bad(format!(
-                    "{path} is gone, which this job reads instead of computing: start it under \
-                     another name"
+                    "{path} was deleted, and this job reads it instead of computing: start a job \
+                     under another name"
                 )));
             }
             Err(error) => return Err(bad(error.to_string())),
         };
         let manifest = serde_json::from_slice(&read);
-        manifest.map(Some).map_err(|error| bad(format!("{path} is no manifest: {error}")))
+        manifest.map(Some).map_err(|error| bad(format!("{path} is not a manifest: {error}")))
     }
 }

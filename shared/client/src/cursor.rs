@@ -53,7 +53,7 @@ impl Identity {
     /// the position, such as `state file j.cursor`.
     pub fn mismatch(&self, served: &Self, holder: &str) -> Option<String> {
         let job = &served.job;
-        let instead = format!("name one of job {job}, or begin without it");
+        let instead = format!("name one of job {job}, or start without it");
         let short = |text: &str| text.chars().take(12).collect::<String>();
         let differs = |what: &str, mine: &str, other: &str| {
             let (mine, other) = (short(mine), short(other));

@@ -215,7 +215,8 @@ impl Source {
                 Ok(Self::Local { root: shared, patterns: all })
             }
             _ => Err(io::Error::other(
-                "a dataset lies in one bucket, on one web server, or on this machine: copy its files to one place",
+                "a dataset must be in one bucket, on one web server, or on this machine: copy its \
+                 files to one place",
             )),
         }
     }
@@ -279,7 +280,7 @@ impl Source {
             (Some(root), Some(name)) => {
                 Ok(Self::Local { root: root.to_owned(), patterns: vec![literal(name)] })
             }
-            _ => Err(missing(&path, io::Error::other("it is no file or directory"))),
+            _ => Err(missing(&path, io::Error::other("it is not a file or directory"))),
         }
     }
 

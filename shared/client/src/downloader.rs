@@ -203,9 +203,9 @@ impl Fetching {
         match (recompute(&self.runner, &self.context, entry, at).await, lacking) {
             (Ok(object), _) => opened(object),
             (Err(error), None) => Err(error),
-            (Err(error), Some(lacking)) => {
-                Err(FetchError::BadObject(format!("{lacking}, and cannot be made again: {error}")))
-            }
+            (Err(error), Some(lacking)) => Err(FetchError::BadObject(format!(
+                "{lacking}, and cannot be computed again: {error}"
+            ))),
         }
     }
 

@@ -37,8 +37,8 @@ pub(crate) async fn tell(
     if list.len() as u64 > MAX_GET_BYTES {
         let count = files.len();
         return Err(FetchError::Refused(format!(
-            "the dataset has {count} files, more than workers can read a list of: join them into fewer, larger \
-             ones, or name some of them"
+            "the dataset has {count} files, too many for the list that workers read: join them \
+             into fewer, larger files, or name some of them"
         )));
     }
     let (path, list) =

@@ -157,7 +157,9 @@ pub(crate) async fn recompute(
     Recompute { epoch, position, orders }: Recompute,
 ) -> Result<Bytes, FetchError> {
     let bad = |error: String| {
-        FetchError::BadObject(format!("split {position} of epoch {epoch}, run again here: {error}"))
+        FetchError::BadObject(format!(
+            "split {position} of epoch {epoch}, computed again here: {error}"
+        ))
     };
     let read = context.read(runner, &orders, epoch, position).await;
     let read = read.map_err(|e| bad(e.to_string()))?;

@@ -206,7 +206,7 @@ pub fn parse_budget(text: &str) -> Result<f64, String> {
 
 /// A duration such as `90s` or `10m`, from a second to a week.
 fn parse_patience(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("`{text}` is no time: write 90s or 10m");
+    let invalid = || format!("`{text}` is not a duration: write 90s or 10m");
     let number = text.trim_end_matches(['s', 'm']);
     let unit = match &text[number.len()..] {
         "s" => 1,

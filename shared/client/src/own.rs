@@ -91,7 +91,7 @@ pub async fn start_local(
     };
     let mut child = command.spawn().map_err(cannot)?;
     let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(Failure::failed("the service has no pipes"));
+        return Err(Failure::failed("the local service was started without pipes"));
     };
     let mut line = String::new();
     let mut stdout = BufReader::new(stdout);

@@ -199,7 +199,7 @@ impl<C: CursorStore> Server<C> {
         }
         let reason = ended.as_ref().map_or_else(ToString::to_string, |()| self.done());
         let seconds = END_NOTICE.as_secs();
-        tracing::warn!("{reason} (a trainer that connects within {seconds} s learns so)");
+        tracing::warn!("{reason} (waiting {seconds} s for a trainer, to report this to it)");
         self.activity.send_replace(Activity::Over);
         self.clock.sleep(END_NOTICE).await;
         ended

@@ -57,7 +57,7 @@ impl ServiceOptions {
             (Backend::Local, Some(endpoint), _) => local(ServiceFile::of_endpoint(endpoint)),
             (Backend::Local, None, Some(dir)) => local(ServiceFile::of_state_dir(dir)),
             (Backend::Local, None, None) => Err(Failure::usage(
-                "which service? name it with --endpoint or --state-dir, or give --backend aws",
+                "no service is named: use --endpoint, --state-dir or --backend aws",
             )),
         }
     }

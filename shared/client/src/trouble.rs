@@ -38,9 +38,7 @@ where
             {
                 let what = trouble.rsplit_once(": ").map_or(&*trouble, |(what, _)| what);
                 let seconds = patience.as_secs();
-                return format!(
-                    "{what}, and was for {seconds} s: free some and start the job again"
-                );
+                return format!("{what}, for {seconds} s: free some space and start the job again");
             }
         }
         sleep(look).await;
@@ -70,7 +68,8 @@ mod tests {
         let ended = watch(ask, &link, ms(200), ms(2)).await;
         assert_eq!(
             ended,
-            "the disk under /a: b is full (0 bytes free), and was for 0 s: free some and start the job again"
+            "the disk under /a: b is full (0 bytes free), for 0 s: free some space and start the \
+             job again"
         );
         assert!(asked.get() > 10, "{}", asked.get());
     }

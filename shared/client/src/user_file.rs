@@ -26,7 +26,7 @@ pub fn read_user_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let file = file.map_err(|error| in_words(&error))?;
     let about = file.metadata().map_err(|error| in_words(&error))?;
     if about.is_dir() {
-        return Err("it is a directory and not a file".to_owned());
+        return Err("it is a directory, not a file".to_owned());
     }
     let too_long = || format!("it has more than {most} bytes: is this the right file?");
     if about.is_file() && about.len() > most {
@@ -38,7 +38,7 @@ pub fn read_user_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
         return Err(too_long());
     }
     if content.is_empty() && is_pipe {
-        return Err("it is a pipe that nobody writes to".to_owned());
+        return Err("it is a pipe without a writer".to_owned());
     }
     Ok(content)
 }
@@ -76,7 +76,7 @@ fn read_to_end(mut from: impl Read, is_pipe: bool) -> Result<Vec<u8>, String> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(in_words(&error)),
             Err(_) if received.elapsed() > PIPE_PATIENCE => {
-                return Err(format!("nothing came from it for {} s", PIPE_PATIENCE.as_secs()));
+                return Err(format!("no data arrived from it for {} s", PIPE_PATIENCE.as_secs()));
             }
             Err(_) => sleep(PIPE_LOOK),
         }
@@ -85,11 +85,9 @@ fn read_to_end(mut from: impl Read, is_pipe: bool) -> Result<Vec<u8>, String> {
 
 fn in_words(error: &std::io::Error) -> String {
     match error.kind() {
-        _ if error.raw_os_error() == Some(libc::ENXIO) => {
-            "it is a socket and not a file".to_owned()
-        }
+        _ if error.raw_os_error() == Some(libc::ENXIO) => "it is a socket, not a file".to_owned(),
         ErrorKind::NotFound => "there is no such file".to_owned(),
-        ErrorKind::PermissionDenied => "you may not read it".to_owned(),
+        ErrorKind::PermissionDenied => "no permission to read it".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -120,7 +118,7 @@ mod tests {
         let path = dir.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
-        assert!(read_user_file(&path, 4).unwrap_err().contains("nobody writes"));
+        assert!(read_user_file(&path, 4).unwrap_err().contains("without a writer"));
         let writer = path.clone();
         let writes = std::thread::spawn(move || fs::write(writer, "late"));
         assert_eq!(read_user_file(&path, 4).unwrap(), b"late");

@@ -66,7 +66,7 @@ pub(crate) fn reason(facts: &Facts) -> Waiting {
         return Waiting::patiently("the service's first answer");
     }
     if let Some(trouble) = &facts.job {
-        return Waiting::fault(format!("the job to go on: {trouble}"));
+        return Waiting::fault(format!("the job to continue: {trouble}"));
     }
     if let Some((done, files)) = facts.indexing {
         let who = format!("{workers} workers at work, {started} started");
@@ -210,7 +210,7 @@ impl Link {
     /// The service's problem, or else `waiting`.
     pub fn or(&self, waiting: Waiting) -> Waiting {
         match &self.known().service {
-            Some(trouble) => Waiting::fault(format!("the service to go on: {trouble}")),
+            Some(trouble) => Waiting::fault(format!("the service to continue: {trouble}")),
             None => waiting,
         }
     }

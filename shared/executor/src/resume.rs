@@ -154,7 +154,7 @@ fn key(bytes: Option<&[u8]>) -> RecordKey {
 impl Resumed<'_> {
     fn frame(&mut self, frame: &Frame) -> Result<(), ExecError> {
         let elements = Elements::new(frame, self.point).ok_or_else(|| {
-            self.point.error("what was cached has other fields: it is of another pipeline")
+            self.point.error("the cached split has other fields: it belongs to another pipeline")
         })?;
         let [keys, copies, records, repeats] = elements.origin;
         for row in 0..frame.rows() {
@@ -215,7 +215,7 @@ impl Resumed<'_> {
         let last = std::mem::replace(&mut self.reached, record.unwrap_or(u32::MAX));
         match last <= self.reached {
             true => Ok(()),
-            false => Err(self.point.error("the elements of what was cached are not in order")),
+            false => Err(self.point.error("the elements of the cached split are not in order")),
         }
     }
 }
@@ -283,7 +283,7 @@ fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Res
 /// Reads the records refused before the cache point, in the order of the split.
 fn refused(chunk: &Chunk, point: &Point) -> Result<RefusedRecords, ExecError> {
     let Some(last) = chunk.remainder() else { return Ok(Vec::new().into_iter().peekable()) };
-    let wrong = || point.error("what was cached does not list the records left out as it should");
+    let wrong = || point.error("the cached split's list of skipped records is invalid");
     let frame = chunk.tensors(last).map_err(|error| point.error(error))?;
     let tensors = Refused::new()?;
     if *frame.schema() != tensors.schema {

@@ -53,7 +53,7 @@ pub(crate) fn besides<'a>(
 ) -> Result<Vec<Besides<'a>>, ExecError> {
     let (wanted, read) = (program.zipped.len(), input.zipped.len());
     if wanted != read {
-        let what = format!("{wanted} datasets are zipped to the first, and {read} were read");
+        let what = format!("{wanted} datasets are zipped with the first, but {read} were read");
         return Err(ExecError::Source(what));
     }
     let n_records = input.n_records();
@@ -62,7 +62,7 @@ pub(crate) fn besides<'a>(
             Ok(Besides { by, zipped, records: records(&zipped.parts, zipped.picks.as_deref(), 0) })
         }
         found => {
-            let what = format!("{found} records were read to go with {n_records}");
+            let what = format!("{found} records were read for {n_records}");
             Err(ExecError::Source(what))
         }
     };
@@ -71,7 +71,7 @@ pub(crate) fn besides<'a>(
 
 impl<'a> Besides<'a> {
     pub(crate) fn next(&mut self) -> Result<Beside<'a>, ExecError> {
-        let missing = || ExecError::Source("a record has none that goes with it".into());
+        let missing = || ExecError::Source("a record has no counterpart".into());
         let record = self.records.next().ok_or_else(missing)??;
         let file = self.zipped.files.get(record.part as usize).map_or("", String::as_str);
         Ok(Beside { by: self.by, record, file })

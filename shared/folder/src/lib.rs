@@ -66,7 +66,7 @@ impl fmt::Display for Why {
             Self::NotText => f.write_str("its name is not UTF-8"),
             Self::LongName => write!(f, "its path has more than {MAX_KEY_BYTES} bytes"),
             Self::BrokenLink => f.write_str("broken link"),
-            Self::Loop => f.write_str("a link to a folder that it lies in"),
+            Self::Loop => f.write_str("a link to a folder that contains it"),
             Self::ManyLinks => write!(f, "behind more than {MAX_LINKS} links to folders"),
             Self::Special(what) => f.write_str(what),
             Self::Unreadable(error) => f.write_str(error),

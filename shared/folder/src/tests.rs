@@ -115,7 +115,7 @@ fn a_folder_is_not_entered_from_within_itself() {
     symlink(".", root.join("d/self")).unwrap();
     symlink("../e", root.join("d/over")).unwrap();
     symlink("../d", root.join("e/back")).unwrap();
-    let inside = "a link to a folder that it lies in";
+    let inside = "a link to a folder that contains it";
     let all = found(&root, "");
     let expected = [
         ("d/over/back", inside),

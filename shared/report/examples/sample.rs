@@ -267,11 +267,7 @@ fn long_epochs() -> Vec<Epoch> {
         (Mode::Get { point: 1 }, "point 1 is stored completely", 4_800.0),
         (Mode::Get { point: 1 }, "", 4_800.0),
         (Mode::Get { point: 1 }, "", 4_700.0),
-        (
-            Mode::Compute,
-            "what was stored at point 1 is gone: computing, then storing anew",
-            4_400.0,
-        ),
+        (Mode::Compute, "entries of point 1 were deleted: computing, then storing again", 4_400.0),
     ];
     let each = modes.into_iter().enumerate().map(|(index, (mode, reason, seconds))| {
         let computed = !matches!(mode, Mode::Get { .. });

@@ -193,7 +193,7 @@ impl DatasetCache {
             .map_err(|error| RunError::fatal(format!("{path} is not a manifest: {error}")))?;
         let sources: Vec<_> = source.members().cloned().map(Arc::new).collect();
         if manifest.members.count() != sources.len() {
-            return Err(RunError::fatal(format!("{path} is that of another number of datasets")));
+            return Err(RunError::fatal(format!("{path} lists another number of datasets")));
         }
         let (ns, bucket) = (ns.clone(), bucket.to_owned());
         Ok(Self { ns, bucket, version, sources, manifest, indices: Mutex::default() })
@@ -208,7 +208,7 @@ impl DatasetCache {
     pub fn split_plan(&self, split_records: u32, ops: &[DatasetOp]) -> Result<SplitPlan, RunError> {
         let records = self.manifest.records();
         let divided = self.manifest.members.divide(&records).ok_or_else(|| {
-            RunError::fatal("the manifest has not the files of its datasets".to_owned())
+            RunError::fatal("the manifest lacks files of its datasets".to_owned())
         })?;
         let sources = divided.into_iter().zip(&self.sources);
         let member = |(records_per_file, source): (_, &Arc<Source>)| Member {
@@ -278,7 +278,9 @@ impl DatasetCache {
             reads.map(|(source, runs)| self.read_runs(objects, source, runs, shuffled, files));
         let mut zipped = try_join_all(reads).await?;
         if zipped.len() != self.sources.len() {
-            return Err(RunError::fatal("a split is of fewer datasets than are zipped".to_owned()));
+            return Err(RunError::fatal(
+                "a split covers fewer datasets than are zipped".to_owned(),
+            ));
         }
         let first = zipped.remove(0);
         let copy = visit.runs.first().map_or(0, |run| run.copy);

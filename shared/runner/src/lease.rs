@@ -210,7 +210,7 @@ impl LeaseRun<'_> {
         let position = self.lease.todo[i];
         let (mut split, took) = match result.await {
             Err(RunError::BadCache(why)) if orders.get.is_some() => {
-                tracing::warn!(position, why, "what was cached is damaged: computed");
+                tracing::warn!(position, why, "a cached split is damaged: computing it");
                 let orders = from_the_source(orders);
                 let epoch = self.lease.epoch;
                 let source = self.context.read(self.runner, &orders, epoch, position).await?;

@@ -328,7 +328,7 @@ impl Runner {
         };
         let sent = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
         if let Err(refusal) = sent {
-            tracing::warn!(%refusal, %error, "could not give the bundle back; its lease will run out");
+            tracing::warn!(%refusal, %error, "cannot return the bundle; its lease will expire");
         }
     }
 }

@@ -39,8 +39,8 @@ impl Reach {
 
 fn not_public(host: &str) -> String {
     format!(
-        "{host} is no public address, and this worker asks only those: put the data on S3, or deploy with \
-         AllowPrivateSources"
+        "{host} is not a public address, and workers of this stack read only public ones: put the \
+         data on S3, or deploy with AllowPrivateSources"
     )
 }
 
@@ -156,6 +156,6 @@ mod tests {
     #[tokio::test]
     async fn names_of_this_machine_are_out_of_reach() {
         let found = PublicOnly.resolve("localhost".parse().unwrap()).await;
-        assert!(found.err().unwrap().to_string().contains("no public address"));
+        assert!(found.err().unwrap().to_string().contains("not a public address"));
     }
 }

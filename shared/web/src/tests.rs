@@ -187,6 +187,6 @@ async fn a_worker_of_an_account_does_not_follow_into_it() {
         let path = ObjectPath::new(origin, "latest/meta-data");
         let looked = tokio::time::timeout(Duration::from_secs(60), web.look(&path)).await.unwrap();
         let error = looked.unwrap_err().to_string();
-        assert!(error.contains("no public address"), "{error}");
+        assert!(error.contains("not a public address"), "{error}");
     }
 }

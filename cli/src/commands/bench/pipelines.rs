@@ -277,7 +277,7 @@ fn measure(
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(Failure::failed("a thread of the study died")))
+            thread.join().unwrap_or_else(|_| Err(Failure::failed("a benchmark thread panicked")))
         };
         running.into_iter().map(join).collect::<Result<Vec<()>, _>>()
     })?;

@@ -90,7 +90,8 @@ async fn probe_deployed() -> Findings {
             return findings;
         }
         Err(_) => {
-            findings.wrong.push("AWS_REGION is not set, and nobody tells a region".to_owned());
+            findings.wrong.push("AWS_REGION is not set, and the AWS configuration names no \
+                                 region".to_owned());
             return findings;
         }
     };

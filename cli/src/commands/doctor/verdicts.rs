@@ -98,7 +98,7 @@ fn keys(findings: &Findings) -> Check {
         }
         Some(Ok(id)) => id,
     };
-    let renew = "take keys of the account the stack is in, that have not expired";
+    let renew = "use keys of the stack's account that have not expired";
     match &findings.caller {
         Some(Ok(caller)) => ok(NAME, format!("{id}: {}", caller.arn)),
         Some(Err(Trouble::KeysRefused(text))) => {
@@ -111,7 +111,7 @@ fn keys(findings: &Findings) -> Check {
             }
             (_, Some(Err(trouble))) => {
                 let advice =
-                    "check the network's way to STS; the other lines tell whether it matters";
+                    "check that STS is reachable; the other checks show whether it matters";
                 line(NAME, Verdict::Warn, format!("{id} is not confirmed: {trouble}"), advice)
             }
             (_, _) => skip(NAME, format!("{id}: the coordinator confirms nothing")),
@@ -159,7 +159,7 @@ fn platform(findings: &Findings) -> Check {
         {
             ok(NAME, format!("an emulator: {overrides}{answers}"))
         }
-        (false, false) => skip(NAME, format!("not AWS, and nobody answers: {overrides}")),
+        (false, false) => skip(NAME, format!("not AWS, and no service answers: {overrides}")),
     }
 }
 
@@ -198,12 +198,12 @@ fn bucket(findings: &Findings) -> Check {
 fn remedy(trouble: &Trouble) -> &'static str {
     match trouble {
         Trouble::Unreachable(_) => {
-            "check that somebody listens there: AWS_REGION, AWS_ENDPOINT_URL and the network"
+            "check that a service listens there: AWS_REGION, AWS_ENDPOINT_URL and the network"
         }
         Trouble::KeysRefused(_) => "see the line of the credentials",
         Trouble::Denied(_) => ATTACH_POLICY,
         Trouble::Missing(_) => "set GRISTMILL_BUCKET to the stack's output BucketName",
-        Trouble::Other(_) => "try again, and look whether AWS_ENDPOINT_URL names the right service",
+        Trouble::Other(_) => "try again, and check that AWS_ENDPOINT_URL names the right service",
     }
 }
 
@@ -244,7 +244,7 @@ fn coordinator(findings: &Findings) -> Check {
         }
         Err(error @ CallError::Unavailable(_)) => {
             let advice = match findings.backend {
-                Some(Backend::Local) => "look into coordinator.log in the state directory",
+                Some(Backend::Local) => "see coordinator.log in the state directory",
                 _ => {
                     "check GRISTMILL_COORDINATOR_URL against the stack's output CoordinatorUrl, and \
                      the network; then the coordinator's log"
@@ -288,7 +288,7 @@ fn table(findings: &Findings) -> Check {
             line(NAME, Verdict::Fail, found, advice)
         }
         None => skip(NAME, not_asked(findings)),
-        Some(_) => skip(NAME, "not known: the coordinator would tell"),
+        Some(_) => skip(NAME, "not known: only the coordinator reports it"),
     }
 }
 

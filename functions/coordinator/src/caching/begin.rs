@@ -81,17 +81,17 @@ impl Wanted<'_> {
         let batch_size = u64::from(self.pipeline.batch_size());
         let asked = self.spec.split_batches.map(|batches| u64::from(batches) * batch_size);
         if entry.copies != copies {
-            return Some(format!("it has the dataset {} times, not {copies}", entry.copies));
+            return Some(format!("it holds the dataset {} times, not {copies}", entry.copies));
         }
         if asked.is_some_and(|records| records != u64::from(entry.split_records)) {
             let cached = entry.split_records;
             return Some(format!(
-                "it is in splits of {cached} records, which --split-batches rules out"
+                "it has splits of {cached} records, and --split-batches requires others"
             ));
         }
         if entry.skipped > 0 && self.spec.on_error == ErrorPolicy::Fail {
             let skipped = entry.skipped;
-            return Some(format!("it lacks {skipped} bad records, at which this job is to fail"));
+            return Some(format!("it lacks {skipped} bad records, for which this job must fail"));
         }
         None
     }
@@ -147,7 +147,7 @@ impl Coordinator {
                 if let Some(found) = found.get(point as usize) {
                     self.finish_begun_removal(found.view.fingerprint).await?;
                 }
-                "what was cached is being removed".to_owned()
+                "the cached entry is being removed".to_owned()
             }
             Mode::Profile => {
                 let whys = self.why_missed(&wanted, &found).await?;
@@ -240,7 +240,7 @@ impl Coordinator {
         let (spec, version) = (&item.spec, item.dataset_version);
         let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
         let reason = match caching.state.mode {
-            Mode::Get { .. } => format!("what is cached is of numerics class {}", caching.numerics),
+            Mode::Get { .. } => format!("the cached entry has numerics class {}", caching.numerics),
             _ => caching.view.modes.first().map(|mode| mode.reason.clone()).unwrap_or_default(),
         };
         let mode = if caching.state.mode == Mode::Compute { Mode::Compute } else { Mode::Profile };

@@ -313,7 +313,8 @@ impl Handle<CacheRemove> for Coordinator {
         let usage = self.usage(entry).await?;
         if let Some(reader) = usage.readers.first() {
             return Err(invalid(format!(
-                "job {reader} reads it: stop the job first (`gristmill stop {reader}`), or wait for its end"
+                "job {reader} reads this entry: stop the job first (`gristmill stop {reader}`), \
+                 or wait for its end"
             )));
         }
         match self.remove_entry(&usage).await? {

@@ -125,7 +125,7 @@ impl Coordinator {
             Ok::<_, Refusal>(Outcome::Write(profile))
         };
         if let Err(error) = self.store.update(&ItemName::Profile(job), decide).await {
-            tracing::warn!(%job, %error, "what a flush measured is not taken into the profile");
+            tracing::warn!(%job, %error, "measurements of a flush are not added to the profile");
         }
     }
 

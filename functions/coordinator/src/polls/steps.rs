@@ -122,8 +122,9 @@ pub fn check_made(
 
 fn beyond(job: &JobName, ack: &Ack, made: Place) -> Refusal {
     invalid(format!(
-        "a trainer that goes on at batch {} of epoch {} has had batches that were never made: job \
-         {job} has made splits up to {} of epoch {}; its checkpoint is of another run: begin without it",
+        "the trainer's checkpoint is at batch {} of epoch {}, which was never produced: job {job} \
+         has produced splits up to {} of epoch {}; the checkpoint belongs to another run: start \
+         without it",
         ack.durable.batch_index, ack.durable.epoch, made.position, made.epoch
     ))
 }

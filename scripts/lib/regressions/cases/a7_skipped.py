@@ -81,7 +81,7 @@ def no_batch(world):
         ))
         ended = world.run("run", pipeline, "--epochs", "2", "--step-time", "0ms", "--json")
         expect(ended.code == 0, f"{name}: exit {ended.code}: {ended.lines()[-2:]}")
-        reports = [line for line in ended.lines("err") if "not one batch was delivered" in line]
+        reports = [line for line in ended.lines("err") if "no batch was delivered" in line]
         expect(len(reports) == 1 and says in reports[0], f"{name}: {ended.lines('err')[-3:]}")
         expect(says in (ended.json["empty"] or ""), f"{name}: {ended.json['empty']}")
     # A batch is not full, and nothing drops it: nothing to warn of.

@@ -26,13 +26,13 @@ def account_of_ten(world, *more):
 @case("B3.account-of-ten", "40 workers wanted, 10 functions at a time, nothing reserved: every record once")
 def shared(world):
     said = account_of_ten(world)
-    expect("10 at a time, 0 of them reserved: room for 7 workers" in said, f"the doctor says: {said}")
+    expect("10 at a time, 0 of them reserved: 7 workers can run" in said, f"the doctor says: {said}")
 
 
 @case("B3.account-of-ten-reserved", "the same where coordinator and scaler have places of their own")
 def reserved(world):
     said = account_of_ten(world, "--reserved-concurrency", "4")
-    expect("10 at a time, 4 of them reserved: room for 6 workers" in said, f"the doctor says: {said}")
+    expect("10 at a time, 4 of them reserved: 6 workers can run" in said, f"the doctor says: {said}")
 
 
 @case("B3.bad-reservation", "a reservation that leaves workers nothing is refused")

@@ -15,7 +15,7 @@ def chaos(world, ms, batch, workers, *more, seconds=400):
 
 
 def blames_nobody(ended):
-    blamed = [line for line in ended.lines() if "killed its worker" in line or "mend the data" in line]
+    blamed = [line for line in ended.lines() if "killed its worker" in line or "correct the data" in line]
     expect(not blamed, f"blamed: {blamed[:1]}")
     if ended.code == 0:
         report = ended.json

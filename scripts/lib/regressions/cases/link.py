@@ -79,9 +79,9 @@ def leftover_state(world):
         try:
             fetcher.wait(10)
         except Failed:
-            # All that is wrong with it may be that its batches were never made, which the service says.
+            # All that is wrong with it may be that its batches were never produced, which the service says.
             client = Client(world, "a").hello()
-            expect("never made" in client.refusal(), "it is let in")
+            expect("never produced" in client.refusal(), "it is let in")
             fetcher.end()
             continue
         fetcher.failed_in_one_line(2, "t.json")

@@ -17,13 +17,16 @@ pub enum ListError {
     Unreadable { path: String, why: String },
     #[error("{0}: {1}")]
     Image(String, String),
-    #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
+    #[error(
+        "an image folder is one directory with a subdirectory per class: name one directory, not \
+         {0}"
+    )]
     Folders(usize),
     #[error(
         "{0} has no list of its files, which an image folder needs: put the images into tar files, or on S3"
     )]
     NoList(String),
-    #[error("the pipeline zips datasets, whose paths stand in its file: leave out `--data`")]
+    #[error("the pipeline zips datasets, and its file names their paths: leave out `--data`")]
     Zipped,
     #[error("cannot describe the images: {0}")]
     Stored(serde_json::Error),

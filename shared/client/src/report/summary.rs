@@ -93,7 +93,7 @@ impl Report {
         match (path.is_dir(), dir.unwrap_or(Path::new(".")).is_dir()) {
             (true, _) => Err(cannot("it is a directory")),
             (false, true) => Ok(()),
-            (false, false) => Err(cannot("its directory is not there")),
+            (false, false) => Err(cannot("its directory does not exist")),
         }
     }
 
@@ -130,7 +130,7 @@ impl Report {
     /// Advice to the user, one line each.
     fn warnings(&self) -> Vec<String> {
         let empty = self.observed.empty.as_ref();
-        let empty = empty.map(|why| format!("not one batch was delivered: {why}"));
+        let empty = empty.map(|why| format!("no batch was delivered: {why}"));
         empty.into_iter().chain(self.idle_buckets.clone()).collect()
     }
 

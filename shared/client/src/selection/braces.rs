@@ -19,7 +19,7 @@ pub(crate) fn expand(text: &str) -> Result<Vec<String>, String> {
             words.extend(expand(choice)?);
         }
         if done.len().saturating_mul(words.len()) > MAX_PATHS {
-            return Err(format!("its braces stand for more than {MAX_PATHS} paths"));
+            return Err(format!("its braces expand to more than {MAX_PATHS} paths"));
         }
         let join = |start: &String| {
             words.iter().map(|word| format!("{start}{before}{word}")).collect::<Vec<_>>()

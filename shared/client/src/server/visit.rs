@@ -58,7 +58,7 @@ impl<C: CursorStore> Server<C> {
         match parting {
             VisitEnd::Gone => self.process_remaining(&mut link).await?,
             VisitEnd::Refused(why) => {
-                tracing::warn!("a trainer was turned away: {why}");
+                tracing::warn!("refused a trainer: {why}");
                 self.tell(&mut link, &why).await;
             }
             VisitEnd::Ended(error) => {

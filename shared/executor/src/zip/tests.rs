@@ -181,9 +181,9 @@ fn what_was_read_must_go_together() {
         let input = SplitInput { zipped, ..SplitInput::whole(ids.part(0, 0, 6)) };
         run(&zip, &input).unwrap_err().to_string()
     };
-    assert!(refused(Vec::new()).contains("1 datasets are zipped to the first, and 0 were read"));
+    assert!(refused(Vec::new()).contains("1 datasets are zipped with the first, but 0 were read"));
     let fewer = refused(zipped(vec![texts.part(1, 0, 5)], None));
-    assert!(fewer.contains("5 records were read to go with 6"), "{fewer}");
+    assert!(fewer.contains("5 records were read for 6"), "{fewer}");
     let short = texts.part(1, 0, 6);
     let short = Part { data: short.data.slice(1..), ..short };
     assert!(refused(zipped(vec![short], None)).contains("were read as"));

@@ -229,7 +229,7 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
         if limits.on_error == ErrorPolicy::Fail {
             let error = format!(
                 "split at position {position} ({records} records) killed its worker {} times in a \
-                 row, and each lived through another split just before: mend the data, or choose \
+                 row, and each survived another split just before: correct the data, or choose \
                  on-error skip",
                 suspect.strikes
             );

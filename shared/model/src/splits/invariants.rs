@@ -94,7 +94,7 @@ pub fn invariant_03_commits_only_by_the_owner(before: Option<&Bundle>, after: &B
     });
     for entry in fresh {
         let owned = before.is_some_and(|before| before.is_leased_to(entry.attempt, entry.nonce));
-        hold(3, owned, "a split was committed by somebody who does not hold the lease")?;
+        hold(3, owned, "a split was committed without its lease")?;
     }
     Ok(())
 }
@@ -336,7 +336,7 @@ pub fn invariant_12_nobody_is_behind_the_horizon(
     after: &Consumer,
 ) -> Check {
     let ahead = after.durable >= after.collected && after.durable_place >= after.collected_place;
-    hold(12, ahead, "a consumer stands behind the collected horizon")?;
+    hold(12, ahead, "a consumer is behind the collected horizon")?;
     let kept = before.is_none_or(|before| {
         after.collected >= before.collected && after.collected_place >= before.collected_place
     });

@@ -60,7 +60,7 @@ pub enum Refusal {
     #[error("the lease is no longer yours: drop the work and claim again")]
     Lost,
     /// The command contradicts a committed split: a fault of the caller, never retried.
-    #[error("split {split_index} of the bundle is committed otherwise: {what}")]
+    #[error("split {split_index} of the bundle is committed with other content: {what}")]
     Contradiction { split_index: u8, what: &'static str },
     /// The command can never be right.
     #[error("invalid command: {what}")]
@@ -76,8 +76,8 @@ pub enum Refusal {
     NotDone { bundle: BundleIndex },
     /// More records were skipped than the job allows: fail the job.
     #[error(
-        "{skipped} records of an epoch were skipped and {max} may be: mend the data, or raise \
-         --max-skipped"
+        "{skipped} records of an epoch were skipped, and at most {max} may be: correct the data, \
+         or raise --max-skipped"
     )]
     TooManySkipped { skipped: u64, max: u64 },
     /// Some consumer still needs the epoch.

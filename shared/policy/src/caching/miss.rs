@@ -154,7 +154,7 @@ impl fmt::Display for Difference {
         match self {
             Self::OpAdded { op, place } => write!(f, "op {place} `{op}` is new"),
             Self::OpMissing { op, place } => {
-                write!(f, "op {place} `{op}` of the cached one is gone")
+                write!(f, "op {place} `{op}` of the cached prefix is missing")
             }
             Self::Parameter { op, place, parameter, wanted, cached } => {
                 write!(f, "op {place} `{op}`: {parameter} is {wanted}, was {cached}")
@@ -174,7 +174,7 @@ impl fmt::Display for Difference {
                 write!(f, "source: {parameter} is {wanted}, was {cached}")
             }
             Self::FileAdded { key } => write!(f, "file {key} is new"),
-            Self::FileMissing { key } => write!(f, "file {key} is gone"),
+            Self::FileMissing { key } => write!(f, "file {key} is missing"),
             Self::FileChanged { key } => write!(f, "file {key} has changed"),
             Self::MoreFiles { files } => write!(f, "and {files} more files"),
             Self::Dataset { wanted, cached } => {

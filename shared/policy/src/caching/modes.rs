@@ -78,23 +78,24 @@ impl State {
             (Mode::Put { point }, Event::EpochEnded { complete: true }) => {
                 (State::of(Mode::Get { point }), format!("point {point} is stored completely"))
             }
-            (Mode::Put { point }, Event::EpochEnded { complete: false }) => {
-                (*self, format!("point {point} is not stored completely: what is missing is put"))
-            }
+            (Mode::Put { point }, Event::EpochEnded { complete: false }) => (
+                *self,
+                format!("point {point} is not stored completely: storing the missing splits"),
+            ),
             (Mode::Put { point }, Event::CacheRefused) => (
                 State::of(Mode::Compute),
-                format!("no room to store point {point}: computing every epoch"),
+                format!("the cache has no space for point {point}: computing every epoch"),
             ),
             (Mode::Get { point }, Event::CacheLost) => (
                 State { mode: Mode::Compute, put_next: Some(point) },
-                format!("what was stored at point {point} is gone: computing, then storing anew"),
+                format!("entries of point {point} were deleted: computing, then storing again"),
             ),
             (Mode::Compute, Event::EpochEnded { .. }) if self.put_next.is_some() => {
                 let point = self.put_next.unwrap_or_default();
                 (State::of(Mode::Put { point }), self.storing(point))
             }
             (Mode::Compute, Event::CacheRefused) if self.put_next.is_some() => {
-                (State::of(Mode::Compute), "no room in the cache: computing every epoch".into())
+                (State::of(Mode::Compute), "the cache is full: computing every epoch".into())
             }
             _ => (*self, format!("{} goes on", self.mode)),
         };
@@ -107,7 +108,7 @@ impl State {
     }
 
     fn storing(&self, point: u32) -> String {
-        format!("this epoch stores what it makes at point {point}")
+        format!("this epoch stores its elements at point {point}")
     }
 }
 

@@ -70,7 +70,7 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
     match read.await {
         Ok((object, rest)) => Ok(Some(Content::Cached { point, object, rest })),
         Err(ObjectError::NotFound(path)) => {
-            tracing::warn!(%path, "what was cached is gone: computed, and stored again");
+            tracing::warn!(%path, "a cached split is missing: computing and storing it again");
             Ok(None)
         }
         Err(error) => Err(error.into()),

@@ -27,7 +27,7 @@ pub fn region(findings: &Findings) -> Check {
         return line(NAME, Verdict::Warn, found, &advice);
     }
     match (bucket, coordinator) {
-        (None, None) => ok(NAME, format!("{client}; neither bucket nor coordinator tell theirs")),
+        (None, None) => ok(NAME, format!("{client}; bucket and coordinator report none")),
         (Some(_), None) => ok(NAME, format!("{client}, as the bucket")),
         (None, Some(_)) => ok(NAME, format!("{client}, as the coordinator")),
         (Some(_), Some(_)) => ok(NAME, format!("{client}, as bucket and coordinator")),
@@ -77,8 +77,8 @@ pub fn functions(findings: &Findings) -> Check {
             NAME,
             Verdict::Skip,
             "GRISTMILL_WORKER_FUNCTION and GRISTMILL_SCALER_FUNCTION are not set",
-            "set them to the stack's outputs WorkerFunctionName and ScalerFunctionName to have them \
-             looked at",
+            "set them to the stack's outputs WorkerFunctionName and ScalerFunctionName to check \
+             the functions",
         ),
         (true, false) => skip(NAME, unknown.join(", ")),
         (false, _) => ok(NAME, said.join(", ")),
@@ -108,7 +108,7 @@ fn local_functions(findings: &Findings) -> Check {
         let count = |counter: &str| counters.get(counter).and_then(Value::as_u64).unwrap_or(0);
         if count("init_failures") > 0 {
             let found = format!("{name} failed to start {} times", count("init_failures"));
-            let advice = format!("look into {name}.log in the state directory");
+            let advice = format!("see {name}.log in the state directory");
             return line(NAME, Verdict::Warn, found, &advice);
         }
         names.push(name.as_str());
@@ -145,7 +145,8 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
             Ok((
                 room,
                 format!(
-                    "the account runs {limit} at a time, {taken} of them reserved: room for {room} workers"
+                    "the account runs {limit} at a time, {taken} of them reserved: {room} workers \
+                     can run"
                 ),
             ))
         }
@@ -171,10 +172,10 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
         Ok((room, found)) if room < workers => line(
             NAME,
             Verdict::Warn,
-            format!("{found}, {workers} workers wanted"),
+            format!("{found}, and --workers asks for {workers}"),
             "fewer --workers, a larger WorkerConcurrency, or ask AWS for a larger quota",
         ),
-        Ok((_, found)) => ok(NAME, format!("{found}, {workers} workers wanted")),
+        Ok((_, found)) => ok(NAME, format!("{found}, and --workers asks for {workers}")),
     }
 }
 
@@ -188,7 +189,8 @@ pub fn gateway(findings: &Findings) -> Check {
             NAME,
             Verdict::Skip,
             format!(
-                "this machine is in {vpc}: without a gateway endpoint, bytes from S3 pay for NAT"
+                "this machine is in {vpc}: without a gateway endpoint, traffic from S3 is billed \
+                 for NAT"
             ),
             &format!(
                 "by hand: aws ec2 describe-vpc-endpoints --filters Name=vpc-id,Values={vpc} \
@@ -197,6 +199,6 @@ pub fn gateway(findings: &Findings) -> Check {
         ),
         None if !may_ask(findings) => skip(NAME, not_asked(findings)),
         None if !findings.overrides.is_empty() => skip(NAME, "not asked: not all of this is AWS"),
-        None => skip(NAME, "no EC2 instance: bytes from S3 pay no NAT of a VPC"),
+        None => skip(NAME, "not an EC2 instance: traffic from S3 passes no NAT gateway of a VPC"),
     }
 }

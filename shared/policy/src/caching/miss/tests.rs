@@ -60,10 +60,13 @@ fn each_difference_is_one_line() {
         said(|wanted| wanted.ops.insert(1, op("flip", json!({ "p": 0.5 })))),
         ["op 2 `flip` is new"]
     );
-    assert_eq!(said(|wanted| drop(wanted.ops.pop())), ["op 3 `cast` of the cached one is gone"]);
+    assert_eq!(
+        said(|wanted| drop(wanted.ops.pop())),
+        ["op 3 `cast` of the cached prefix is missing"]
+    );
     assert_eq!(
         said(|wanted| wanted.ops[2] = op("normalise", json!({}))),
-        ["op 3 `normalise` is new", "op 3 `cast` of the cached one is gone"]
+        ["op 3 `normalise` is new", "op 3 `cast` of the cached prefix is missing"]
     );
     assert_eq!(
         said(|wanted| wanted.source["features"]["image"]["dtype"] = json!("i64")),
@@ -83,7 +86,7 @@ fn files_are_named_where_they_are_known() {
             renew(wanted);
             wanted.files = vec![file("train-1", "c"), file("train-2", "d")];
         }),
-        ["file train-1 has changed", "file train-2 is new", "file train-0 is gone"]
+        ["file train-1 has changed", "file train-2 is new", "file train-0 is missing"]
     );
     let unknown = said(|wanted| {
         renew(wanted);
@@ -177,6 +180,6 @@ fn pipelines_are_described_as_they_are_identified() {
     );
     assert_eq!(
         said(describe(&pipeline(8, 0.5), 0, 7)),
-        ["op 3 `flip` of the cached one is gone", "it draws nothing, the cached one did"]
+        ["op 3 `flip` of the cached prefix is missing", "it draws nothing, the cached one did"]
     );
 }

@@ -39,16 +39,16 @@ proptest! {
 fn objects_of_other_pipelines_and_places_are_refused() {
     let cached = images();
     // Its remainder does not list records, and its batches are not elements of this cache point.
-    refused(&cached, &cached.run(1, None, false).object, "does not list the records left out");
+    refused(&cached, &cached.run(1, None, false).object, "list of skipped records is invalid");
     let batches = Cached::new(
         &format!("{IMAGES}ops:\n  - decode\n  - resize: {{ size: 4 }}\n  - batch: {{ size: 1 }}\n"),
         &image_records(3),
     );
-    refused(&cached, &batches.run(1, None, false).object, "it is of another pipeline");
+    refused(&cached, &batches.run(1, None, false).object, "it belongs to another pipeline");
     let ops = "ops:\n  - decode\n  - resize: { size: 5 }\n  - autocache\n  - resize: { size: 4 }\n  - batch: { size: 4 }\n";
     let other = Cached::new(&format!("{IMAGES}{ops}"), &image_records(3));
     let object = other.run(1, Some(0), false).cached.unwrap();
-    refused(&cached, &object, "it is of another pipeline");
+    refused(&cached, &object, "it belongs to another pipeline");
     refused(&cached, b"", "");
 }
 
@@ -116,7 +116,7 @@ fn what_checksums_do_not_tell_is_checked() {
     refused(&cached, &Forged { size: [u32::MAX, u32::MAX], ..RIGHT }.object(), "has others");
     refused(&cached, &Forged { size: [0, 5], pixels: 0, ..RIGHT }.object(), "has others");
     refused(&cached, &Forged { records: [1, 0], ..RIGHT }.object(), "not in order");
-    let list = "does not list the records left out as it should";
+    let list = "list of skipped records is invalid";
     refused(&cached, &Forged { refused: [3, 2], ..RIGHT }.object(), list);
     refused(&cached, &Forged { reason: b"\xff", ..RIGHT }.object(), list);
 }
