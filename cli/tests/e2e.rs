@@ -320,7 +320,7 @@ fn a_job_can_be_looked_at_and_stopped() -> Result<()> {
         |job: &str| -> Result<Value> { Ok(serde_json::from_slice(&ask("status", job)?.stdout)?) };
     let running = status("looked-at")?;
     assert_eq!((&running["state"], &running["epochs"]), (&"running".into(), &2.into()));
-    assert_eq!(running["workers"]["wanted"], 2);
+    assert_eq!(running["workers"]["desired"], 2);
     assert_eq!(ask("status", "unheard-of")?.status.code(), Some(2));
     assert_eq!(ask("stop", "looked-at")?.status.code(), Some(0));
     assert_eq!(status("looked-at")?["state"], "stopped");

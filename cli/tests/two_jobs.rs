@@ -88,7 +88,7 @@ fn two_jobs_at_a_time_are_each_exact_and_reported_separately() -> Result<()> {
         if let (Some(a), Some(b)) = (service.status("first")?, service.status("second")?) {
             let of = |job: &Value| {
                 let n = |value: &Value| value.as_u64().unwrap_or_default();
-                (n(&job["epochs"]), n(&job["files"]), n(&job["workers"]["wanted"]))
+                (n(&job["epochs"]), n(&job["files"]), n(&job["workers"]["desired"]))
             };
             assert_eq!((of(&a), of(&b)), ((2, 6, 2), (3, 3, 1)), "{a} {b}");
             both += 1;

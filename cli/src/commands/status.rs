@@ -82,14 +82,14 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "epochs": job.spec.epochs,
         "splits_per_epoch": job.plan.map(|plan| plan.n_splits),
         "delivered": { "epoch": delivered.epoch, "position": delivered.position },
-        "durable": { "epoch": durable.epoch, "g": durable.batch_index },
+        "durable": { "epoch": durable.epoch, "batch_index": durable.batch_index },
         "heartbeat_ms": status.heartbeat_ms,
         "splits_ready": status.ready,
         "splits_claimable": status.claimable,
         "files": job.n_files,
         "files_indexed": status.indexed_files,
         "trouble": status.trouble,
-        "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "wanted": job.spec.workers },
+        "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "desired": job.spec.workers },
         "scaling": scale.log,
         "modes": job.caching.as_ref().map(|caching| &caching.modes),
     })
@@ -124,7 +124,7 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         None => text += &format!("indexed   {} of {} files\n", status.indexed_files, job.n_files),
     }
     text += &format!(
-        "workers   {} at work, {} started, {} wanted\n",
+        "workers   {} at work, {} started, {} desired\n",
         status.active_workers,
         scale.outstanding.len(),
         job.spec.workers

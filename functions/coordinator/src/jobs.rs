@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator, Handle,
-    caching::Wanted,
+    caching::CacheQuery,
     items::{ItemName, JobItem, Listed, ScaleState},
     kicks::Seen,
     plans::planned_state,
@@ -41,8 +41,8 @@ impl Handle<Register> for Coordinator {
         check_members(pipeline.source(), dataset, register.n_files())?;
         let dataset_version = register.dataset_version(&pipeline.source().stored_as());
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
-        let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics };
-        let caching = self.begin_caching(job, &wanted).await?;
+        let query = CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics };
+        let caching = self.begin_caching(job, &query).await?;
         let (plan, state) = match self.manifest(dataset_version).await? {
             Some(manifest) => {
                 let plan = self.plan(spec, &pipeline, &manifest, caching.as_ref())?;
@@ -171,10 +171,10 @@ impl Coordinator {
 
 /// Refuses a dataset whose files do not match the pipeline's datasets.
 fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(), Refusal> {
-    let (wanted, found) = (source.members().count(), dataset.members.count());
-    if wanted != found {
+    let (read, listed) = (source.members().count(), dataset.members.count());
+    if read != listed {
         return Err(invalid(format!(
-            "the pipeline zips {wanted} datasets, but files of {found} are listed"
+            "the pipeline zips {read} datasets, but files of {listed} are listed"
         )));
     }
     match dataset.members.divide(&vec![(); n_files]) {

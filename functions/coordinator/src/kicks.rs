@@ -100,7 +100,7 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
     }
 }
 
-/// Window for the number of workers wanted now, in splits ahead of the trainer.
+/// Window for the target number of workers, in splits ahead of the trainer.
 pub(crate) fn window(item: &JobItem, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
     let workers = target(item, scale).saturating_add(item.spec.local_workers);
@@ -121,7 +121,7 @@ fn needs_workers(
     let living = scale.outstanding.len().saturating_sub(silent.len() as u32);
     scan.claimable(now_ms) > 0
         && living < target(item, scale)
-        && (scan.is_head_of_line_blocked(now_ms) || scan.wants_workers(living > 0))
+        && (scan.is_head_of_line_blocked(now_ms) || scan.needs_workers(living > 0))
 }
 
 /// The kick for a job that lacks workers; none if it has enough.

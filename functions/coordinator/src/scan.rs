@@ -21,7 +21,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Limits the window to `splits`, because fewer workers are wanted than the job may have. Splits
+    /// Limits the window to `splits`, because the target is fewer workers than the job may have. Splits
     /// already leased or ready beyond the limit still count.
     #[must_use]
     pub fn within(self, splits: u32) -> Self {
@@ -118,8 +118,8 @@ impl Scan {
     }
 
     /// Whether to run workers: they drain at the top of the window and are woken below half of it.
-    pub fn wants_workers(&self, held: bool) -> bool {
-        self.window.is_none_or(|window| window.wants_workers(self.ahead, held))
+    pub fn needs_workers(&self, at_work: bool) -> bool {
+        self.window.is_none_or(|window| window.needs_workers(self.ahead, at_work))
     }
 
     /// Whether the next split for the trainer is claimable: its worker died while others filled the window
@@ -190,7 +190,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// `splits` limits how far workers may run ahead of the trainer, for the number of workers wanted now;
+    /// `splits` limits how far workers may run ahead of the trainer, for the target number of workers;
     /// 0 means that the limit is not known.
     pub fn of(item: &JobItem, consumer: &Consumer, splits: u32) -> Self {
         let run = item.run();

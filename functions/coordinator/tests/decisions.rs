@@ -261,7 +261,7 @@ async fn those_that_leave_are_missed_at_once_and_the_scalers_state_is_not_writte
     world.leased(60).await;
     let (before, kicked) = (world.scale().await, world.kicked());
     world.poll(0, None).await;
-    assert_eq!(world.kicked(), kicked, "all that are wanted are on their way");
+    assert_eq!(world.kicked(), kicked, "the target number is on its way");
     for worker in [61, 61, 62] {
         let leave = Leave { job: world.job.clone(), worker, error: None };
         assert!(matches!(world.call(leave).await, Ok(Applied {})));
@@ -292,7 +292,7 @@ async fn a_worker_too_many_leaves() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(surplus, 1, "four hold leases, and three are wanted");
+    assert_eq!(surplus, 1, "four hold leases, and the target is three");
 }
 
 #[tokio::test]

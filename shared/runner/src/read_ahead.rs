@@ -37,8 +37,8 @@ impl ReadAhead {
         let fits = (MAX_BYTES / read_bytes.max(1)).clamp(1, MAX_SPLITS as u64) as usize;
         let splits = self.splits();
         let late = waited.as_secs_f64() > WAIT_SHARE * computed.as_secs_f64();
-        let wanted = if late { splits + 1 } else { splits };
-        self.splits.store(wanted.min(fits), Ordering::Relaxed);
+        let target = if late { splits + 1 } else { splits };
+        self.splits.store(target.min(fits), Ordering::Relaxed);
     }
 }
 

@@ -25,10 +25,10 @@ impl Span {
 
 /// The reads for `runs`, sorted by file and record; runs that touch or overlap become one read.
 pub(crate) fn spans(runs: &[Run]) -> Vec<Span> {
-    let mut wanted: Vec<Span> = runs.iter().map(Span::of).collect();
-    wanted.sort_unstable_by_key(|span| (span.file, span.first_record));
-    let mut spans: Vec<Span> = Vec::with_capacity(wanted.len());
-    for span in wanted {
+    let mut all: Vec<Span> = runs.iter().map(Span::of).collect();
+    all.sort_unstable_by_key(|span| (span.file, span.first_record));
+    let mut spans: Vec<Span> = Vec::with_capacity(all.len());
+    for span in all {
         let touches =
             |last: &&mut Span| last.file == span.file && u64::from(span.first_record) <= last.end();
         match spans.last_mut().filter(touches) {

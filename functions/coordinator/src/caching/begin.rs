@@ -28,8 +28,8 @@ const MAX_FILES_DESCRIBED: usize = 1_000;
 /// Longest explanation of a miss that a job keeps; `gristmill cache explain` prints all of it.
 const MAX_REASON_CHARS: usize = 400;
 
-/// A job to look up in the cache.
-pub(crate) struct Wanted<'a> {
+/// A job to look up in the cache, and what its fingerprints depend on.
+pub(crate) struct CacheQuery<'a> {
     pub spec: &'a JobSpec,
     pub pipeline: &'a Pipeline,
     pub dataset: &'a Dataset,
@@ -43,14 +43,14 @@ struct Found {
     entry: Result<CacheEntry, Option<String>>,
 }
 
-impl Wanted<'_> {
+impl CacheQuery<'_> {
     fn points(&self) -> Vec<(CachePoint, PointView)> {
         let points = self.pipeline.cache_points().into_iter();
         points.map(|point| (point.clone(), self.view(&point))).collect()
     }
 
     fn view(&self, point: &CachePoint) -> PointView {
-        let Wanted { spec, pipeline, version, numerics, .. } = self;
+        let CacheQuery { spec, pipeline, version, numerics, .. } = self;
         PointView {
             after: point.after.clone(),
             fingerprint: pipeline.point_fingerprint(point, version, numerics, spec.seed),
@@ -103,9 +103,9 @@ impl Handle<CacheExplain> for Coordinator {
         let pipeline = pipeline_of(spec)?;
         let version = dataset.version(&pipeline.source().stored_as());
         let numerics = self.numerics_of(spec).await?;
-        let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
-        let found = self.find_cached(&wanted).await?;
-        let whys = self.why_missed(&wanted, &found).await?;
+        let query = CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
+        let found = self.find_cached(&query).await?;
+        let whys = self.why_missed(&query, &found).await?;
         let points = found.into_iter().zip(whys).map(|(Found { view, entry }, missed)| {
             let PointView { after, fingerprint, .. } = view;
             let hit = |entry: &CacheEntry| {
@@ -126,20 +126,20 @@ impl Coordinator {
     pub(crate) async fn begin_caching(
         &self,
         job: &JobName,
-        wanted: &Wanted<'_>,
+        query: &CacheQuery<'_>,
     ) -> Result<Option<Caching>, Refusal> {
-        if wanted.pipeline.cache_points().is_empty() {
+        if query.pipeline.cache_points().is_empty() {
             return Ok(None);
         }
-        let remembered = self.numerics_of(wanted.spec).await?;
-        let wanted = Wanted { numerics: &remembered, ..*wanted };
-        let found = self.find_cached(&wanted).await?;
+        let remembered = self.numerics_of(query.spec).await?;
+        let query = CacheQuery { numerics: &remembered, ..*query };
+        let found = self.find_cached(&query).await?;
         let Lookup { mode, reason } = look_up(&found);
         if let Mode::Get { point } = mode
             && let Some(Found { entry: Ok(entry), .. }) = found.get(point as usize)
             && self.reads_cache(job, entry).await?
         {
-            return Ok(Some(reading(&wanted, &found, point, entry, &reason)));
+            return Ok(Some(reading(&query, &found, point, entry, &reason)));
         }
         let reason = match mode {
             // Finish the removal here, so that other jobs can find what this job stores.
@@ -150,7 +150,7 @@ impl Coordinator {
                 "the cached entry is being removed".to_owned()
             }
             Mode::Profile => {
-                let whys = self.why_missed(&wanted, &found).await?;
+                let whys = self.why_missed(&query, &found).await?;
                 // Explain the point with the fewest differences to a cached one; on a tie, the last.
                 let nearest = whys.into_iter().rev().min_by_key(Vec::len);
                 nearest.map_or(reason, |why| why.join(", "))
@@ -158,12 +158,17 @@ impl Coordinator {
             _ => reason,
         };
         let mode = if mode == Mode::Compute { Mode::Compute } else { Mode::Profile };
-        Ok(Some(self.fresh_caching(&wanted, mode, reason)))
+        Ok(Some(self.fresh_caching(&query, mode, reason)))
     }
 
     /// The caching state of a job that has no cache to read.
-    pub(crate) fn fresh_caching(&self, wanted: &Wanted<'_>, mode: Mode, reason: String) -> Caching {
-        let points: Vec<PointView> = wanted.points().into_iter().map(|(_, view)| view).collect();
+    pub(crate) fn fresh_caching(
+        &self,
+        query: &CacheQuery<'_>,
+        mode: Mode,
+        reason: String,
+    ) -> Caching {
+        let points: Vec<PointView> = query.points().into_iter().map(|(_, view)| view).collect();
         let whole = points.iter().find(|point| point.whole).filter(|_| mode == Mode::Profile);
         let shelf =
             whole.map(|p| keys::cache_shelf(&self.settings.ns, p.fingerprint, self.clock.nonce()));
@@ -174,7 +179,7 @@ impl Coordinator {
         Caching {
             view: CachingView { points, modes, unsettled },
             state: State::of(mode),
-            numerics: wanted.numerics.to_owned(),
+            numerics: query.numerics.to_owned(),
             split_records: None,
             decided: None,
             predicted: None,
@@ -182,16 +187,16 @@ impl Coordinator {
         }
     }
 
-    async fn find_cached(&self, wanted: &Wanted<'_>) -> Result<Vec<Found>, Refusal> {
+    async fn find_cached(&self, query: &CacheQuery<'_>) -> Result<Vec<Found>, Refusal> {
         let mut found = Vec::new();
-        for (point, view) in wanted.points() {
+        for (point, view) in query.points() {
             let readable = !point.random || point.reuse_random;
             let entry = match readable {
                 true => self.cache_entry(view.fingerprint).await?,
                 false => None,
             };
             let entry = match entry {
-                Some(entry) => match wanted.objection(&entry) {
+                Some(entry) => match query.objection(&entry) {
                     None => Ok(entry),
                     Some(objection) => Err(Some(objection)),
                 },
@@ -205,16 +210,16 @@ impl Coordinator {
     /// For each point, why it was not found: one line per difference.
     async fn why_missed(
         &self,
-        wanted: &Wanted<'_>,
+        query: &CacheQuery<'_>,
         found: &[Found],
     ) -> Result<Vec<Vec<String>>, Refusal> {
         let cached = self.cached().await?;
         let entries: Vec<caching::Entry> = cached.iter().map(Usage::as_entry).collect();
-        let points = wanted.pipeline.cache_points();
+        let points = query.pipeline.cache_points();
         let why = |(point, found): (&CachePoint, &Found)| match &found.entry {
             Ok(_) => Vec::new(),
             Err(Some(objection)) => vec![objection.clone()],
-            Err(None) => match explain_miss(&wanted.described(point), &entries) {
+            Err(None) => match explain_miss(&query.described(point), &entries) {
                 None => vec!["nothing is cached".to_owned()],
                 Some(Miss { nearest, differences }) => {
                     let name: String = nearest.to_string().chars().take(12).collect();
@@ -238,13 +243,13 @@ impl Coordinator {
         let pipeline = pipeline_of(&item.spec)?;
         let dataset = Dataset::one("", Vec::new());
         let (spec, version) = (&item.spec, item.dataset_version);
-        let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
+        let query = CacheQuery { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
         let reason = match caching.state.mode {
             Mode::Get { .. } => format!("the cached entry has numerics class {}", caching.numerics),
             _ => caching.view.modes.first().map(|mode| mode.reason.clone()).unwrap_or_default(),
         };
         let mode = if caching.state.mode == Mode::Compute { Mode::Compute } else { Mode::Profile };
-        Ok(Some(self.fresh_caching(&wanted, mode, reason)))
+        Ok(Some(self.fresh_caching(&query, mode, reason)))
     }
 
     /// Everything that determines a point's fingerprint, as JSON, to explain later misses.
@@ -260,10 +265,10 @@ impl Coordinator {
         let files = files.into_iter().map(|indexed| indexed.file).collect();
         let dataset = Dataset::one("", files);
         let (spec, version) = (&item.spec, item.dataset_version);
-        let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
-        let mut points = wanted.points().into_iter();
+        let query = CacheQuery { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
+        let mut points = query.points().into_iter();
         let point = points.find(|(_, view)| view.fingerprint == fingerprint);
-        Ok(point.and_then(|(point, _)| serde_json::to_value(wanted.described(&point)).ok()))
+        Ok(point.and_then(|(point, _)| serde_json::to_value(query.described(&point)).ok()))
     }
 
     /// The numerics class to look a job up with: its own, or else that of this namespace's workers.
@@ -303,7 +308,7 @@ fn look_up(found: &[Found]) -> Lookup {
 
 /// The caching state of a job that reads an existing entry from the start.
 fn reading(
-    wanted: &Wanted<'_>,
+    query: &CacheQuery<'_>,
     found: &[Found],
     point: u32,
     entry: &CacheEntry,
@@ -317,7 +322,7 @@ fn reading(
     Caching {
         view: CachingView { points, modes, unsettled: None },
         state: State::of(mode),
-        numerics: wanted.numerics.to_owned(),
+        numerics: query.numerics.to_owned(),
         split_records: Some(entry.split_records),
         decided: None,
         predicted: None,

@@ -16,7 +16,7 @@ use gristmill_model::wire::{CachingView, EpochMode};
 use gristmill_policy::caching::{Mode, State};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use begin::Wanted;
+pub(crate) use begin::CacheQuery;
 pub(crate) use catalogue::CacheUse;
 pub(crate) use settle::settlement;
 

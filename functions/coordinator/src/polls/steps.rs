@@ -12,7 +12,7 @@ use gristmill_model::wire::{JobView, Poll, Polled, Refusal, RefusalKind};
 
 /// Longest time between two looks at the window while a trainer polls.
 const LOOK_EVERY_MS: u64 = 1_000;
-/// The same after a change, when workers are wanted or free.
+/// The same after a change, when few workers are at work.
 const LOOK_SOON_MS: u64 = 100;
 
 /// Whether a poll reads the whole window; the larger the window, the rarer.

@@ -61,8 +61,8 @@ pub struct Term {
 
 /// When a lease taken or renewed now ends: min(remaining, max(30 s, 4 x predicted)) + 2 s.
 pub fn lease_until_ms(term: Term) -> u64 {
-    let wanted = term.predicted_ms.saturating_mul(LEASE_FACTOR).max(MIN_LEASE_MS);
-    term.now_ms.saturating_add(wanted.min(term.remaining_ms)).saturating_add(LEASE_GRACE_MS)
+    let lease_ms = term.predicted_ms.saturating_mul(LEASE_FACTOR).max(MIN_LEASE_MS);
+    term.now_ms.saturating_add(lease_ms.min(term.remaining_ms)).saturating_add(LEASE_GRACE_MS)
 }
 
 /// Estimates when a lease that ends at `until_ms` was last taken or renewed, as if it were the

@@ -20,8 +20,8 @@ const WORKERS_A_PARTITION: u32 = 32;
 
 /// The partitions that the bundles of a job with so many workers are spread over.
 pub fn partitions(workers: u32) -> u32 {
-    let wanted = workers.min(MOST_PARTITIONS * WORKERS_A_PARTITION) / WORKERS_A_PARTITION;
-    wanted.next_power_of_two().clamp(FEWEST_PARTITIONS, MOST_PARTITIONS)
+    let enough = workers.min(MOST_PARTITIONS * WORKERS_A_PARTITION) / WORKERS_A_PARTITION;
+    enough.next_power_of_two().clamp(FEWEST_PARTITIONS, MOST_PARTITIONS)
 }
 
 /// The part of a course that lies in one epoch.

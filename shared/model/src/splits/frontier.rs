@@ -60,15 +60,15 @@ pub fn lot(invocation: &InvocationId, at_ms: u64) -> u64 {
 }
 
 impl Frontier {
-    /// Marks as many of `workers` as surplus as there are more than `wanted`.
+    /// Marks as many of `workers` as surplus as there are more than `target`.
     pub fn note_workers<'a>(
         &mut self,
         workers: impl IntoIterator<Item = &'a InvocationId>,
-        wanted: u32,
+        target: u32,
     ) {
         let mut lots: Vec<u64> = workers.into_iter().map(|w| lot(w, self.at_ms)).collect();
         lots.sort_unstable();
-        let too_many = lots.len().saturating_sub(usize::try_from(wanted).unwrap_or(usize::MAX));
+        let too_many = lots.len().saturating_sub(usize::try_from(target).unwrap_or(usize::MAX));
         self.surplus_below = match too_many {
             0 => 0,
             some => lots.get(some).copied().unwrap_or(u64::MAX),
@@ -132,12 +132,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn exactly_those_leave_that_are_too_many(n in 0u32..60, wanted in 0u32..60, at_ms: u64) {
+        fn exactly_those_leave_that_are_too_many(n in 0u32..60, target in 0u32..60, at_ms: u64) {
             let workers = workers(n);
             let mut frontier = Frontier { at_ms, ..Frontier::default() };
-            frontier.note_workers(&workers, wanted);
+            frontier.note_workers(&workers, target);
             let leave = workers.iter().filter(|worker| frontier.is_surplus(worker)).count();
-            prop_assert_eq!(leave, n.saturating_sub(wanted) as usize);
+            prop_assert_eq!(leave, n.saturating_sub(target) as usize);
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Ahead {
     pub ready_bytes: u64,
 }
 
-/// Whether workers are wanted.
+/// How full a window is, by what to do about workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// Less than half full: wake workers.
@@ -82,11 +82,11 @@ impl Window {
         }
     }
 
-    /// Whether workers are to be held, given whether they were: drained at the top, woken below half.
-    pub fn wants_workers(&self, ahead: Ahead, wanted: bool) -> bool {
+    /// Whether workers are needed, given whether they are at work: drained at the top, woken below half.
+    pub fn needs_workers(&self, ahead: Ahead, at_work: bool) -> bool {
         match self.level(ahead) {
             Level::Low => true,
-            Level::Between => wanted,
+            Level::Between => at_work,
             Level::High => false,
         }
     }
@@ -105,14 +105,14 @@ mod tests {
     #[test]
     fn drains_at_the_top_and_wakes_below_half() {
         let window = Window::new(8, 1000, 1);
-        let mut wanted = true;
+        let mut needed = true;
         let mut seen = Vec::new();
         for ready in [0, 3, 7, 8, 7, 4, 3, 4, 7] {
-            wanted = window.wants_workers(ahead(0, ready, 0), wanted);
-            seen.push(wanted);
+            needed = window.needs_workers(ahead(0, ready, 0), needed);
+            seen.push(needed);
         }
         assert_eq!(seen, [true, true, true, false, false, false, true, true, true]);
-        assert!(!window.wants_workers(ahead(0, 1, 1000), true));
+        assert!(!window.needs_workers(ahead(0, 1, 1000), true));
     }
 
     #[test]

@@ -45,8 +45,7 @@ pub struct JobStatus {
     pub heartbeat_ms: u64,
     /// Splits committed and not taken in.
     pub ready: u32,
-    /// Splits that workers may run ahead of the trainer, for the number of workers that is wanted
-    /// now.
+    /// Splits that workers may run ahead of the trainer, for the target number of workers.
     #[serde(default)]
     pub window: u32,
     /// Positions that may be claimed now.

@@ -100,8 +100,8 @@ pub struct Polled {
     /// Nothing more is handed out until the trainer has taken some of what is ready.
     #[serde(default)]
     pub window_full: bool,
-    /// Splits that workers may run ahead of the trainer, for the number of workers that is wanted
-    /// now; 0 before the first look.
+    /// Splits that workers may run ahead of the trainer, for the target number of workers;
+    /// 0 before the first look.
     #[serde(default)]
     pub window: u32,
     /// Positions handed out or ready, and not delivered.

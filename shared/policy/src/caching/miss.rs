@@ -75,7 +75,7 @@ impl Described {
     }
 }
 
-/// One difference: `wanted` is the job's value, `cached` the entry's.
+/// One difference: `requested` is the job's value, `cached` the entry's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Difference {
@@ -92,25 +92,25 @@ pub enum Difference {
         op: String,
         place: usize,
         parameter: String,
-        wanted: String,
+        requested: String,
         cached: String,
     },
     OpVersion {
         op: String,
         place: usize,
-        wanted: u32,
+        requested: u32,
         cached: u32,
     },
     /// A random operator has another position in the author's file, so it draws other numbers.
     OpOrdinal {
         op: String,
         place: usize,
-        wanted: Option<u32>,
+        requested: Option<u32>,
         cached: Option<u32>,
     },
     Source {
         parameter: String,
-        wanted: String,
+        requested: String,
         cached: String,
     },
     FileAdded {
@@ -128,24 +128,24 @@ pub enum Difference {
     },
     /// The dataset differs, its files are not listed.
     Dataset {
-        wanted: Fingerprint,
+        requested: Fingerprint,
         cached: Fingerprint,
     },
     Numerics {
-        wanted: String,
+        requested: String,
         cached: String,
     },
     Seed {
-        wanted: u64,
+        requested: u64,
         cached: u64,
     },
     Epoch {
-        wanted: u32,
+        requested: u32,
         cached: u32,
     },
     /// One prefix is random, the other is not.
     Drawn {
-        wanted: bool,
+        requested: bool,
     },
 }
 
@@ -156,42 +156,44 @@ impl fmt::Display for Difference {
             Self::OpMissing { op, place } => {
                 write!(f, "op {place} `{op}` of the cached prefix is missing")
             }
-            Self::Parameter { op, place, parameter, wanted, cached } => {
-                write!(f, "op {place} `{op}`: {parameter} is {wanted}, was {cached}")
+            Self::Parameter { op, place, parameter, requested, cached } => {
+                write!(f, "op {place} `{op}`: {parameter} is {requested}, was {cached}")
             }
-            Self::OpVersion { op, place, wanted, cached } => {
-                write!(f, "op {place} `{op}` has version {wanted}, was {cached}")
+            Self::OpVersion { op, place, requested, cached } => {
+                write!(f, "op {place} `{op}` has version {requested}, was {cached}")
             }
-            Self::OpOrdinal { op, place, wanted, cached } => {
+            Self::OpOrdinal { op, place, requested, cached } => {
                 let shown = |ordinal: &Option<u32>| match ordinal {
                     Some(ordinal) => (ordinal + 1).to_string(),
                     None => "none".to_owned(),
                 };
-                let (wanted, cached) = (shown(wanted), shown(cached));
-                write!(f, "op {place} `{op}` draws as the file's op {wanted}, drew as {cached}")
+                let (requested, cached) = (shown(requested), shown(cached));
+                write!(f, "op {place} `{op}` draws as the file's op {requested}, drew as {cached}")
             }
-            Self::Source { parameter, wanted, cached } => {
-                write!(f, "source: {parameter} is {wanted}, was {cached}")
+            Self::Source { parameter, requested, cached } => {
+                write!(f, "source: {parameter} is {requested}, was {cached}")
             }
             Self::FileAdded { key } => write!(f, "file {key} is new"),
             Self::FileMissing { key } => write!(f, "file {key} is missing"),
             Self::FileChanged { key } => write!(f, "file {key} has changed"),
             Self::MoreFiles { files } => write!(f, "and {files} more files"),
-            Self::Dataset { wanted, cached } => {
+            Self::Dataset { requested, cached } => {
                 let short = |version: &Fingerprint| -> String {
                     version.to_string().chars().take(SHOWN_HEX_DIGITS).collect()
                 };
-                write!(f, "the dataset is version {}, was {}", short(wanted), short(cached))
+                write!(f, "the dataset is version {}, was {}", short(requested), short(cached))
             }
-            Self::Numerics { wanted, cached } => {
-                write!(f, "the workers' numerics class is {wanted}, was {cached}")
+            Self::Numerics { requested, cached } => {
+                write!(f, "the workers' numerics class is {requested}, was {cached}")
             }
-            Self::Seed { wanted, cached } => write!(f, "the seed is {wanted}, was {cached}"),
-            Self::Epoch { wanted, cached } => write!(f, "the epoch is {wanted}, was {cached}"),
-            Self::Drawn { wanted: true } => {
+            Self::Seed { requested, cached } => write!(f, "the seed is {requested}, was {cached}"),
+            Self::Epoch { requested, cached } => {
+                write!(f, "the epoch is {requested}, was {cached}")
+            }
+            Self::Drawn { requested: true } => {
                 write!(f, "it draws at random, the cached one does not")
             }
-            Self::Drawn { wanted: false } => write!(f, "it draws nothing, the cached one did"),
+            Self::Drawn { requested: false } => write!(f, "it draws nothing, the cached one did"),
         }
     }
 }
@@ -203,11 +205,11 @@ pub struct Miss {
     pub differences: Vec<Difference>,
 }
 
-/// Compares `wanted` with every described entry. The one with the fewest differences is the nearest;
+/// Compares `requested` with every described entry. The one with the fewest differences is the nearest;
 /// `None` if there is nothing to compare with.
-pub fn explain_miss(wanted: &Described, entries: &[Entry]) -> Option<Miss> {
+pub fn explain_miss(requested: &Described, entries: &[Entry]) -> Option<Miss> {
     let misses = entries.iter().filter_map(|entry| {
-        let differences = differences(wanted, entry.described.as_ref()?);
+        let differences = differences(requested, entry.described.as_ref()?);
         Some(Miss { nearest: entry.fingerprint, differences })
     });
     // The fingerprint breaks ties, so that the result is deterministic.
@@ -224,18 +226,18 @@ fn distance(differences: &[Difference]) -> usize {
     differences.iter().map(weight).sum()
 }
 
-fn differences(wanted: &Described, cached: &Described) -> Vec<Difference> {
+fn differences(requested: &Described, cached: &Described) -> Vec<Difference> {
     let mut found = Vec::new();
-    parameters(&wanted.source, &cached.source, "", &mut |parameter, wanted, cached| {
-        found.push(Difference::Source { parameter, wanted, cached });
+    parameters(&requested.source, &cached.source, "", &mut |parameter, requested, cached| {
+        found.push(Difference::Source { parameter, requested, cached });
     });
-    for (mine, theirs) in align(&wanted.ops, &cached.ops) {
+    for (mine, theirs) in align(&requested.ops, &cached.ops) {
         match (mine, theirs) {
             (Some(i), Some(j)) => {
-                op_differences(i + 1, &wanted.ops[i], &cached.ops[j], &mut found);
+                op_differences(i + 1, &requested.ops[i], &cached.ops[j], &mut found);
             }
             (Some(i), None) => {
-                found.push(Difference::OpAdded { op: wanted.ops[i].op.clone(), place: i + 1 });
+                found.push(Difference::OpAdded { op: requested.ops[i].op.clone(), place: i + 1 });
             }
             (None, Some(j)) => {
                 found.push(Difference::OpMissing { op: cached.ops[j].op.clone(), place: j + 1 });
@@ -243,53 +245,53 @@ fn differences(wanted: &Described, cached: &Described) -> Vec<Difference> {
             (None, None) => {}
         }
     }
-    if wanted.dataset != cached.dataset {
-        file_differences(wanted, cached, &mut found);
+    if requested.dataset != cached.dataset {
+        file_differences(requested, cached, &mut found);
     }
-    if wanted.numerics != cached.numerics {
-        let (wanted, cached) = (wanted.numerics.clone(), cached.numerics.clone());
-        found.push(Difference::Numerics { wanted, cached });
+    if requested.numerics != cached.numerics {
+        let (requested, cached) = (requested.numerics.clone(), cached.numerics.clone());
+        found.push(Difference::Numerics { requested, cached });
     }
-    match (wanted.drawn, cached.drawn) {
+    match (requested.drawn, cached.drawn) {
         (Some((seed, epoch)), Some((cached_seed, cached_epoch))) => {
             if seed != cached_seed {
-                found.push(Difference::Seed { wanted: seed, cached: cached_seed });
+                found.push(Difference::Seed { requested: seed, cached: cached_seed });
             }
             if epoch != cached_epoch {
-                found.push(Difference::Epoch { wanted: epoch, cached: cached_epoch });
+                found.push(Difference::Epoch { requested: epoch, cached: cached_epoch });
             }
         }
         (None, None) => {}
-        (drawn, _) => found.push(Difference::Drawn { wanted: drawn.is_some() }),
+        (drawn, _) => found.push(Difference::Drawn { requested: drawn.is_some() }),
     }
     found
 }
 
 fn op_differences(
     place: usize,
-    wanted: &OpIdentity,
+    requested: &OpIdentity,
     cached: &OpIdentity,
     found: &mut Vec<Difference>,
 ) {
-    let op = || wanted.op.clone();
-    if wanted.version != cached.version {
-        let (wanted, cached) = (wanted.version, cached.version);
-        found.push(Difference::OpVersion { op: op(), place, wanted, cached });
+    let op = || requested.op.clone();
+    if requested.version != cached.version {
+        let (requested, cached) = (requested.version, cached.version);
+        found.push(Difference::OpVersion { op: op(), place, requested, cached });
     }
-    parameters(&wanted.params, &cached.params, "", &mut |parameter, wanted, cached| {
-        found.push(Difference::Parameter { op: op(), place, parameter, wanted, cached });
+    parameters(&requested.params, &cached.params, "", &mut |parameter, requested, cached| {
+        found.push(Difference::Parameter { op: op(), place, parameter, requested, cached });
     });
-    if wanted.ordinal != cached.ordinal {
-        let (wanted, cached) = (wanted.ordinal, cached.ordinal);
-        found.push(Difference::OpOrdinal { op: op(), place, wanted, cached });
+    if requested.ordinal != cached.ordinal {
+        let (requested, cached) = (requested.ordinal, cached.ordinal);
+        found.push(Difference::OpOrdinal { op: op(), place, requested, cached });
     }
 }
 
-fn file_differences(wanted: &Described, cached: &Described, found: &mut Vec<Difference>) {
+fn file_differences(requested: &Described, cached: &Described, found: &mut Vec<Difference>) {
     fn by_key(described: &Described) -> BTreeMap<&str, &str> {
         described.files.iter().map(|file| (file.key.as_str(), file.etag.as_str())).collect()
     }
-    let (mine, theirs) = (by_key(wanted), by_key(cached));
+    let (mine, theirs) = (by_key(requested), by_key(cached));
     let mut files = Vec::new();
     if !mine.is_empty() && !theirs.is_empty() {
         for (key, etag) in &mine {
@@ -304,8 +306,8 @@ fn file_differences(wanted: &Described, cached: &Described, found: &mut Vec<Diff
         files.extend(gone.map(|key| Difference::FileMissing { key: (*key).to_owned() }));
     }
     if files.is_empty() {
-        let (wanted, cached) = (wanted.dataset, cached.dataset);
-        files.push(Difference::Dataset { wanted, cached });
+        let (requested, cached) = (requested.dataset, cached.dataset);
+        files.push(Difference::Dataset { requested, cached });
     }
     let more = files.len().saturating_sub(MAX_FILES_NAMED);
     files.truncate(MAX_FILES_NAMED);
@@ -318,12 +320,12 @@ fn file_differences(wanted: &Described, cached: &Described, found: &mut Vec<Diff
 /// Reports every leaf that differs between two parameter trees, with its path; a subtree that only one
 /// of them has is reported as a whole.
 fn parameters(
-    wanted: &Value,
+    requested: &Value,
     cached: &Value,
     path: &str,
     tell: &mut impl FnMut(String, String, String),
 ) {
-    if let (Value::Object(mine), Value::Object(theirs)) = (wanted, cached) {
+    if let (Value::Object(mine), Value::Object(theirs)) = (requested, cached) {
         let keys = mine.keys().chain(theirs.keys().filter(|key| !mine.contains_key(*key)));
         for key in keys {
             let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -331,9 +333,9 @@ fn parameters(
             let absent = &Value::Null;
             parameters(mine.unwrap_or(absent), theirs.unwrap_or(absent), &below, tell);
         }
-    } else if wanted != cached {
+    } else if requested != cached {
         let path = if path.is_empty() { "params" } else { path };
-        tell(path.to_owned(), shown(wanted), shown(cached));
+        tell(path.to_owned(), shown(requested), shown(cached));
     }
 }
 
@@ -349,13 +351,13 @@ fn shown(value: &Value) -> String {
 }
 
 /// Aligns operators: the longest common subsequence of their names, the rest unpaired, in order.
-fn align(wanted: &[OpIdentity], cached: &[OpIdentity]) -> Vec<(Option<usize>, Option<usize>)> {
-    let (rows, columns) = (wanted.len(), cached.len());
-    // longest[i][j]: length for wanted[i..] and cached[j..].
+fn align(requested: &[OpIdentity], cached: &[OpIdentity]) -> Vec<(Option<usize>, Option<usize>)> {
+    let (rows, columns) = (requested.len(), cached.len());
+    // longest[i][j]: length for requested[i..] and cached[j..].
     let mut longest = vec![vec![0usize; columns + 1]; rows + 1];
     for i in (0..rows).rev() {
         for j in (0..columns).rev() {
-            longest[i][j] = match wanted[i].op == cached[j].op {
+            longest[i][j] = match requested[i].op == cached[j].op {
                 true => longest[i + 1][j + 1] + 1,
                 false => longest[i + 1][j].max(longest[i][j + 1]),
             };
@@ -363,7 +365,7 @@ fn align(wanted: &[OpIdentity], cached: &[OpIdentity]) -> Vec<(Option<usize>, Op
     }
     let (mut i, mut j, mut pairs) = (0, 0, Vec::new());
     while i < rows || j < columns {
-        if i < rows && j < columns && wanted[i].op == cached[j].op {
+        if i < rows && j < columns && requested[i].op == cached[j].op {
             pairs.push((Some(i), Some(j)));
             (i, j) = (i + 1, j + 1);
         } else if j == columns || (i < rows && longest[i + 1][j] >= longest[i][j + 1]) {

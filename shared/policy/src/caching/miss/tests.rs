@@ -42,9 +42,9 @@ fn entry(name: &str, described: Described) -> Entry {
 
 /// Differences after a change to the cached pipeline.
 fn said(change: impl Fn(&mut Described)) -> Vec<String> {
-    let mut wanted = resnet();
-    change(&mut wanted);
-    let miss = explain_miss(&wanted, &[entry("cached", resnet())]).unwrap();
+    let mut requested = resnet();
+    change(&mut requested);
+    let miss = explain_miss(&requested, &[entry("cached", resnet())]).unwrap();
     miss.differences.iter().map(Difference::to_string).collect()
 }
 
@@ -52,51 +52,54 @@ fn said(change: impl Fn(&mut Described)) -> Vec<String> {
 fn each_difference_is_one_line() {
     assert_eq!(said(|_| {}), [""; 0]);
     assert_eq!(
-        said(|wanted| wanted.ops[1].params["size"] = json!([224, 224])),
+        said(|requested| requested.ops[1].params["size"] = json!([224, 224])),
         ["op 2 `resize`: size is [224,224], was [256,256]"]
     );
-    assert_eq!(said(|wanted| wanted.ops[0].version = 2), ["op 1 `decode` has version 2, was 1"]);
     assert_eq!(
-        said(|wanted| wanted.ops.insert(1, op("flip", json!({ "p": 0.5 })))),
+        said(|requested| requested.ops[0].version = 2),
+        ["op 1 `decode` has version 2, was 1"]
+    );
+    assert_eq!(
+        said(|requested| requested.ops.insert(1, op("flip", json!({ "p": 0.5 })))),
         ["op 2 `flip` is new"]
     );
     assert_eq!(
-        said(|wanted| drop(wanted.ops.pop())),
+        said(|requested| drop(requested.ops.pop())),
         ["op 3 `cast` of the cached prefix is missing"]
     );
     assert_eq!(
-        said(|wanted| wanted.ops[2] = op("normalise", json!({}))),
+        said(|requested| requested.ops[2] = op("normalise", json!({}))),
         ["op 3 `normalise` is new", "op 3 `cast` of the cached prefix is missing"]
     );
     assert_eq!(
-        said(|wanted| wanted.source["features"]["image"]["dtype"] = json!("i64")),
+        said(|requested| requested.source["features"]["image"]["dtype"] = json!("i64")),
         [r#"source: features.image.dtype is "i64", was "bytes""#]
     );
     assert_eq!(
-        said(|wanted| wanted.numerics = "aarch64-1".into()),
+        said(|requested| requested.numerics = "aarch64-1".into()),
         ["the workers' numerics class is aarch64-1, was x86_64-1"]
     );
 }
 
 #[test]
 fn files_are_named_where_they_are_known() {
-    let renew = |wanted: &mut Described| wanted.dataset = Fingerprint::of("test", b"v2");
+    let renew = |requested: &mut Described| requested.dataset = Fingerprint::of("test", b"v2");
     assert_eq!(
-        said(|wanted| {
-            renew(wanted);
-            wanted.files = vec![file("train-1", "c"), file("train-2", "d")];
+        said(|requested| {
+            renew(requested);
+            requested.files = vec![file("train-1", "c"), file("train-2", "d")];
         }),
         ["file train-1 has changed", "file train-2 is new", "file train-0 is missing"]
     );
-    let unknown = said(|wanted| {
-        renew(wanted);
-        wanted.files.clear();
+    let unknown = said(|requested| {
+        renew(requested);
+        requested.files.clear();
     });
     assert!(unknown[0].starts_with("the dataset is version "), "{unknown:?}");
     assert_eq!(unknown.len(), 1);
-    let many = said(|wanted| {
-        renew(wanted);
-        wanted.files = (0..30).map(|i| file(&format!("other-{i:02}"), "x")).collect();
+    let many = said(|requested| {
+        renew(requested);
+        requested.files = (0..30).map(|i| file(&format!("other-{i:02}"), "x")).collect();
     });
     assert_eq!((many.len(), many[10].as_str()), (11, "and 22 more files"));
 }
@@ -109,9 +112,9 @@ fn draws_are_compared_by_seed_epoch_and_place() {
         described.drawn = drawn;
         described
     };
-    let mut wanted = drawn(Some((8, 1)));
-    wanted.ops[3].ordinal = Some(4);
-    let miss = explain_miss(&wanted, &[entry("cached", drawn(Some((7, 0))))]).unwrap();
+    let mut requested = drawn(Some((8, 1)));
+    requested.ops[3].ordinal = Some(4);
+    let miss = explain_miss(&requested, &[entry("cached", drawn(Some((7, 0))))]).unwrap();
     let said: Vec<String> = miss.differences.iter().map(Difference::to_string).collect();
     assert_eq!(
         said,
@@ -122,7 +125,7 @@ fn draws_are_compared_by_seed_epoch_and_place() {
         ]
     );
     let miss = explain_miss(&drawn(None), &[entry("cached", drawn(Some((7, 0))))]).unwrap();
-    assert_eq!(miss.differences, [Difference::Drawn { wanted: false }]);
+    assert_eq!(miss.differences, [Difference::Drawn { requested: false }]);
 }
 
 #[test]
@@ -142,8 +145,8 @@ fn the_nearest_entry_is_compared_with() {
 
 #[test]
 fn long_values_are_cut_and_parameters_reported_one_by_one() {
-    let lines = said(|wanted| {
-        wanted.ops[0].params =
+    let lines = said(|requested| {
+        requested.ops[0].params =
             json!({ "field": "i".repeat(200), "channels": 1, "extra": {"deep": true} });
     });
     assert_eq!(lines.len(), 3);
@@ -165,8 +168,8 @@ fn pipelines_are_described_as_they_are_identified() {
         Described::of(pipeline, point, Fingerprint::of("test", b"v1"), vec![], "n", seed)
     };
     let cached = entry("cached", describe(&pipeline(8, 0.5), 1, 7));
-    let said = |wanted: Described| -> Vec<String> {
-        let miss = explain_miss(&wanted, std::slice::from_ref(&cached)).unwrap();
+    let said = |requested: Described| -> Vec<String> {
+        let miss = explain_miss(&requested, std::slice::from_ref(&cached)).unwrap();
         miss.differences.iter().map(Difference::to_string).collect()
     };
     assert_eq!(said(describe(&pipeline(8, 0.5), 1, 7)), [""; 0]);
