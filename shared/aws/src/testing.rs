@@ -2,8 +2,8 @@
 
 use crate::{Aws, Credentials, Endpoints};
 use bytes::Bytes;
-use dynoxide::Database;
 use futures::{StreamExt as _, stream};
+use gristmill_local::{TableConfig, TableServer};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
 use hyper::{body::Frame, server::conn::http1, service::service_fn};
@@ -16,6 +16,10 @@ use std::{
     },
 };
 use tokio::net::TcpListener;
+
+const REGION: &str = "us-east-1";
+const ACCESS_KEY_ID: &str = "AKIDEXAMPLE";
+const SECRET_ACCESS_KEY: &str = "wJalrXUtnFEMI";
 
 /// A received request.
 #[derive(Debug, Clone)]
@@ -114,11 +118,11 @@ pub(crate) fn aws(url: &str) -> Aws {
         s3: url.to_owned(),
         dynamodb: url.to_owned(),
         lambda: url.to_owned(),
-        region: "us-east-1".to_owned(),
+        region: REGION.to_owned(),
     };
     let credentials = Credentials {
-        access_key_id: "AKIDEXAMPLE".to_owned(),
-        secret_access_key: "wJalrXUtnFEMI".to_owned(),
+        access_key_id: ACCESS_KEY_ID.to_owned(),
+        secret_access_key: SECRET_ACCESS_KEY.to_owned(),
         session_token: Some("session".to_owned()),
     };
     Aws::with(endpoints, credentials)
@@ -158,19 +162,21 @@ fn respond(answer: Answer) -> Result<Response<Body>, io::Error> {
     Ok(response)
 }
 
-/// The embedded table service, empty, on a thread of its own for the life of the process.
+/// The table of a local service, without tables, for the life of the process.
 pub(crate) fn dynamodb() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_all().build().unwrap().block_on(async move {
-            let listener = TcpListener::from_std(listener).unwrap();
-            let database = Database::memory().unwrap();
-            let never = std::future::pending();
-            dynoxide::server::serve_with_shutdown(listener, database, never).await.unwrap();
-        });
+    let server = TableServer::start(TableConfig {
+        file: None,
+        tables: Vec::new(),
+        region: REGION.to_owned(),
+        credentials: gristmill_local::Credentials {
+            access_key_id: ACCESS_KEY_ID.to_owned(),
+            secret_access_key: SECRET_ACCESS_KEY.to_owned(),
+        },
+        listener: None,
     });
+    let server = server.unwrap();
+    let url = server.endpoint();
+    // It stops when dropped.
+    std::mem::forget(server);
     url
 }
