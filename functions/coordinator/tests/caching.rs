@@ -318,6 +318,7 @@ fn measured(splits: u32) -> WorkProfile {
     let op = |op: &str, stage, active_us, elements| OpWork {
         op: op.into(),
         stage,
+        is_point: false,
         active_us: active_us * u64::from(splits),
         elements: elements * u64::from(splits),
         bytes: 64 * u64::from(splits),

@@ -7,11 +7,12 @@ use crate::{
 use bytes::Bytes;
 use futures::future::Either;
 use gristmill_executor::{
-    CACHED_PART_BYTES, ExecError, Scratch, SplitInput, SplitOutput, Unfinished,
+    CACHED_PART_BYTES, ExecError, OpMetrics, Scratch, SplitInput, SplitOutput, Unfinished,
 };
 use gristmill_model::splits::{SplitKind, SplitOutcome, Visit, WorkerTimes};
 use gristmill_model::wire::{CacheOrders, OpWork, SkippedAt, WorkProfile};
 use gristmill_model::{Epoch, Position, RecordKey, SkippedRecord};
+use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Clock, ObjectPath};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -251,7 +252,8 @@ impl Task {
         output: SplitOutput,
         skipped: Vec<SkippedAt>,
     ) -> FinishedSplit {
-        let profile = extras.profile.then(|| profile_of(&output, extras.took));
+        let profile =
+            extras.profile.then(|| profile_of(&self.context.pipeline, &output, extras.took));
         let object = Bytes::from(output.object);
         let stored =
             Stored { object: &object, read_bytes: extras.took.0, metrics: &output.metrics };
@@ -309,10 +311,12 @@ fn run_error(error: ExecError, describe: &dyn Fn(RecordKey) -> String) -> RunErr
     }
 }
 
-fn profile_of(output: &SplitOutput, took: (u64, u64)) -> WorkProfile {
-    let op = |op: &gristmill_executor::OpMetrics| OpWork {
+fn profile_of(pipeline: &Pipeline, output: &SplitOutput, took: (u64, u64)) -> WorkProfile {
+    let stage = |op: &OpMetrics| pipeline.stages().get(usize::try_from(op.stage?).ok()?);
+    let op = |op: &OpMetrics| OpWork {
         op: op.op.to_owned(),
         stage: op.stage,
+        is_point: stage(op).is_some_and(|stage| stage.op.cache_point().is_some()),
         active_us: op.active_ns / 1000,
         elements: op.num_elements,
         bytes: op.bytes_produced,

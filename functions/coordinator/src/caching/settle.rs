@@ -343,9 +343,9 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
         batch.elements = before.elements;
         batch.bytes = measured.object_bytes as f64;
     }
-    // `autocache` points within the pipeline are listed among the operators, in order.
-    let is_point = |(_, op): &(usize, &OpWork)| op.op == "autocache";
-    let mut within = measured.ops.iter().enumerate().filter(is_point).map(|(i, _)| i);
+    // Cache points within the pipeline are listed among the operators, in order.
+    let points = measured.ops.iter().enumerate().filter(|(_, op)| op.is_point);
+    let mut within = points.map(|(i, _)| i);
     let last = ops.len().saturating_sub(1);
     let mut at = |point: &PointView| match point.whole {
         true => last,

@@ -12,10 +12,9 @@ use gristmill_report::{
 /// cache point that the epoch reads are left out.
 fn shares(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> WorkerShares {
     let [source_s, compute_s, put_s] = epoch.worker_seconds;
-    let is_point = |op: &OpWork| op.op == "autocache";
     let from = match epoch.mode {
         CacheMode::Get { point } => {
-            let points = profile.ops.iter().enumerate().filter(|(_, op)| is_point(op));
+            let points = profile.ops.iter().enumerate().filter(|(_, op)| op.is_point);
             points.map(|(i, _)| i + 1).nth(point as usize).unwrap_or(0)
         }
         _ => 0,

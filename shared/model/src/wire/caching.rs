@@ -233,10 +233,12 @@ pub struct OpWork {
     pub op: String,
     /// Index in the pipeline's stages; none for the source.
     pub stage: Option<u32>,
+    /// Whether it is a cache point.
+    pub is_point: bool,
     pub active_us: u64,
     /// Elements it yielded.
     pub elements: u64,
-    /// Bytes it wrote; for an `autocache` point, the bytes of whole elements.
+    /// Bytes it wrote; for a cache point, the bytes of whole elements.
     pub bytes: u64,
 }
 
@@ -330,8 +332,14 @@ mod tests {
 
     #[test]
     fn profiles_add_up() {
-        let op =
-            OpWork { op: "decode".into(), stage: Some(0), active_us: 5, elements: 2, bytes: 9 };
+        let op = OpWork {
+            op: "decode".into(),
+            stage: Some(0),
+            active_us: 5,
+            elements: 2,
+            bytes: 9,
+            ..OpWork::default()
+        };
         let one = WorkProfile {
             splits: 1,
             ops: vec![op],
