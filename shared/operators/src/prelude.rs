@@ -15,7 +15,7 @@ pub(crate) use gristmill_pipeline::{
     Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table, Touched, ValueRange,
     check_field_name,
     node::{Node, Value, shown},
-    parameters::optional,
+    parameters::{self, optional},
     table::nearest,
     widened,
 };
