@@ -22,4 +22,4 @@ pub(crate) use gristmill_pipeline::{
 #[cfg(feature = "kernels")]
 pub(crate) use gristmill_pipeline::{BoxFormat, Boxes, FeatureDType, KernelInput};
 pub(crate) use serde::{Deserialize, Serialize};
-pub(crate) use std::{collections::BTreeMap, ops::RangeInclusive};
+pub(crate) use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! `normalise`: subtracts a mean and divides by a standard deviation, per channel.
 
 use crate::prelude::*;
-use std::ops::RangeInclusive;
 
 /// u8 or f32 `[h, w, 3]` -> f32 `[h, w, 3]`: `(x / 255 - mean) / std` per channel, computed as one
 /// f32 multiplication and one addition. Grey `[h, w, 1]` with one mean and one std.
