@@ -89,7 +89,10 @@ fn outside(kind: &Kind) -> Option<String> {
 fn values_outside_the_declared_ones_are_refused() {
     for entry in registry().entries() {
         let name = entry.declaration.name;
-        let is_needed = |p: &&Parameter| p.default == DefaultValue::Required || p.name == "boxes";
+        let is_needed = |p: &&Parameter| {
+            let is_one_of_two = (name, p.name) == ("pad", "padding");
+            p.default == DefaultValue::Required || p.name == "boxes" || is_one_of_two
+        };
         for parameter in entry.parameters {
             let Some(value) = outside(&parameter.kind) else { continue };
             let others = entry.parameters.iter().filter(is_needed);
