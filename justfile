@@ -42,6 +42,11 @@ commands:
     GRISTMILL_WRITE_GOLDEN=1 cargo test --package gristmill --test docs
     GRISTMILL_WRITE_GOLDEN=1 cargo test --package gristmill-fetcher --test docs
 
+# write the tables of operators and sources in docs/ anew from their declarations
+tables:
+    GRISTMILL_WRITE_DOCS=1 cargo test --package gristmill-operators --test declared
+    GRISTMILL_WRITE_DOCS=1 cargo test --package gristmill-sources --test documentation
+
 # the manual as a book in target/book (needs mdbook: cargo install mdbook --version 0.5.4 --locked)
 docs:
     mdbook build docs

@@ -13,9 +13,13 @@ fn operators(more: &[&str]) -> String {
 }
 
 #[test]
-fn operators_are_listed_with_their_parameters() {
+fn operators_and_sources_are_listed_with_their_parameters() {
     let listed: Value = serde_json::from_str(&operators(&["--json"])).unwrap();
-    let listed = listed.as_array().unwrap();
+    let sources = listed["sources"].as_array().unwrap();
+    let csv = sources.iter().find(|source| source["name"] == "csv").unwrap();
+    assert_eq!(csv["aliases"][0], "tsv");
+    assert_eq!(csv["parameters"][0]["name"], "delimiter");
+    let listed = listed["operators"].as_array().unwrap();
     let resize = listed.iter().find(|operator| operator["name"] == "resize").unwrap();
     assert_eq!(resize["effect"], "resample");
     assert_eq!(resize["parameters"][0]["name"], "size");

@@ -1,15 +1,17 @@
-//! `gristmill operators`: the operators of this program, their declarations and parameters.
+//! `gristmill operators`: the operators and sources of this program, as declared.
 
 use crate::{output::say, user_operators};
 use gristmill_client::Failure;
 use gristmill_operators::describe::{describe, table, takes};
 use gristmill_pipeline::{DefaultValue, Parameter, Registry};
+use gristmill_sources::FORMATS;
+use serde_json::json;
 
-/// List the operators of this program with their parameters
+/// List the operators of this program with their parameters, and with --json its sources
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gristmill operators\n  gristmill operators --json")]
 pub struct Args {
-    /// Print one JSON list
+    /// Print one JSON object: operators and sources
     #[arg(long)]
     json: bool,
     /// Print the parameter tables of docs/operators.md
@@ -21,8 +23,8 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let registry = user_operators::get();
         if self.json {
-            let json = serde_json::to_string(&describe(&registry));
-            say!("{}", json.map_err(|error| Failure::failed(error.to_string()))?);
+            let (operators, sources) = (describe(&registry), FORMATS);
+            say!("{}", json!({ "operators": operators, "sources": sources }));
             return Ok(());
         }
         match self.markdown {

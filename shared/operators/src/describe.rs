@@ -94,6 +94,7 @@ pub fn takes(kind: &Kind) -> String {
         Kind::Whole { min, max } => format!("a whole number from {min} to {max}"),
         Kind::Number { min, max } if *min == f64::MIN && *max == f64::MAX => "a number".into(),
         Kind::Number { min, max } => format!("a number from {min} to {max}"),
+        Kind::Size { .. } => kind.to_string(),
         Kind::Text => "text".into(),
         Kind::Field => "a field".into(),
         Kind::Choice(names) => one_of(names),

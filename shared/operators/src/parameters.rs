@@ -3,6 +3,9 @@
 use crate::prelude::*;
 use gristmill_pipeline::{DefaultValue, OF_FIELDS, OF_FILLED_FIELDS};
 
+/// Largest number of items of a sequence.
+pub(crate) const MAX_LENGTH: u32 = 1 << 24;
+
 /// A required parameter.
 pub(crate) const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Parameter {
     Parameter::new(name, kind, DefaultValue::Required, doc)
@@ -25,7 +28,7 @@ pub(crate) const fn or(
 
 /// The field an operator works on.
 pub(crate) const FIELD: Parameter = or("field", Kind::Field, "image", "The field.");
-pub(crate) const IMAGE_SIZE: Kind = Kind::Other("a whole number, or [height, width]");
+pub(crate) const IMAGE_SIZE: Kind = Kind::Size { max: MAX_SIDE as u64 };
 pub(crate) const SIDES: Kind = Kind::List(&Kind::Whole { min: 0, max: MAX_SIDE as u64 });
 pub(crate) const SIZE: Parameter = required("size", IMAGE_SIZE, "Height and width in pixels.");
 pub(crate) const ANTIALIAS: Parameter = or(
@@ -50,7 +53,7 @@ pub(crate) const DROP_REMAINDER: Parameter = or(
 );
 pub(crate) const LENGTHS: Parameter = or(
     "lengths",
-    Kind::Map(&Kind::Whole { min: 1, max: u32::MAX as u64 }),
+    Kind::Map(&Kind::Whole { min: 1, max: MAX_LENGTH as u64 }),
     "{}",
     "Items each of these fields is padded to, such as `{ tokens: 128 }`.",
 );
@@ -82,61 +85,52 @@ pub(crate) const fn with_fields<const N: usize>(own: &[Parameter], filled: bool)
 }
 
 /// The declaration of a parameter. A test parses every operator, so none is missing.
-fn declared<T: Define>(name: &str) -> &'static Parameter {
+pub(crate) fn declared<T: Define>(name: &str) -> &'static Parameter {
     let found = T::PARAMETERS.iter().find(|parameter| parameter.name == name);
     found.unwrap_or_else(|| panic!("`{}` does not declare `{name}`", T::DECLARATION.name))
 }
 
-/// The given value of a parameter; none if the default applies. An error if a required one is missing.
-fn given<'a, T: Define>(
-    params: &mut Table<'a>,
-    name: &'static str,
-) -> Result<(Option<&'a Node>, &'static Parameter), PipelineError> {
-    let parameter = declared::<T>(name);
-    let node = match parameter.default {
-        DefaultValue::Required => Some(params.require(name)?),
-        _ => params.get(name),
-    };
-    Ok((node, parameter))
-}
-
-/// The declared default of a parameter.
-fn default<V: std::str::FromStr>(parameter: &Parameter) -> V {
-    let text = match parameter.default {
-        DefaultValue::Value(text) => text,
-        DefaultValue::Required | DefaultValue::Absent => "",
-    };
-    let value = text.parse().ok();
-    value.unwrap_or_else(|| panic!("the default of `{}` is no value of it", parameter.name))
-}
-
 /// Parses a whole number, with the range and default that `T` declares.
-pub(crate) fn whole<T: Define>(
+pub(crate) fn whole<T: Define>(params: &mut Table<'_>, name: &str) -> Result<u32, PipelineError> {
+    parameters::whole(params, declared::<T>(name))
+}
+
+/// As [`whole`]; none if the parameter is left out, or null.
+pub(crate) fn optional_whole<T: Define>(
     params: &mut Table<'_>,
     name: &'static str,
-) -> Result<u32, PipelineError> {
-    let (node, parameter) = given::<T>(params, name)?;
-    let Kind::Whole { min, max } = parameter.kind else { panic!("`{name}` is no whole number") };
-    let [min, max] = [min, max].map(|bound| u32::try_from(bound).unwrap_or(u32::MAX));
-    node.map_or_else(|| Ok(default(parameter)), |node| params.whole(name, node, min..=max))
+) -> Result<Option<u32>, PipelineError> {
+    let range = parameters::wholes_of(declared::<T>(name));
+    optional(params, name).map(|node| params.whole(name, node, range)).transpose()
 }
 
 /// Parses a number, with the range and default that `T` declares.
-pub(crate) fn real<T: Define>(
-    params: &mut Table<'_>,
-    name: &'static str,
-) -> Result<f64, PipelineError> {
-    let (node, parameter) = given::<T>(params, name)?;
-    let Kind::Number { min, max } = parameter.kind else { panic!("`{name}` is no number") };
-    node.map_or_else(|| Ok(default(parameter)), |node| params.number(name, node, min..=max))
+pub(crate) fn real<T: Define>(params: &mut Table<'_>, name: &str) -> Result<f64, PipelineError> {
+    parameters::number(params, declared::<T>(name))
 }
 
 /// Parses true or false, with the default that `T` declares.
-pub(crate) fn flag<T: Define>(
+pub(crate) fn flag<T: Define>(params: &mut Table<'_>, name: &str) -> Result<bool, PipelineError> {
+    parameters::flag(params, declared::<T>(name))
+}
+
+/// Parses one of the names that `T` declares; `values` has the meaning of each, in the same order.
+pub(crate) fn choice<T: Define, V: Copy>(
     params: &mut Table<'_>,
-    name: &'static str,
-) -> Result<bool, PipelineError> {
-    params.bool(name, default(declared::<T>(name)))
+    name: &str,
+    values: &[V],
+) -> Result<V, PipelineError> {
+    parameters::choice(params, declared::<T>(name), values)
+}
+
+/// Parses a list of whole numbers, with the range that `T` declares.
+pub(crate) fn wholes<T: Define>(
+    params: &mut Table<'_>,
+    name: &str,
+) -> Result<Vec<u32>, PipelineError> {
+    let parameter = declared::<T>(name);
+    let node = parameters::present(params, parameter)?;
+    params.wholes(parameter.name, &node, parameters::wholes_of(parameter))
 }
 
 /// The declaration of most operators: one element in, one out, movable, deterministic.
@@ -154,34 +148,39 @@ pub(crate) const fn of_dataset(name: &'static str, version: u32) -> Declaration 
     Declaration { scope: Scope::Global, pins_position: true, ..element_wise(name, version) }
 }
 
-/// Parses `count`: a number of records, at least `least`.
-pub(crate) fn count(params: &mut Table<'_>, least: u64) -> Result<u64, PipelineError> {
-    let node = params.require("count")?;
-    let count = match node.value {
-        Value::Int(count) => u64::try_from(count).ok().filter(|count| *count >= least),
+/// Parses a whole number of 64 bits without an upper bound, from the lower one that `T` declares.
+pub(crate) fn large<T: Define>(params: &mut Table<'_>, name: &str) -> Result<u64, PipelineError> {
+    let parameter = declared::<T>(name);
+    let Kind::Whole { min, max: u64::MAX } = parameter.kind else { panic!("`{name}` has a bound") };
+    let node = parameters::present(params, parameter)?;
+    let number = match node.value {
+        Value::Int(number) => u64::try_from(number).ok().filter(|number| *number >= min),
         _ => None,
     };
-    count.ok_or_else(|| params.wrong("count", node, &format!("a whole number from {least} on")))
+    number.ok_or_else(|| params.wrong(name, &node, &format!("a whole number from {min} on")))
 }
 
-/// Parses `size`: one number for a square, or `[height, width]`.
-pub(crate) fn size(params: &mut Table<'_>) -> Result<[u32; 2], PipelineError> {
-    params.require("size")?;
-    // Required, so it is present.
-    Ok(image_size(params, "size")?.unwrap_or([1, 1]))
-}
-
-/// Parses height and width under `key`, if present: one number for a square, or `[height, width]`.
-pub(crate) fn image_size(
+/// Parses height and width: one number for a square, or `[height, width]`.
+pub(crate) fn size<T: Define>(
     params: &mut Table<'_>,
-    key: &'static str,
-) -> Result<Option<[u32; 2]>, PipelineError> {
-    let Some(node) = params.get(key) else { return Ok(None) };
-    let side = |node: &Node| params.whole(key, node, 1..=MAX_SIDE);
+    name: &str,
+) -> Result<[u32; 2], PipelineError> {
+    let parameter = declared::<T>(name);
+    let node = parameters::present(params, parameter)?;
+    let range = parameters::wholes_of(parameter);
+    let side = |node: &Node| params.whole(name, node, range.clone());
     match &node.value {
-        Value::Seq(items) if items.len() == 2 => Ok(Some([side(&items[0])?, side(&items[1])?])),
-        _ => side(node).map(|side| Some([side, side])),
+        Value::Seq(items) if items.len() == 2 => Ok([side(&items[0])?, side(&items[1])?]),
+        _ => side(&node).map(|side| [side, side]),
     }
+}
+
+/// As [`size`]; none if the parameter is left out.
+pub(crate) fn optional_size<T: Define>(
+    params: &mut Table<'_>,
+    name: &'static str,
+) -> Result<Option<[u32; 2]>, PipelineError> {
+    params.get(name).is_some().then(|| size::<T>(params, name)).transpose()
 }
 
 /// Parses `into`: the new field of an operator.
@@ -192,40 +191,44 @@ pub(crate) fn into(params: &mut Table<'_>, op: &str) -> Result<String, PipelineE
     Ok(name)
 }
 
-/// Parses `key`: `[low, high]` in `range` with low <= high, or one number that `spread` turns into both.
-pub(crate) fn interval(
+/// Parses `[low, high]` with low <= high, or one number that `spread` turns into both, with the range and
+/// default that `T` declares. The one number is not negative.
+pub(crate) fn interval<T: Define>(
     params: &mut Table<'_>,
-    key: &'static str,
-    default: Option<[f64; 2]>,
-    range: RangeInclusive<f64>,
+    name: &str,
     spread: impl Fn(f64) -> [f64; 2],
 ) -> Result<[f64; 2], PipelineError> {
-    let node = match (params.get(key), default) {
-        (Some(node), _) => node,
-        (None, Some(default)) => return Ok(default),
-        (None, None) => params.require(key)?,
-    };
+    let parameter = declared::<T>(name);
+    let (min, max) = parameters::numbers_of(parameter).into_inner();
+    let node = parameters::present(params, parameter)?;
     let bounds = match &node.value {
-        Value::Seq(_) => params.numbers(key, node, range)?,
-        _ => spread(params.number(key, node, 0.0..=*range.end())?),
+        Value::Seq(_) => params.numbers(name, &node, min.min(0.0)..=max)?,
+        _ => spread(params.number(name, &node, 0.0..=max)?),
     };
     let [low, high] = bounds;
     if low > high {
         return Err(
-            node.error(format!("`{key}` must be [low, high] with low <= high, not {bounds:?}"))
+            node.error(format!("`{name}` must be [low, high] with low <= high, not {bounds:?}"))
         );
+    }
+    if low < min {
+        let op = T::DECLARATION.name;
+        return Err(node.error(format!("`{op}` `{name}` must be at least {min}")));
     }
     Ok(bounds.map(|bound| bound + 0.0))
 }
 
-/// Parses `channels`: 1 or 3, `default` unless given.
-pub(crate) fn channels(params: &mut Table<'_>, default: u32) -> Result<u32, PipelineError> {
-    let Some(node) = params.get("channels") else { return Ok(default) };
-    match node.value {
-        Value::Int(1) => Ok(1),
-        Value::Int(3) => Ok(3),
-        _ => Err(node.error(format!("`channels` must be 1 or 3, not {}", node.shown()))),
-    }
+/// Parses `channels`: one of the numbers that `T` declares.
+pub(crate) fn channels<T: Define>(params: &mut Table<'_>) -> Result<u32, PipelineError> {
+    let parameter = declared::<T>("channels");
+    let Kind::Choice(numbers) = parameter.kind else { panic!("`channels` is no choice") };
+    let node = parameters::present(params, parameter)?;
+    let shown = node.shown();
+    let number = numbers.iter().find(|number| **number == shown);
+    let number = number.filter(|_| matches!(node.value, Value::Int(_)));
+    number.and_then(|number| number.parse().ok()).ok_or_else(|| {
+        node.error(format!("`channels` must be {}, not {shown}", numbers.join(" or ")))
+    })
 }
 
 /// The schema with the full range of colours: 0 to 255 for u8, 0 to 1 for f32.
@@ -258,32 +261,25 @@ pub(crate) fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(),
     }
 }
 
-/// Parses `interpolation`: nearest unless given.
-pub(crate) fn interpolation(params: &mut Table<'_>) -> Result<Interpolation, PipelineError> {
-    let choices = [("nearest", Interpolation::Nearest), ("bilinear", Interpolation::Bilinear)];
-    match params.get("interpolation") {
-        Some(node) => params.choice("interpolation", node, &choices),
-        None => Ok(Interpolation::Nearest),
-    }
-}
-
-/// Parses `key`: pixels at left, top, right and bottom; one number for all, or two for the sides and for
-/// top and bottom.
-pub(crate) fn sides(
+/// Parses pixels at left, top, right and bottom; one number for all, or two for the sides and for
+/// top and bottom. None if the parameter is left out and has no default.
+pub(crate) fn sides<T: Define>(
     params: &mut Table<'_>,
-    key: &'static str,
+    name: &str,
 ) -> Result<Option<[u32; 4]>, PipelineError> {
-    let Some(node) = params.get(key) else { return Ok(None) };
+    let parameter = declared::<T>(name);
+    let Some(node) = parameters::value(params, parameter)? else { return Ok(None) };
+    let range = parameters::wholes_of(parameter);
     let sides = match &node.value {
-        Value::Seq(_) => params.wholes(key, node, 0..=MAX_SIDE)?,
-        _ => vec![params.whole(key, node, 0..=MAX_SIDE)?],
+        Value::Seq(_) => params.wholes(name, &node, range)?,
+        _ => vec![params.whole(name, &node, range)?],
     };
     match sides[..] {
         [all] => Ok(Some([all; 4])),
         [x, y] => Ok(Some([x, y, x, y])),
         [left, top, right, bottom] => Ok(Some([left, top, right, bottom])),
         _ => Err(node.error(format!(
-            "`{key}` must be one number, [left and right, top and bottom], or [left, top, right, bottom]"
+            "`{name}` must be one number, [left and right, top and bottom], or [left, top, right, bottom]"
         ))),
     }
 }

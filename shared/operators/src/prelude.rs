@@ -15,11 +15,11 @@ pub(crate) use gristmill_pipeline::{
     Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table, Touched, ValueRange,
     check_field_name,
     node::{Node, Value, shown},
-    parameters::optional,
+    parameters::{self, optional},
     table::nearest,
     widened,
 };
 #[cfg(feature = "kernels")]
 pub(crate) use gristmill_pipeline::{BoxFormat, Boxes, FeatureDType, KernelInput};
 pub(crate) use serde::{Deserialize, Serialize};
-pub(crate) use std::{collections::BTreeMap, ops::RangeInclusive};
+pub(crate) use std::collections::BTreeMap;

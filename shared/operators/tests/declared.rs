@@ -13,6 +13,7 @@ fn example(parameter: &Parameter) -> String {
             Kind::Bool => "true".into(),
             Kind::Whole { min, .. } => (*min).max(1).to_string(),
             Kind::Number { min, max } => (0.5_f64).clamp(*min, *max).to_string(),
+            Kind::Size { .. } => "8".into(),
             Kind::Text | Kind::Field => "x".into(),
             Kind::Choice(names) => (*names.last().unwrap()).into(),
             Kind::List(item) => format!("[{}, {}]", of(item), of(item)),
@@ -32,8 +33,16 @@ fn example(parameter: &Parameter) -> String {
 
 /// The keys that parsing asks for, given `given` of the declared ones.
 fn asked(name: &str, given: &[&Parameter]) -> (BTreeSet<&'static str>, Result<(), String>) {
-    let entries =
-        given.iter().map(|parameter| format!("{}: {}", parameter.name, example(parameter)));
+    let given = given.iter().map(|parameter| (*parameter, example(parameter)));
+    parsed(name, &given.collect::<Vec<_>>())
+}
+
+/// As [`asked`], with these values.
+fn parsed(
+    name: &str,
+    given: &[(&Parameter, String)],
+) -> (BTreeSet<&'static str>, Result<(), String>) {
+    let entries = given.iter().map(|(parameter, value)| format!("{}: {value}", parameter.name));
     let node = Node::parse(&format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))).unwrap();
     let mut table = Table::new(name, &node).unwrap();
     let parsed = registry().get(name).unwrap().parse(&mut table);
@@ -60,6 +69,39 @@ fn operators_read_the_parameters_they_declare_and_no_others() {
         let boxes = entry.parameters.iter().filter(|p| ["boxes", "labels"].contains(&p.name));
         read.extend(asked(name, &required.iter().copied().chain(boxes).collect::<Vec<_>>()).0);
         assert_eq!(read, declared, "`{name}` reads and declares");
+    }
+}
+
+/// A value that a kind does not take, if there is one of the right form.
+fn outside(kind: &Kind) -> Option<String> {
+    match kind {
+        Kind::Whole { max, .. } => Some(max.checked_add(1)?.to_string()),
+        Kind::Size { max } => Some((max + 1).to_string()),
+        Kind::Number { max, .. } if *max < f64::MAX => Some((max + 1.0).to_string()),
+        Kind::Choice(_) => Some("none_of_these".into()),
+        Kind::List(item) => outside(item).map(|value| format!("[{value}, {value}]")),
+        Kind::Map(value) => outside(value).map(|value| format!("{{ x: {value} }}")),
+        _ => None,
+    }
+}
+
+#[test]
+fn values_outside_the_declared_ones_are_refused() {
+    for entry in registry().entries() {
+        let name = entry.declaration.name;
+        let is_needed = |p: &&Parameter| {
+            let is_one_of_two = (name, p.name) == ("pad", "padding");
+            p.default == DefaultValue::Required || p.name == "boxes" || is_one_of_two
+        };
+        for parameter in entry.parameters {
+            let Some(value) = outside(&parameter.kind) else { continue };
+            let others = entry.parameters.iter().filter(is_needed);
+            let others = others.filter(|other| other.name != parameter.name);
+            let others = others.map(|other| (other, example(other)));
+            let given: Vec<_> = others.chain([(parameter, value.clone())]).collect();
+            let error = parsed(name, &given).1.expect_err(&format!("`{name}`: {value}"));
+            assert!(error.contains(parameter.name), "`{name}` `{}`: {error}", parameter.name);
+        }
     }
 }
 

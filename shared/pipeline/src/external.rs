@@ -182,7 +182,7 @@ impl External {
         let Some(entry) = self.entry else {
             return Err(wrong(format!(
                 "version {version} is an operator of a user that this program was not built with; \
-                 run the workers of whoever made it"
+                 run workers that were built with it"
             )));
         };
         let known = entry.declaration.version;

@@ -4,7 +4,7 @@ use crate::{
     DType, DefaultValue, FieldSchema, Kind, Parameter, PipelineError,
     flow::Flow,
     node::{Node, Value},
-    parameters::{number, optional},
+    parameters::{choice, flag, number, optional},
     table::Table,
 };
 use serde::Serialize;
@@ -86,6 +86,12 @@ pub const OF_FILLED_FIELDS: &[Parameter] = &[
 
 /// Parameters of an operator that creates no new pixels: without `mask_fill`, the last one.
 pub const OF_FIELDS: &[Parameter] = OF_FILLED_FIELDS.split_at(OF_FILLED_FIELDS.len() - 1).0;
+
+/// The declaration of a parameter of these.
+fn declared(name: &str) -> &'static Parameter {
+    let found = OF_FILLED_FIELDS.iter().find(|parameter| parameter.name == name);
+    found.unwrap_or_else(|| panic!("`{name}` is not declared"))
+}
 
 /// Parameters that concern boxes.
 const OF_BOXES: [&str; 6] =
@@ -208,7 +214,7 @@ impl Fields {
     /// Like [`parse`](Self::parse), for an operator that creates new pixels: also reads
     /// `mask_fill`.
     pub fn parse_filled(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let mask_fill = number(params, "mask_fill", 0.0, -1e9..=1e9)?;
+        let mask_fill = number(params, declared("mask_fill"))?;
         Ok(Fields { mask_fill, ..Self::parse(params)? })
     }
 
@@ -310,16 +316,12 @@ impl Boxes {
                 "`labels` have a row for each box of one field: name one in `boxes`, or no `labels`",
             ));
         }
-        let formats =
-            [("xyxy", BoxFormat::Xyxy), ("xywh", BoxFormat::Xywh), ("cxcywh", BoxFormat::Cxcywh)];
-        let box_format = match params.get("box_format") {
-            Some(node) => params.choice("box_format", node, &formats)?,
-            None => BoxFormat::Xyxy,
-        };
-        let normalised_boxes = params.bool("normalised_boxes", false)?;
-        let min_area = number(params, "min_area", 1.0, 0.0..=MAX_PIXELS)?;
-        let min_size = number(params, "min_size", 1.0, 0.0..=MAX_PIXELS)?;
-        let min_visibility = number(params, "min_visibility", 0.0, 0.0..=1.0)?;
+        let formats = [BoxFormat::Xyxy, BoxFormat::Xywh, BoxFormat::Cxcywh];
+        let box_format = choice(params, declared("box_format"), &formats)?;
+        let normalised_boxes = flag(params, declared("normalised_boxes"))?;
+        let min_area = number(params, declared("min_area"))?;
+        let min_size = number(params, declared("min_size"))?;
+        let min_visibility = number(params, declared("min_visibility"))?;
         Ok(Some(Boxes {
             boxes,
             labels,

@@ -34,7 +34,7 @@ pub mod webdataset;
 #[cfg(feature = "readers")]
 pub mod words;
 
-pub use docs::markdown;
+pub use docs::with_tables;
 pub use feature::{
     Feature, FeatureDType, Features, MAX_FEATURES, MAX_VALUES, check_name, features,
 };

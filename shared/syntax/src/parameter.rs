@@ -29,6 +29,10 @@ pub enum Kind {
         min: f64,
         max: f64,
     },
+    /// Height and width: one whole number for both, or `[height, width]`, each from 1.
+    Size {
+        max: u64,
+    },
     Text,
     /// The name of a field.
     Field,
@@ -72,6 +76,9 @@ impl fmt::Display for Kind {
             Kind::Bool => out.write_str("true or false"),
             Kind::Whole { min, max } => write!(out, "a whole number from {min} to {max}"),
             Kind::Number { min, max } => write!(out, "a number from {min} to {max}"),
+            Kind::Size { max } => {
+                write!(out, "a whole number from 1 to {max}, or [height, width]")
+            }
             Kind::Text => out.write_str("text"),
             Kind::Field => out.write_str("the name of a field"),
             Kind::Choice(choices) => write!(out, "`{}`", choices.join("`, `")),

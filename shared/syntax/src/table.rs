@@ -43,7 +43,9 @@ impl<'a> Table<'a> {
 
     /// The value of `key`, if it is there.
     pub fn get(&mut self, key: &'static str) -> Option<&'a Node> {
-        self.asked.push(key);
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
         let named = |(name, _): &&(Node, Node)| matches!(&name.value, Value::Str(n) if n == key);
         self.entries.iter().find(named).map(|(_, value)| value)
     }

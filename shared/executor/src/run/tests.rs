@@ -180,7 +180,7 @@ fn every_record_comes_once_with_its_label_and_key() {
 }
 
 #[test]
-fn a_split_is_the_same_whatever_ran_before() {
+fn a_split_does_not_depend_on_those_before_it() {
     let bench = Bench::new(RESNET, &image_records(12));
     let fresh: Vec<Vec<u8>> = [0, 5].map(|first| bench.run(first, 6).unwrap().object).to_vec();
     assert_ne!(fresh[0], fresh[1]);

@@ -53,7 +53,7 @@ impl Define for BucketBySequenceLength {
         let field = params.require("field")?;
         let field = params.text("field", field)?;
         let node = params.require("boundaries")?;
-        let boundaries = params.wholes("boundaries", node, 2..=MAX_BOUNDARY)?;
+        let boundaries = wholes::<Self>(params, "boundaries")?;
         if boundaries.is_empty()
             || boundaries.len() > MAX_BOUNDARIES
             || !boundaries.is_sorted_by(|a, b| a < b)
@@ -65,7 +65,7 @@ impl Define for BucketBySequenceLength {
         }
         let (size, drop_remainder) = batch::plain::size::<Self>(params)?;
         let pad_to_bucket_boundary = flag::<Self>(params, "pad_to_bucket_boundary")?;
-        let padding = batch::padded_batch::padding(params)?;
+        let padding = batch::padded_batch::padding::<Self>(params)?;
         Ok(Self { field, boundaries, size, drop_remainder, pad_to_bucket_boundary, padding })
     }
 }

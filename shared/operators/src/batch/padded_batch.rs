@@ -3,9 +3,6 @@
 use crate::prelude::*;
 use std::collections::BTreeMap;
 
-/// Largest padded length, in items.
-const MAX_LENGTH: u32 = 1 << 24;
-
 /// `size` elements -> one batch. A sequence `[?, ..]` or byte string becomes `[size, n, ..]`, padded at its
 /// end to the field's entry in `lengths`, else to the longest of the batch. As
 /// `tf.data.Dataset.padded_batch`.
@@ -25,7 +22,7 @@ impl Define for PaddedBatch {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let (size, drop_remainder) = batch::plain::size::<Self>(params)?;
-        Ok(PaddedBatch { size, drop_remainder, padding: padding(params)? })
+        Ok(PaddedBatch { size, drop_remainder, padding: padding::<Self>(params)? })
     }
 }
 
@@ -54,11 +51,12 @@ impl Operator for PaddedBatch {
 }
 
 /// Parses `lengths` and `values`, which are mappings from fields.
-pub(crate) fn padding(params: &mut Table<'_>) -> Result<Padding, PipelineError> {
+pub(crate) fn padding<T: Define>(params: &mut Table<'_>) -> Result<Padding, PipelineError> {
     let mut padding = Padding::default();
     if let Some(node) = params.get("lengths") {
         let table = Table::new("`lengths`", node)?;
-        padding.lengths = entries(&table, |key, n| table.whole(key, n, 1..=MAX_LENGTH))?;
+        let range = parameters::wholes_of(declared::<T>("lengths"));
+        padding.lengths = entries(&table, |key, n| table.whole(key, n, range.clone()))?;
     }
     if let Some(node) = params.get("values") {
         let table = Table::new("`values`", node)?;

@@ -79,8 +79,7 @@ impl Operator for Batch {
 
 /// Parses `size` and `drop_remainder`.
 pub(crate) fn size<T: Define>(params: &mut Table<'_>) -> Result<(u32, bool), PipelineError> {
-    let size = params.require("size")?;
-    let size = params.whole("size", size, 1..=MAX_BATCH_SIZE)?;
+    let size = whole::<T>(params, "size")?;
     Ok((size, flag::<T>(params, "drop_remainder")?))
 }
 

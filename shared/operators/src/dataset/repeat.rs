@@ -21,12 +21,12 @@ impl Define for Repeat {
         &[required("count", Kind::Whole { min: 1, max: MAX_COUNT as u64 }, "Times.")];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let Some(node) = params.get("count") else {
+        if params.get("count").is_none() {
             return Err(params.error(
                 "`repeat` needs a `count`; to go on without end, run the job with `--epochs`",
             ));
-        };
-        Ok(Repeat { count: params.whole("count", node, 1..=MAX_COUNT)? })
+        }
+        Ok(Repeat { count: whole::<Self>(params, "count")? })
     }
 }
 

@@ -32,16 +32,7 @@ impl Define for Shuffle {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let blocks = whole::<Self>(params, "blocks")?;
-        let seed = match params.get("seed") {
-            Some(node) => match node.value {
-                Value::Int(seed) => u64::try_from(seed).ok(),
-                _ => None,
-            }
-            .ok_or_else(|| {
-                node.error(format!("`shuffle` `seed` must be a whole number, not {}", node.shown()))
-            })?,
-            None => 0,
-        };
+        let seed = large::<Self>(params, "seed")?;
         Ok(Shuffle { blocks, seed })
     }
 }

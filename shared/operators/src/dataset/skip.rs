@@ -17,7 +17,7 @@ impl Define for Skip {
         &[required("count", Kind::Whole { min: 0, max: u64::MAX }, "Records.")];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        Ok(Skip { count: count(params, 0)? })
+        Ok(Skip { count: large::<Self>(params, "count")? })
     }
 }
 

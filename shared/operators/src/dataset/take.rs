@@ -18,7 +18,7 @@ impl Define for Take {
         &[required("count", Kind::Whole { min: 1, max: u64::MAX }, "Records, at least 1.")];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        Ok(Take { count: count(params, 1)? })
+        Ok(Take { count: large::<Self>(params, "count")? })
     }
 }
 

@@ -34,10 +34,7 @@ impl Define for Sleep {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let ms = real::<Self>(params, "ms")?;
-        let per = match params.get("per") {
-            Some(node) => params.choice("per", node, &[("element", SleepPer::Element)])?,
-            None => SleepPer::Element,
-        };
+        let per = choice::<Self, _>(params, "per", &[SleepPer::Element])?;
         Ok(Sleep { ms, per })
     }
 }

@@ -18,7 +18,8 @@ impl Define for CenterCrop {
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE], true);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        Ok(CenterCrop { size: size(params)?, fields: Fields::parse_filled(params)? })
+        let size = size::<Self>(params, "size")?;
+        Ok(CenterCrop { size, fields: Fields::parse_filled(params)? })
     }
 }
 

@@ -62,12 +62,12 @@ impl Define for ColorJitter {
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let mut factor = |key| {
             let around_one = |b: f64| [(1.0 - b).max(0.0), 1.0 + b];
-            interval(params, key, Some([1.0, 1.0]), 0.0..=MAX_FACTOR, around_one)
+            interval::<Self>(params, key, around_one)
         };
         let brightness = factor("brightness")?;
         let contrast = factor("contrast")?;
         let saturation = factor("saturation")?;
-        let hue = interval(params, "hue", Some([0.0, 0.0]), -0.5..=0.5, |h| [-h, h])?;
+        let hue = interval::<Self>(params, "hue", |h| [-h, h])?;
         let p = real::<Self>(params, "p")?;
         Ok(ColorJitter { field: params.field()?, brightness, contrast, saturation, hue, p })
     }

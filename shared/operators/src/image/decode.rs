@@ -78,24 +78,21 @@ impl Define for Decode {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let typical_size = image_size(params, "typical_size")?;
-        let modes = [("colours", DecodeMode::Colours), ("indices", DecodeMode::Indices)];
-        let mode = match params.get("mode") {
-            Some(node) => params.choice("mode", node, &modes)?,
-            None => DecodeMode::Colours,
+        let typical_size = optional_size::<Self>(params, "typical_size")?;
+        let modes = [DecodeMode::Colours, DecodeMode::Indices];
+        let mode = choice::<Self, _>(params, "mode", &modes)?;
+        let channels = match (mode, params.get("channels")) {
+            (DecodeMode::Indices, None) => 1,
+            _ => channels::<Self>(params)?,
         };
-        let (default, dtypes) = match mode {
-            DecodeMode::Colours => (3, &[("u8", DType::U8)][..]),
-            DecodeMode::Indices => (1, &[("u8", DType::U8), ("u16", DType::U16)][..]),
-        };
-        let channels = channels(params, default)?;
         if mode == DecodeMode::Indices && channels != 1 {
             return Err(params.error("`decode` makes one channel of indices: leave `channels` out"));
         }
-        let dtype = match params.get("dtype") {
-            Some(node) => params.choice("dtype", node, dtypes)?,
-            None => DType::U8,
-        };
+        let dtype = choice::<Self, _>(params, "dtype", &[DType::U8, DType::U16])?;
+        if mode == DecodeMode::Colours && dtype != DType::U8 {
+            let node = params.require("dtype")?;
+            return Err(params.wrong("dtype", node, DType::U8.name()));
+        }
         Ok(Decode { field: params.field()?, typical_size, channels, mode, dtype })
     }
 }

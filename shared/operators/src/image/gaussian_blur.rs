@@ -43,17 +43,14 @@ impl Define for GaussianBlur {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let node = params.require("kernel_size")?;
-        let kernel_size = params.whole("kernel_size", node, 1..=MAX_KERNEL)?;
+        let kernel_size = whole::<Self>(params, "kernel_size")?;
         if kernel_size % 2 == 0 {
             let next = kernel_size + 1;
             return Err(node.error(format!(
                 "`gaussian_blur` `kernel_size` must be odd, not {kernel_size}; {next} is next"
             )));
         }
-        let sigma = interval(params, "sigma", Some([0.1, 2.0]), 0.0..=100.0, |s| [s, s])?;
-        if sigma[0] < 1e-3 {
-            return Err(params.error("`gaussian_blur` `sigma` must be at least 0.001"));
-        }
+        let sigma = interval::<Self>(params, "sigma", |s| [s, s])?;
         let p = real::<Self>(params, "p")?;
         Ok(GaussianBlur { field: params.field()?, kernel_size, sigma, p })
     }

@@ -32,7 +32,7 @@ impl Define for Grayscale {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let channels = channels(params, 3)?;
+        let channels = channels::<Self>(params)?;
         let p = real::<Self>(params, "p")?;
         if channels == 1 && p < 1.0 {
             return Err(params.error(

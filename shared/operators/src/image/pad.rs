@@ -36,8 +36,8 @@ impl Define for Pad {
     );
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let padding = sides(params, "padding")?;
-        let size = params.get("size").is_some().then(|| size(params)).transpose()?;
+        let padding = sides::<Self>(params, "padding")?;
+        let size = optional_size::<Self>(params, "size")?;
         if padding.is_some() == size.is_some() {
             return Err(params.error(
                 "`pad` needs either `padding` (pixels on each side) or `size` (height and width); \

@@ -45,8 +45,8 @@ impl Define for RandomCrop {
     );
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let size = size(params)?;
-        let padding = sides(params, "padding")?.unwrap_or_default();
+        let size = size::<Self>(params, "size")?;
+        let padding = sides::<Self>(params, "padding")?.unwrap_or_default();
         let pad_if_needed = flag::<Self>(params, "pad_if_needed")?;
         let fill = real::<Self>(params, "fill")?;
         Ok(RandomCrop { fields: Fields::parse_filled(params)?, size, padding, pad_if_needed, fill })

@@ -41,8 +41,8 @@ impl Define for RandomErasing {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let p = real::<Self>(params, "p")?;
-        let scale = interval(params, "scale", Some([0.02, 0.33]), 0.0..=1.0, |s| [s, s])?;
-        let ratio = interval(params, "ratio", Some([0.3, 3.3]), 1e-6..=1e6, |r| [r, r])?;
+        let scale = interval::<Self>(params, "scale", |s| [s, s])?;
+        let ratio = interval::<Self>(params, "ratio", |r| [r, r])?;
         let value = real::<Self>(params, "value")?;
         Ok(RandomErasing { field: params.field()?, p, scale, ratio, value })
     }

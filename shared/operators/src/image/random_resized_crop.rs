@@ -18,6 +18,10 @@ pub struct RandomResizedCrop {
     pub antialias: bool,
 }
 
+/// Lower bound of area and ratio: below it an area has no pixel and a ratio is meaningless. It also keeps
+/// logarithms small.
+const MIN_BOUND: f64 = 1e-6;
+
 impl Define for RandomResizedCrop {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
@@ -29,13 +33,14 @@ impl Define for RandomResizedCrop {
             SIZE,
             or(
                 "scale",
-                Kind::List(&Kind::Number { min: 1e-6, max: 1.0 }),
+                Kind::List(&Kind::Number { min: MIN_BOUND, max: 1.0 }),
                 "[0.08, 1.0]",
                 "Bounds of the area, as a fraction of the image's; 0 < low <= high <= 1.",
             ),
             or(
                 "ratio",
-                Kind::List(&Kind::Number { min: 1e-6, max: 1e6 }),
+                Kind::List(&Kind::Number { min: MIN_BOUND, max: 1e6 }),
+                // torchvision's 3/4 and 4/3.
                 "[0.75, 1.3333333333333333]",
                 "Bounds of width / height; drawn uniformly in its logarithm; 0 < low <= high.",
             ),
@@ -45,10 +50,9 @@ impl Define for RandomResizedCrop {
     );
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let size = size(params)?;
-        let scale = bounds(params, "scale", [0.08, 1.0], 1.0)?;
-        // torchvision's 3/4 and 4/3.
-        let ratio = bounds(params, "ratio", [0.75, 1.3333333333333333], 1e6)?;
+        let size = size::<Self>(params, "size")?;
+        let scale = bounds(params, "scale")?;
+        let ratio = bounds(params, "ratio")?;
         let antialias = flag::<Self>(params, "antialias")?;
         Ok(RandomResizedCrop { fields: Fields::parse(params)?, size, scale, ratio, antialias })
     }
@@ -85,19 +89,15 @@ impl Operator for RandomResizedCrop {
     }
 }
 
-/// `[low, high]` with 0 < low <= high <= `most`.
-fn bounds(
-    params: &mut Table<'_>,
-    key: &'static str,
-    default: [f64; 2],
-    most: f64,
-) -> Result<[f64; 2], PipelineError> {
-    let Some(node) = params.get(key) else { return Ok(default) };
-    let [low, high] = params.numbers(key, node, 0.0..=most)?;
-    // Below 1e-6 an area has no pixel and a ratio is meaningless; the bound also keeps logarithms small.
-    if low < 1e-6 || low > high {
+/// `[low, high]` with low <= high, within the declared range.
+fn bounds(params: &mut Table<'_>, key: &str) -> Result<[f64; 2], PipelineError> {
+    let parameter = declared::<RandomResizedCrop>(key);
+    let (min, max) = parameters::numbers_of(parameter).into_inner();
+    let node = parameters::present(params, parameter)?;
+    let [low, high] = params.numbers(key, &node, 0.0..=max)?;
+    if low < min || low > high {
         return Err(node.error(format!(
-            "`random_resized_crop` `{key}` must be [low, high] with 0.000001 <= low <= high, \
+            "`random_resized_crop` `{key}` must be [low, high] with {min} <= low <= high, \
              not [{low}, {high}]"
         )));
     }

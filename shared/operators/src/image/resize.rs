@@ -19,7 +19,7 @@ impl Define for Resize {
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE, ANTIALIAS], false);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let size = size(params)?;
+        let size = size::<Self>(params, "size")?;
         let antialias = flag::<Self>(params, "antialias")?;
         Ok(Resize { fields: Fields::parse(params)?, size, antialias })
     }

@@ -20,7 +20,7 @@ impl Angles for [f64; 2] {
     );
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        interval(params, "degrees", None, -360.0..=360.0, |d| [-d, d])
+        interval::<Rotate>(params, "degrees", |d| [-d, d])
     }
 
     fn angle(self) -> Angle {

@@ -20,9 +20,9 @@ impl Angles for [f64; 4] {
     );
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let range = -MAX_DEGREES..=MAX_DEGREES;
         match params.get("degrees") {
             Some(node @ Node { value: Value::Seq(items), .. }) if items.len() == 4 => {
+                let range = parameters::numbers_of(&Self::DEGREES);
                 let degrees: [f64; 4] = params.numbers("degrees", node, range)?;
                 if degrees[0] > degrees[1] || degrees[2] > degrees[3] {
                     return Err(node.error(
@@ -32,7 +32,7 @@ impl Angles for [f64; 4] {
                 Ok(degrees)
             }
             _ => {
-                let [low, high] = interval(params, "degrees", None, range, |d| [-d, d])?;
+                let [low, high] = interval::<Shear>(params, "degrees", |d| [-d, d])?;
                 Ok([low, high, 0.0, 0.0])
             }
         }

@@ -54,7 +54,8 @@ impl<A: Angles> Define for Turn<A> {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let degrees = A::parse(params)?;
-        let interpolation = interpolation(params)?;
+        let interpolations = [Interpolation::Nearest, Interpolation::Bilinear];
+        let interpolation = choice::<Self, _>(params, "interpolation", &interpolations)?;
         let fill = real::<Self>(params, "fill")?;
         Ok(Turn { fields: Fields::parse_filled(params)?, degrees, interpolation, fill })
     }

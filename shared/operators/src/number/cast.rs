@@ -82,9 +82,7 @@ impl Define for Cast {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let choices = CastDType::ALL.map(|dtype| (dtype.dtype().name(), dtype));
-        let node = params.require("dtype")?;
-        let dtype = params.choice("dtype", node, &choices)?;
+        let dtype = choice::<Self, _>(params, "dtype", &CastDType::ALL)?;
         Ok(Cast { field: params.field()?, dtype })
     }
 }

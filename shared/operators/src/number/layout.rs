@@ -33,14 +33,8 @@ impl Define for Layout {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let choices = [
-            ("nchw", Order::Nchw),
-            ("chw", Order::Nchw),
-            ("nhwc", Order::Nhwc),
-            ("hwc", Order::Nhwc),
-        ];
-        let node = params.require("to")?;
-        Ok(Layout { to: params.choice("to", node, &choices)?, field: params.field()? })
+        let orders = [Order::Nchw, Order::Nchw, Order::Nhwc, Order::Nhwc];
+        Ok(Layout { to: choice::<Self, _>(params, "to", &orders)?, field: params.field()? })
     }
 }
 

@@ -1,7 +1,6 @@
 //! `normalise`: subtracts a mean and divides by a standard deviation, per channel.
 
 use crate::prelude::*;
-use std::ops::RangeInclusive;
 
 /// u8 or f32 `[h, w, 3]` -> f32 `[h, w, 3]`: `(x / 255 - mean) / std` per channel, computed as one
 /// f32 multiplication and one addition. Grey `[h, w, 1]` with one mean and one std.
@@ -17,6 +16,7 @@ pub struct Normalise {
 impl Define for Normalise {
     const DECLARATION: Declaration = with_effect("normalise", 1, Effect::Value);
 
+    // Beyond these bounds f32 loses the precision of the parameters.
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
@@ -32,9 +32,8 @@ impl Define for Normalise {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        // Beyond these bounds f32 loses the precision of the parameters.
-        let mean = per_channel(params, "mean", -1e6..=1e6)?;
-        let std = per_channel(params, "std", 1e-6..=1e6)?;
+        let mean = per_channel(params, "mean")?;
+        let std = per_channel(params, "std")?;
         if mean.len() != std.len() {
             return Err(params.error("`normalise` needs as many numbers in `std` as in `mean`"));
         }
@@ -98,16 +97,14 @@ impl Normalise {
 }
 
 /// Parses `key`: three numbers, or one for grey, as a number or a list.
-fn per_channel(
-    params: &mut Table<'_>,
-    key: &'static str,
-    range: RangeInclusive<f64>,
-) -> Result<Vec<f64>, PipelineError> {
-    let node = params.require(key)?;
+fn per_channel(params: &mut Table<'_>, key: &str) -> Result<Vec<f64>, PipelineError> {
+    let parameter = declared::<Normalise>(key);
+    let (node, range) =
+        (parameters::present(params, parameter)?, parameters::numbers_of(parameter));
     Ok(match &node.value {
-        Value::Seq(items) if items.len() == 1 => params.numbers::<1>(key, node, range)?.to_vec(),
-        Value::Seq(_) => params.numbers::<3>(key, node, range)?.to_vec(),
-        _ => vec![params.number(key, node, range)?],
+        Value::Seq(items) if items.len() == 1 => params.numbers::<1>(key, &node, range)?.to_vec(),
+        Value::Seq(_) => params.numbers::<3>(key, &node, range)?.to_vec(),
+        _ => vec![params.number(key, &node, range)?],
     })
 }
 

@@ -27,11 +27,7 @@ impl Define for OneHot {
         let field = params.require("field")?;
         let field = params.text("field", field)?;
         let classes = whole::<Self>(params, "classes")?;
-        let choices = [("f32", CastDType::F32), ("u8", CastDType::U8)];
-        let dtype = match params.get("dtype") {
-            Some(node) => params.choice("dtype", node, &choices)?,
-            None => CastDType::F32,
-        };
+        let dtype = choice::<Self, _>(params, "dtype", &[CastDType::F32, CastDType::U8])?;
         Ok(OneHot { field, classes, dtype })
     }
 }

@@ -2,9 +2,6 @@
 
 use crate::prelude::*;
 
-/// Longest length, in items.
-const MAX_LENGTH: u32 = 1 << 24;
-
 /// A sequence `[n, ..]` of numbers -> `[length, ..]`, padded with `value` at its end. A longer sequence is
 /// an error of its record, unless `truncate` cuts it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

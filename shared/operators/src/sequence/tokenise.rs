@@ -3,7 +3,7 @@
 use crate::prelude::*;
 
 /// Largest `max_length`, in tokens.
-const MAX_LENGTH: u32 = 1 << 20;
+const MAX_TOKENS: u32 = 1 << 20;
 
 /// The dtypes of token ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -70,7 +70,7 @@ impl Define for Tokenise {
         ),
         absent(
             "max_length",
-            Kind::Whole { min: 1, max: MAX_LENGTH as u64 },
+            Kind::Whole { min: 1, max: MAX_TOKENS as u64 },
             "Most tokens of a text, special ones included: as the package's `enable_truncation`.",
         ),
         or(
@@ -86,15 +86,9 @@ impl Define for Tokenise {
         let field = params.text("field", field)?;
         let tokenizer = Asset::parse(params, "tokenizer")?;
         let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
-        let max_length = optional(params, "max_length");
-        let max_length =
-            max_length.map(|node| params.whole("max_length", node, 1..=MAX_LENGTH)).transpose()?;
-        let choices = [TokenDType::I64, TokenDType::I32, TokenDType::U16];
-        let choices = choices.map(|dtype| (dtype.dtype().name(), dtype));
-        let dtype = match params.get("dtype") {
-            Some(node) => params.choice("dtype", node, &choices)?,
-            None => TokenDType::I64,
-        };
+        let max_length = optional_whole::<Self>(params, "max_length")?;
+        let dtypes = [TokenDType::I64, TokenDType::I32, TokenDType::U16];
+        let dtype = choice::<Self, _>(params, "dtype", &dtypes)?;
         Ok(Tokenise { field, tokenizer, add_special_tokens, max_length, dtype })
     }
 }

@@ -2,9 +2,6 @@
 
 use crate::prelude::*;
 
-/// Longest length, in items.
-const MAX_LENGTH: u32 = 1 << 24;
-
 /// A sequence `[n, ..]` or byte string -> its first `length` items; shorter ones stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Truncate {
@@ -27,8 +24,7 @@ impl Define for Truncate {
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let field = params.require("field")?;
         let field = params.text("field", field)?;
-        let length = params.require("length")?;
-        Ok(Truncate { length: params.whole("length", length, 1..=MAX_LENGTH)?, field })
+        Ok(Truncate { length: whole::<Self>(params, "length")?, field })
     }
 }
 

@@ -140,7 +140,7 @@ impl Cached {
             let object = put.cached.as_ref().unwrap();
             for epoch in [2, 3] {
                 let computed = self.run(epoch, Some(at), twice);
-                assert_eq!(computed.cached.as_ref(), Some(object), "whatever the epoch");
+                assert_eq!(computed.cached.as_ref(), Some(object), "the same in every epoch");
                 let resumed = self.resume(at, object, epoch).unwrap();
                 same(&computed, &resumed);
                 self.check_metrics(point, &put, &resumed);

@@ -118,7 +118,7 @@ fn fields_move_together_as_torchvision_moves_them() {
 
 /// Records whose images and masks encode positions: red is the column, green the row, and each mask
 /// value is derived from both.
-fn told_apart(n: u32, as_jpeg: bool) -> Vec<Vec<u8>> {
+fn distinct_records(n: u32, as_jpeg: bool) -> Vec<Vec<u8>> {
     let one = |i: u32| {
         let (width, height) = (40 + i % 5 * 7, 30 + i % 3 * 9);
         let at = |y: u32, x: u32| [x as u8, y as u8, (x * 3 + y * 5 + i) as u8];
@@ -148,7 +148,7 @@ fn elements(output: &SplitOutput) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_is_drawn_is_drawn_once_for_all_fields() {
-    let records = told_apart(12, false);
+    let records = distinct_records(12, false);
     let ops = |op: &str, size: [usize; 2]| {
         let [height, width] = size;
         source(&format!(
@@ -194,7 +194,7 @@ fn fields_beside_an_image_do_not_change_it_and_fused_steps_give_the_same() {
     let decode = "  - decode\n  - decode: { field: mask, mode: indices }\n";
     let tail = "  - batch: { size: 1, ragged: true }\n";
     for as_jpeg in [true, false] {
-        let records = told_apart(15, as_jpeg);
+        let records = distinct_records(15, as_jpeg);
         let ops = format!("{decode}  - random_resized_crop: {{ size: [21, 24], {BOTH} }}\n{tail}");
         let yaml = source(&ops);
         let bench = Bench::new(&yaml, &records);
