@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The `SCALE` item.
-pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy::scaling::State>;
+pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy::scaling::Policy>;
 
 /// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
 pub(crate) const INDEX_EPOCH: Epoch = Epoch::MAX;

@@ -192,6 +192,7 @@ impl Coordinator {
             silent: seen.silent,
             wanted: item.spec.workers,
             autoscale: item.spec.autoscale,
+            policy: item.spec.policy.clone(),
             budget_workers: item.spec.budget_workers,
             report: seen.report,
             mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(seen.epoch)),

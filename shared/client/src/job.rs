@@ -53,6 +53,7 @@ impl JobConfig {
             split_batches: options.split_batches,
             workers: options.most_workers(service.backend()),
             autoscale: options.workers == Workers::Auto,
+            policy: (options.workers == Workers::Auto).then(|| options.policy.to_string()),
             budget_workers: options.budget_workers(),
             local_workers: options.local_workers,
             visitation: options.visitation,

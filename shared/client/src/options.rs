@@ -4,6 +4,7 @@
 use clap::{Args, Parser, ValueEnum};
 use gristmill_model::{Compression, ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
 use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
+use gristmill_policy::scaling::{POLICIES, PolicyName};
 use std::{path::PathBuf, time::Duration};
 
 /// The place of the functions.
@@ -54,6 +55,8 @@ pub struct JobOptions {
     /// Workers to run while there is work; `auto` adapts their number to the trainer
     #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
     pub workers: Workers,
+    #[arg(long, value_name = "NAME", default_value_t, help = policy_help())]
+    pub policy: PolicyName,
     /// Upper limit of `--workers auto` [default: 16 on this machine, 1000 on AWS]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: Option<u32>,
@@ -151,6 +154,9 @@ impl JobOptions {
                  how many there are: write `--workers N`",
             );
         }
+        if self.workers != Workers::Auto && self.policy != PolicyName::default() {
+            return Err("`--policy` decides the number of `--workers auto`: write both");
+        }
         Ok(())
     }
 }
@@ -186,6 +192,13 @@ macro_rules! default_from_flags {
 }
 
 default_from_flags!(ServiceOptions: service, JobOptions: job, StreamOptions: stream, ReportOptions: report);
+
+/// The help of `--policy`, which lists every policy.
+fn policy_help() -> String {
+    let line = |policy: &PolicyName| format!("\n- {policy}: {}", policy.about());
+    let lines: String = POLICIES.iter().map(line).collect();
+    format!("How `--workers auto` decides the number of workers:{lines}")
+}
 
 fn parse_workers(text: &str) -> Result<Workers, String> {
     if text == "auto" {
@@ -250,6 +263,10 @@ mod tests {
         let sharding = Sharding::Off;
         let open = JobOptions { workers: Workers::Auto, sharding, ..JobOptions::default() };
         assert!(open.check().unwrap_err().contains("--workers N"));
+        let policy = "hpa".parse().unwrap();
+        let fixed = JobOptions { policy, ..JobOptions::default() };
+        assert!(fixed.check().unwrap_err().contains("--workers auto"));
+        assert_eq!(JobOptions { workers: Workers::Auto, ..fixed }.check(), Ok(()));
         assert_eq!(JobOptions::default().check(), Ok(()));
     }
 

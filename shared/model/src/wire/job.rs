@@ -110,6 +110,9 @@ pub struct JobSpec {
     /// The scaler decides the number of workers from the trainer's reports.
     #[serde(default)]
     pub autoscale: bool,
+    /// Name of the scaling policy by which it decides; the default one if absent.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// Workers that the job's budget pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
@@ -147,6 +150,7 @@ impl JobSpec {
             split_batches: None,
             workers: 1,
             autoscale: false,
+            policy: None,
             budget_workers: None,
             local_workers: 0,
             max_skipped: SkipLimit::default(),
