@@ -27,7 +27,7 @@ impl Handle<Register> for Coordinator {
         if let Some(item) = &read.item {
             return join(item, register);
         }
-        if spec.autoscale && spec.sharding == Sharding::Off {
+        if spec.autoscale && spec.settings.sharding == Sharding::Off {
             return Err(invalid(
                 "without sharding every worker visits the dataset, so their number must be given",
             ));

@@ -103,7 +103,7 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
 /// Window for the target number of workers, in splits ahead of the trainer.
 pub(crate) fn window(item: &JobItem, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
-    let workers = target(item, scale).saturating_add(item.spec.local_workers);
+    let workers = target(item, scale).saturating_add(item.spec.settings.local_workers);
     window_of(workers, plan.max_bundle_splits).min(plan.window_splits)
 }
 
