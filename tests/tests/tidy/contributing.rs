@@ -12,8 +12,13 @@ use std::{
 
 /// Kinds of additions with a worked example, and the files that each may touch. Pages of the manual do
 /// not count.
-const FILES_MAX: &[(&str, usize)] =
-    &[("a coordinator call", 2), ("a source", 2), ("a command", 2), ("a scaling policy", 2)];
+const FILES_MAX: &[(&str, usize)] = &[
+    ("a coordinator call", 2),
+    ("a source", 2),
+    ("a command", 2),
+    ("a job option", 2),
+    ("a scaling policy", 2),
+];
 
 /// The text below the heading `### Add {what}`.
 fn section(text: &str, what: &str) -> Option<String> {
