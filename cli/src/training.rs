@@ -94,7 +94,7 @@ pub async fn measured(
     source: Source,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
-    if options.job.workers == Workers::Fixed(0) && options.job.local_workers == 0 {
+    if options.job.workers == Workers::Fixed(0) && options.job.settings.local_workers == 0 {
         return Err(Failure::usage("the job has no workers: give --workers or --local-workers"));
     }
     options.job.check().map_err(Failure::usage)?;

@@ -178,7 +178,7 @@ async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> 
                 }
                 failure => failure,
             })?;
-        return Ok(Job { local_workers: options.job.local_workers, ..job });
+        return Ok(Job { local_workers: options.job.settings.local_workers, ..job });
     };
     let config = JobConfig::read(path, options.job.clone(), service)?;
     let job = service.submit(config, patience).await?;

@@ -208,7 +208,7 @@ async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     let dir = training::make_dataset(DatasetSpec::ints(splits * 4, 0)).await?;
     let pipeline = gristmill_operators::parse(SLEEP).map_err(Failure::failed)?;
     let mut args = train_options(1, 8);
-    args.job.split_batches = Some(1);
+    args.job.settings.split_batches = Some(1);
     let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };
     let report = training::measured(&args, "bench", &pipeline.into(), source).await?;
     report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))

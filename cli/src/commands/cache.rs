@@ -8,7 +8,7 @@ use crate::{
 };
 use gristmill_client::{Authored, Failure, Listing, Service, ServiceOptions, Source};
 use gristmill_model::wire::{
-    CacheExplain, CacheList, CacheListed, CacheListing, CacheRemove, CacheRemoved, JobSpec,
+    CacheExplain, CacheList, CacheListed, CacheListing, CacheRemove, CacheRemoved, JobSettings, JobSpec,
     PointFound,
 };
 use gristmill_model::{ErrorPolicy, Fingerprint};
@@ -181,7 +181,7 @@ async fn look_up(
     }
     let spec = JobSpec {
         seed,
-        on_error: ErrorPolicy::Skip,
+        settings: JobSettings { on_error: ErrorPolicy::Skip, ..JobSettings::default() },
         numerics: authored.numerics(0, service.local.is_some()),
         ..JobSpec::new(pipeline.canonical_json())
     };

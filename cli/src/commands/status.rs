@@ -8,6 +8,7 @@ use crate::{
 use gristmill_client::{Failure, Folders, report::SkippedRecords};
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{EpochMode, JobState, JobStatus, Status};
+use gristmill_policy::scaling::PolicyName;
 use serde_json::json;
 
 /// Report the state of a job of a running service
@@ -90,6 +91,7 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "files_indexed": status.indexed_files,
         "trouble": status.trouble,
         "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "desired": job.spec.workers },
+        "policy": job.spec.policy,
         "scaling": scale.log,
         "modes": job.caching.as_ref().map(|caching| &caching.modes),
     })
@@ -129,6 +131,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         scale.outstanding.len(),
         job.spec.workers
     );
+    if let Some(policy) = job.spec.policy.as_ref().filter(|policy| **policy != *PolicyName::default().as_str()) {
+        text += &format!("policy    {policy}\n");
+    }
     if let Some(trouble) = &status.trouble {
         text += &format!("trouble   {trouble}\n");
     }

@@ -58,7 +58,7 @@ impl Coordinator {
             bundles: &bundles,
             batch_size: plan.batch_size,
             drop_last: plan.drop_last,
-            max_skipped: item.spec.max_skipped.allowed(plan.records),
+            max_skipped: item.spec.settings.max_skipped.allowed(plan.records),
         };
         let open = |before: Option<&EpochItem>| match before {
             Some(before) => Ok(Outcome::AlreadyApplied(*before)),

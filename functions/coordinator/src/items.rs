@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The `SCALE` item.
-pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy::scaling::State>;
+pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy::scaling::Policy>;
 
 /// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
 pub(crate) const INDEX_EPOCH: Epoch = Epoch::MAX;
@@ -150,7 +150,7 @@ pub(crate) struct JobItem {
 impl JobItem {
     /// Number of partitions that the bundles of each epoch are spread over.
     pub fn partitions(&self) -> u32 {
-        partitions(self.spec.workers.saturating_add(self.spec.local_workers))
+        partitions(self.spec.workers.saturating_add(self.spec.settings.local_workers))
     }
 
     /// Whether this version of the job determines where the objects of `epoch` are. The first claim settles

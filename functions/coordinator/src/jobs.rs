@@ -15,6 +15,7 @@ use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register};
 use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, Source};
+use gristmill_policy::scaling::PolicyName;
 use gristmill_ports::{ObjectError, ObjectPath};
 
 impl Handle<Register> for Coordinator {
@@ -26,10 +27,13 @@ impl Handle<Register> for Coordinator {
         if let Some(item) = &read.item {
             return join(item, register);
         }
-        if spec.autoscale && spec.sharding == Sharding::Off {
+        if spec.autoscale && spec.settings.sharding == Sharding::Off {
             return Err(invalid(
                 "without sharding every worker visits the dataset, so their number must be given",
             ));
+        }
+        if let Some(policy) = &spec.policy {
+            policy.parse::<PolicyName>().map_err(|error| invalid(error.to_string()))?;
         }
         let pipeline = pipeline_of(spec)?;
         if register.n_files() == 0 {

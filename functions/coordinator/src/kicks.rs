@@ -103,7 +103,7 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
 /// Window for the target number of workers, in splits ahead of the trainer.
 pub(crate) fn window(item: &JobItem, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
-    let workers = target(item, scale).saturating_add(item.spec.local_workers);
+    let workers = target(item, scale).saturating_add(item.spec.settings.local_workers);
     window_of(workers, plan.max_bundle_splits).min(plan.window_splits)
 }
 
@@ -192,6 +192,7 @@ impl Coordinator {
             silent: seen.silent,
             wanted: item.spec.workers,
             autoscale: item.spec.autoscale,
+            policy: item.spec.policy.clone(),
             budget_workers: item.spec.budget_workers,
             report: seen.report,
             mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(seen.epoch)),

@@ -38,14 +38,14 @@ impl Coordinator {
         };
         let records = view(u32::MAX)?.records();
         let chosen = self.settings.split_batches(records, record_bytes, pipeline.batching());
-        let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
+        let split_batches = spec.settings.split_batches.map_or(chosen, u64::from).max(1);
         let chosen = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
         // A cached dataset is already divided.
         let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
         let splits = view(split_records)?;
-        let workers = spec.workers.saturating_add(spec.local_workers).max(1);
-        let copies = match spec.sharding {
+        let workers = spec.workers.saturating_add(spec.settings.local_workers).max(1);
+        let copies = match spec.settings.sharding {
             Sharding::Dynamic => 1,
             Sharding::Off => workers,
         };

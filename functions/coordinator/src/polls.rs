@@ -95,7 +95,7 @@ impl Coordinator {
             let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
             steps::check_made(job, item, ack, gap.map(|(gap, _)| gap), to)?;
         }
-        let visitation = item.spec.visitation;
+        let visitation = item.spec.settings.visitation;
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&Consumer>| {
             let acked = match visitation {

@@ -103,7 +103,7 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
     ) -> Result<Option<Versioned<Skips>>, Refusal> {
-        match item.spec.on_error {
+        match item.spec.settings.on_error {
             ErrorPolicy::Fail => Ok(None),
             _ => self.store.read(&ItemName::Skips(job)).await.map(Some),
         }
@@ -129,7 +129,7 @@ impl Coordinator {
             }
             (known, _) => known.clone(),
         };
-        let allowed = item.spec.max_skipped.allowed(plan.records);
+        let allowed = item.spec.settings.max_skipped.allowed(plan.records);
         if let Some((epoch, count)) = counts.exceeding(allowed, plan.records) {
             let reports = self.most_skipped(job, &counts.with_skips).await;
             let first = first.unwrap_or_default();
@@ -137,7 +137,7 @@ impl Coordinator {
                 "{} of {} records of epoch {epoch} are skipped so far, and --max-skipped {} allows {allowed}; \
                  {reports}the first: {first}; correct the pipeline or the data, or raise --max-skipped \
                  (`gristmill status {job} --skipped` lists them)",
-                count.skipped, plan.records, item.spec.max_skipped,
+                count.skipped, plan.records, item.spec.settings.max_skipped,
             )));
         }
         if let Some(skips) = counts.to_store(&before, first, plan.n_splits) {

@@ -11,8 +11,9 @@ use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcom
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     AnyReply, Applied, CacheList, CacheListed, CacheListing, CacheMode, CacheRemove, CacheRemoved,
-    CachingView, Call, Claim, ClaimReply, Dataset, Flush, JobSpec, Lease, OpWork, Poll, Refusal,
-    RefusalKind, Register, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work, WorkProfile,
+    CachingView, Call, Claim, ClaimReply, Dataset, Flush, JobSettings, JobSpec, Lease, OpWork,
+    Poll, Refusal, RefusalKind, Register, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work,
+    WorkProfile,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_ports::{
@@ -90,7 +91,7 @@ impl World {
         let spec = JobSpec {
             epochs: 2,
             numerics: numerics.to_owned(),
-            split_batches: Some(1),
+            settings: JobSettings { split_batches: Some(1), ..JobSettings::default() },
             // The window must hold both epochs.
             workers: 20,
             ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())

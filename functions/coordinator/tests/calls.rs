@@ -12,9 +12,9 @@ use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_coordinator::{Coordinator, Settings, Upkeep};
 use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::wire::{
-    AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Idle, IdleReason, JobSpec,
-    JobState, Lease, Mark, Poll, Polled, ReadySplit, Refusal, RefusalKind, Register, Release,
-    Request, SourceFile, Stop, TrainerMetrics, VERSION, Work,
+    AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Idle, IdleReason, JobSettings,
+    JobSpec, JobState, Lease, Mark, Poll, Polled, ReadySplit, Refusal, RefusalKind, Register,
+    Release, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_ports::{
@@ -158,7 +158,7 @@ impl World {
         let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
                         ops: [batch: { size: 4 }]\n";
         let spec = JobSpec {
-            split_batches: Some(1),
+            settings: JobSettings { split_batches: Some(1), ..JobSettings::default() },
             workers: 2,
             ..JobSpec::new(gristmill_operators::parse(pipeline).unwrap().canonical_json())
         };

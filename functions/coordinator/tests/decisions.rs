@@ -11,9 +11,9 @@ use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcom
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Forget, Forgotten, Idle,
-    IdleReason, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal, Register, Release,
-    Request, ScaleState, ScalerEvent, SkippedAt, SourceFile, Status, Stop, TrainerMetrics, VERSION,
-    Work,
+    IdleReason, JobSettings, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal,
+    Register, Release, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile, Status, Stop,
+    TrainerMetrics, VERSION, Work,
 };
 use gristmill_model::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
@@ -85,8 +85,7 @@ impl World {
              ops: [batch: {{ size: {batch} }}]\n"
         );
         let spec = JobSpec {
-            on_error,
-            split_batches: Some(1),
+            settings: JobSettings { on_error, split_batches: Some(1), ..JobSettings::default() },
             workers: 3,
             ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())
         };

@@ -6,7 +6,7 @@ use gristmill_model::wire::{
     Left, ScaleDecision, ScalerEvent, TrainingReport, VERSION, WorkerEvent, WorkerSeconds,
 };
 use gristmill_policy::scaling::{
-    Observation, Reason, Report, Settings, State, WorkerTimes, decide, top_up,
+    Observation, Policy, PolicyName, Reason, Report, Settings, UnknownPolicy, WorkerTimes, top_up,
 };
 use gristmill_ports::{
     InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
@@ -30,7 +30,7 @@ const LIFE_MS: u64 = 16 * 60 * 1000;
 const MAX_TRIES: u32 = 8;
 
 /// The `SCALE` item.
-type ScaleState = gristmill_model::wire::ScaleState<State>;
+type ScaleState = gristmill_model::wire::ScaleState<Policy>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
@@ -38,6 +38,8 @@ pub enum ScaleError {
     Version(u32),
     #[error(transparent)]
     Table(#[from] TableError),
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
     #[error("the SCALE item cannot be read: {0}")]
     Corrupt(#[from] serde_json::Error),
 }
@@ -93,7 +95,7 @@ impl Scaler {
             let (version, mut state) = decode(item.as_ref())?;
             let before = state.clone();
             state.outstanding.settle(&left);
-            let workers = plan(&mut state, event);
+            let workers = plan(&mut state, event)?;
             let outstanding = state.outstanding.len();
             if workers.is_empty() && state.policy == before.policy && state.target == before.target
             {
@@ -259,19 +261,19 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
 }
 
 /// Applies the policy to the scaler's state; returns the numbers of the workers to invoke.
-fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
+fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, UnknownPolicy> {
     // Worker numbers are never reused, so a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
         !silent.contains(&worker) && event.at_ms.saturating_sub(sent_ms) < LIFE_MS
     });
-    settle_target(state, event);
+    settle_target(state, event)?;
     let outstanding = state.outstanding.len();
     let observation = Observation { claimable: event.claimable, outstanding };
     let top_up = top_up(&observation, state.target);
     let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
-        return workers;
+        return Ok(workers);
     }
     let first = state.next_worker;
     state.next_worker += top_up.invoke;
@@ -280,14 +282,14 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
     if !event.autoscale {
         log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
     }
-    workers
+    Ok(workers)
 }
 
 /// Sets the target: the job's fixed number of workers, or the policy's decision on the trainer's report.
-fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
+fn settle_target(state: &mut ScaleState, event: &ScalerEvent) -> Result<(), UnknownPolicy> {
     if !event.autoscale {
         state.target = event.wanted;
-        return;
+        return Ok(());
     }
     let settings = Settings {
         start: START_WORKERS,
@@ -297,20 +299,23 @@ fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
         usd_per_worker_hour: 1.0,
         ..Settings::default()
     };
-    let before = state.policy.unwrap_or_else(|| State::begin(&settings));
+    let name = event.policy.as_deref().map_or(Ok(PolicyName::default()), str::parse)?;
+    let kept = state.policy.clone().filter(|policy| policy.name() == name.as_str());
+    let mut policy = kept.unwrap_or_else(|| name.begin(&settings));
     if state.target == 0 {
-        state.target = before.target;
-        let reason = Reason::Start { workers: before.target };
-        log(state, event.batches, before.target, reason.to_string());
+        state.target = policy.target(&settings);
+        let reason = Reason::Start { workers: state.target };
+        log(state, event.batches, state.target, reason.to_string());
     }
-    let Some(report) = &event.report else { return };
-    let (after, decision) = decide(&report_of(report, state, event), &before, &settings);
+    let Some(report) = &event.report else { return Ok(()) };
+    let decision = policy.decide(&report_of(report, state, event), &settings);
     state.throttled = 0;
-    state.policy = Some(after);
+    state.policy = Some(policy);
     if decision.target != state.target {
         state.target = decision.target;
         log(state, event.batches, decision.target, decision.reason.to_string());
     }
+    Ok(())
 }
 
 fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -> Report {
@@ -350,6 +355,7 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use bytes::Bytes;
+    use gristmill_policy::scaling::POLICIES;
     use gristmill_ports::memory::MemoryTable;
     use std::sync::Mutex;
 
@@ -375,6 +381,7 @@ mod tests {
             silent: silent.to_vec(),
             wanted: 3,
             autoscale: false,
+            policy: None,
             budget_workers: None,
             report: None,
             mode: 0,
@@ -567,6 +574,29 @@ mod tests {
         scaler.handle(&budget).await.unwrap();
         let reported = ScalerEvent { report: Some(report(100)), ..budget };
         assert_eq!(scaler.handle(&reported).await.unwrap().outstanding, 4);
+    }
+
+    #[tokio::test]
+    async fn a_job_selects_its_policy_by_name() {
+        for name in POLICIES {
+            let (scaler, _) = scaler();
+            let policy = Some(name.to_string());
+            let auto =
+                ScalerEvent { autoscale: true, wanted: 40, policy, ..event(100, &[], 1_000) };
+            scaler.handle(&auto).await.unwrap();
+            let reported = ScalerEvent { report: Some(report(100)), ..auto.clone() };
+            scaler.handle(&reported).await.unwrap();
+            let pk = keys::job_partition(&auto.ns, &auto.job);
+            let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
+            let (_, state) = decode(item[0].as_ref()).unwrap();
+            assert_eq!(state.policy.as_ref().map(Policy::name), Some(name.as_str()));
+            assert_eq!(state.target, state.policy.unwrap().target(&Settings::default()), "{name}");
+        }
+        let (scaler, _) = scaler();
+        let policy = Some("guess".to_owned());
+        let unknown = ScalerEvent { autoscale: true, policy, ..event(100, &[], 1_000) };
+        let error = scaler.handle(&unknown).await.unwrap_err().to_string();
+        assert!(error.contains("`guess`") && error.contains("coverage"), "{error}");
     }
 
     #[tokio::test]

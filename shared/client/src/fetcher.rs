@@ -200,7 +200,7 @@ impl Fetcher {
             true => plan.records / size,
             false => plan.records.div_ceil(size),
         };
-        (one_to_one && view.spec.on_error == ErrorPolicy::Fail).then_some(batches)
+        (one_to_one && view.spec.settings.on_error == ErrorPolicy::Fail).then_some(batches)
     }
 
     /// The delivery guarantee of the job for a trainer that returns.

@@ -47,16 +47,12 @@ impl JobConfig {
         JobSpec {
             seed: options.seed,
             epochs: options.epochs,
-            on_error: options.on_error,
-            max_skipped: options.max_skipped,
-            numerics: authored.numerics(options.local_workers, service.local.is_some()),
-            split_batches: options.split_batches,
+            numerics: authored.numerics(options.settings.local_workers, service.local.is_some()),
             workers: options.most_workers(service.backend()),
             autoscale: options.workers == Workers::Auto,
+            policy: (options.workers == Workers::Auto).then(|| options.policy.to_string()),
             budget_workers: options.budget_workers(),
-            local_workers: options.local_workers,
-            visitation: options.visitation,
-            sharding: options.sharding,
+            settings: options.settings.clone(),
             compress: options.compress.unwrap_or(authored.pipeline.compression()),
             ..JobSpec::new(authored.pipeline.canonical_json())
         }
@@ -149,7 +145,7 @@ impl Service {
             FetchError::Refused(why) => named(Failure::Usage(why)),
             error => named(error.into()),
         })?;
-        let local_workers = config.options.local_workers;
+        let local_workers = config.options.settings.local_workers;
         let (service, dataset) = (self.clone(), Some(dataset));
         Ok(Job { service, view, left_out, folders, dataset, local_workers })
     }

@@ -2,8 +2,10 @@
 //! program takes it.
 
 use clap::{Args, Parser, ValueEnum};
-use gristmill_model::{Compression, ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
+use gristmill_model::wire::JobSettings;
+use gristmill_model::{Compression, JobName, Sharding};
 use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
+use gristmill_policy::scaling::{POLICIES, PolicyName};
 use std::{path::PathBuf, time::Duration};
 
 /// The place of the functions.
@@ -54,32 +56,16 @@ pub struct JobOptions {
     /// Workers to run while there is work; `auto` adapts their number to the trainer
     #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
     pub workers: Workers,
+    #[arg(long, value_name = "NAME", default_value_t, help = policy_help())]
+    pub policy: PolicyName,
     /// Upper limit of `--workers auto` [default: 16 on this machine, 1000 on AWS]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: Option<u32>,
     /// Dollars per hour that `--workers auto` may spend on workers [default: no limit]
     #[arg(long, value_name = "USD", value_parser = parse_budget)]
     pub budget_usd_per_hour: Option<f64>,
-    /// Additional workers in this process, whose batches are not stored as objects
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
-    pub local_workers: u32,
-    /// Batches per split [default: chosen from object and dataset size]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub split_batches: Option<u32>,
-    /// Policy for a record that cannot be decoded: fail, skip or quarantine
-    #[arg(long, default_value_t, value_name = "POLICY")]
-    pub on_error: ErrorPolicy,
-    /// Records per epoch that --on-error skip or quarantine may leave out before the job fails: a
-    /// number, or a share, which allows at least one
-    #[arg(long, default_value_t, value_name = "N|P%")]
-    pub max_skipped: SkipLimit,
-    /// Delivery guarantee if the trainer fails and returns: exactly-once, at-most-once or
-    /// zero-once-or-more
-    #[arg(long, default_value_t, value_name = "MODE")]
-    pub visitation: Visitation,
-    /// Content of an epoch: the dataset once (dynamic), or once per worker (off)
-    #[arg(long, default_value_t, value_name = "MODE")]
-    pub sharding: Sharding,
+    #[command(flatten)]
+    pub settings: JobSettings,
     /// Compression of stored objects: none, zstd or auto, which compresses if a worker's network is
     /// the bottleneck [default: the pipeline's `compress`, or auto]
     #[arg(long, value_name = "HOW")]
@@ -145,11 +131,14 @@ impl JobOptions {
     /// # Errors
     /// One line that says what to change.
     pub fn check(&self) -> Result<(), &'static str> {
-        if self.workers == Workers::Auto && self.sharding == Sharding::Off {
+        if self.workers == Workers::Auto && self.settings.sharding == Sharding::Off {
             return Err(
                 "`--sharding off` visits the dataset once for each worker, and `--workers auto` does not say \
                  how many there are: write `--workers N`",
             );
+        }
+        if self.workers != Workers::Auto && self.policy != PolicyName::default() {
+            return Err("`--policy` decides the number of `--workers auto`: write both");
         }
         Ok(())
     }
@@ -186,6 +175,13 @@ macro_rules! default_from_flags {
 }
 
 default_from_flags!(ServiceOptions: service, JobOptions: job, StreamOptions: stream, ReportOptions: report);
+
+/// The help of `--policy`, which lists every policy.
+fn policy_help() -> String {
+    let line = |policy: &PolicyName| format!("\n- {policy}: {}", policy.about());
+    let lines: String = POLICIES.iter().map(line).collect();
+    format!("How `--workers auto` decides the number of workers:{lines}")
+}
 
 fn parse_workers(text: &str) -> Result<Workers, String> {
     if text == "auto" {
@@ -247,9 +243,13 @@ mod tests {
 
     #[test]
     fn combinations_that_cannot_work_are_refused() {
-        let sharding = Sharding::Off;
-        let open = JobOptions { workers: Workers::Auto, sharding, ..JobOptions::default() };
+        let settings = JobSettings { sharding: Sharding::Off, ..JobSettings::default() };
+        let open = JobOptions { workers: Workers::Auto, settings, ..JobOptions::default() };
         assert!(open.check().unwrap_err().contains("--workers N"));
+        let policy = "hpa".parse().unwrap();
+        let fixed = JobOptions { policy, ..JobOptions::default() };
+        assert!(fixed.check().unwrap_err().contains("--workers auto"));
+        assert_eq!(JobOptions { workers: Workers::Auto, ..fixed }.check(), Ok(()));
         assert_eq!(JobOptions::default().check(), Ok(()));
     }
 

@@ -3,18 +3,90 @@
 //! [`registry`] lists them. The feature `kernels` adds the kernels; a program that only plans jobs leaves
 //! it off, and links neither decoders nor resizers.
 
-mod batch;
-mod dataset;
 pub mod describe;
-mod element;
-mod image;
 #[cfg(feature = "kernels")]
 mod kernels;
-mod number;
 mod parameters;
-mod parse;
 mod prelude;
-mod sequence;
+
+/// Operators that make batches of elements.
+mod batch {
+    pub mod bucket_by_sequence_length;
+    pub mod padded_batch;
+    pub mod plain;
+}
+
+/// Operators on the sequence of records.
+mod dataset {
+    pub mod in_order;
+    pub mod interleave;
+    pub mod repeat;
+    pub mod shuffle;
+    pub mod skip;
+    pub mod take;
+}
+
+/// Operators on whole elements.
+mod element {
+    pub mod autocache;
+    pub mod copy_field;
+    pub mod drop_fields;
+    pub mod duplicate;
+    pub mod filter;
+    pub mod flat_map;
+    pub mod inflate;
+    pub mod sleep;
+}
+
+/// Operators on images.
+mod image {
+    pub mod center_crop;
+    pub mod color_jitter;
+    pub mod crop;
+    pub mod decode;
+    pub mod flip;
+    pub mod gaussian_blur;
+    pub mod grayscale;
+    pub mod pad;
+    pub mod posterize;
+    pub mod random_crop;
+    pub mod random_erasing;
+    pub mod random_resized_crop;
+    pub mod resize;
+    pub mod resize_shorter;
+    pub mod rotate;
+    pub mod shear;
+    pub mod solarize;
+    pub mod turn;
+    pub mod vertical_flip;
+}
+
+/// Operators on individual numbers.
+mod number {
+    pub mod cast;
+    pub mod clip;
+    pub mod layout;
+    pub mod normalise;
+    pub mod one_hot;
+    pub mod scale;
+    pub mod standardise;
+}
+
+/// Operators that extract several fields from one byte string.
+mod parse {
+    pub mod parse_csv;
+    pub mod parse_example;
+    pub mod parse_json;
+    pub mod parsing;
+}
+
+/// Operators on sequences.
+mod sequence {
+    pub mod length;
+    pub mod pad_sequence;
+    pub mod tokenise;
+    pub mod truncate;
+}
 
 pub use batch::bucket_by_sequence_length::BucketBySequenceLength;
 pub use batch::padded_batch::PaddedBatch;

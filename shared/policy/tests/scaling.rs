@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use gristmill_policy::scaling::{
-    Decision, Phase, Reason, Report, Settings, State, WorkerTimes, decide,
+    Decision, Phase, PolicyName, Reason, Report, Settings, State, WorkerTimes, decide,
 };
 use proptest::prelude::*;
 use std::time::Instant;
@@ -249,9 +249,9 @@ fn another_mode_is_measured_anew() {
 #[test]
 fn a_fixed_count_decides_nothing() {
     let settings = Settings { fixed: Some(8), ..Settings::default() };
-    let state = State::begin(&settings);
-    assert_eq!(state.target, 8);
-    let (_, decision) = decide(&Ideal::new(0.1, 9.0).report(8), &state, &settings);
+    let mut policy = PolicyName::default().begin(&settings);
+    assert_eq!(policy.target(&settings), 8);
+    let decision = policy.decide(&Ideal::new(0.1, 9.0).report(8), &settings);
     assert_eq!(decision, Decision { target: 8, reason: Reason::Fixed { workers: 8 } });
 }
 

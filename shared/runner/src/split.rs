@@ -210,7 +210,7 @@ impl Task {
         let input = SplitInput {
             epoch: self.epoch,
             seed: spec.seed,
-            on_error: spec.on_error,
+            on_error: spec.settings.on_error,
             parts: source.parts(&opened),
             copy: source.copy,
             picks: source.picks(),

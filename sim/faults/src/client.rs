@@ -103,7 +103,7 @@ impl Client<'_> {
                 b"GMB1" => {
                     let (epoch, g) = frame.at;
                     let batch = BatchSeen { epoch, g, frame: &frame.payload };
-                    self.log.note(self.sim(), register.spec.visitation, &batch);
+                    self.log.note(self.sim(), register.spec.settings.visitation, &batch);
                     self.process.point(step_ms).await;
                     unsaved = Some(frame.at);
                     if self.sim().below(3) == 0 {

@@ -191,7 +191,7 @@ async fn serve_once(
     let at =
         Server::position(&mut kept, &Identity::of(&view)).map_err(|error| error.to_string())?;
     let config = FetcherConfig {
-        local_workers: register.spec.local_workers,
+        local_workers: register.spec.settings.local_workers,
         resume: (at.epoch, at.g),
         ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), register.job.clone())
     };

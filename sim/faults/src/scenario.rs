@@ -3,7 +3,7 @@
 use crate::cloud::Cloud;
 use bytes::Bytes;
 use gristmill_model::splits::{SplitPlan, order::visit};
-use gristmill_model::wire::{Dataset, JobSpec, Register, SourceFile};
+use gristmill_model::wire::{Dataset, JobSettings, JobSpec, Register, SourceFile};
 use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
 use gristmill_ports::{ObjectPath, Objects as _};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
@@ -215,16 +215,23 @@ impl Scenario {
         let files = files.map(|o| SourceFile { key: o.key, size: o.size, etag: o.etag }).collect();
         let pipeline =
             gristmill_operators::parse(&self.pipeline()).map_err(|error| error.to_string())?;
+        let errors = JobSettings {
+            on_error: if self.poison { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
+            max_skipped: SkipLimit::Records(if self.poison { u64::MAX } else { 0 }),
+            ..JobSettings::default()
+        };
+        let settings = JobSettings {
+            split_batches: Some(self.split_batches),
+            local_workers: self.local_workers,
+            visitation: self.visitation,
+            sharding: self.sharding,
+            ..errors
+        };
         let spec = JobSpec {
             seed: self.seed,
             epochs: self.epochs,
-            on_error: if self.poison { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
-            split_batches: Some(self.split_batches),
             workers: self.workers,
-            local_workers: self.local_workers,
-            max_skipped: SkipLimit::Records(if self.poison { u64::MAX } else { 0 }),
-            visitation: self.visitation,
-            sharding: self.sharding,
+            settings,
             ..JobSpec::new(pipeline.canonical_json())
         };
         let dataset = Dataset::one(DATA, files);

@@ -178,7 +178,7 @@ pub struct BatchSeen<'a> {
 pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     let sim = Arc::clone(&cloud.sim);
     while !log.is_done() && !log.is_given_up() {
-        let exactly = register.spec.visitation == Visitation::ExactlyOnce;
+        let exactly = register.spec.settings.visitation == Visitation::ExactlyOnce;
         // Otherwise the trainer's position is not checkpointed.
         let resume = if exactly { choose_checkpoint(&sim, &log) } else { (0, 0) };
         let process = Process::new(&sim, Kind::Trainer);
@@ -243,7 +243,7 @@ pub fn fetcher_of(
     };
     let Register { job, spec, .. } = register;
     let config = FetcherConfig {
-        local_workers: spec.local_workers,
+        local_workers: spec.settings.local_workers,
         prefetch_bytes: if cloud.store.is_large() { LARGE_PREFETCH_BYTES } else { PREFETCH_BYTES },
         ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())
     };
@@ -275,7 +275,7 @@ async fn run_once(
                 }
                 check_loss(cloud, process, &fetcher).await;
                 let seen = BatchSeen { epoch: batch.epoch, g: batch.g, frame: &batch.frame };
-                log.note(sim, spec.visitation, &seen);
+                log.note(sim, spec.settings.visitation, &seen);
                 if cloud.store.dies_at() == Some(batch.g) && !log.has_died() {
                     process.kill();
                 }

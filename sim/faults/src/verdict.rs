@@ -79,7 +79,7 @@ pub fn judge(
         // A split that kills its workers is recognised only if the platform's reports arrive before a wrong clock ends the
         // lease; else the job fails for it, with an error.
         FetchError::JobFailed(why)
-            if spec.on_error == ErrorPolicy::Skip
+            if spec.settings.on_error == ErrorPolicy::Skip
                 && why.contains("given up after")
                 && (sim.count(&UNHEARD) > 0 || !sim.plan.skew.is_zero()) =>
         {

@@ -8,7 +8,7 @@ use crate::{
 use gristmill_client::{Delivery, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    Dataset, Describe, IdleReason, JobSpec, Leave, Register, Release, SourceFile,
+    Dataset, Describe, IdleReason, JobSettings, JobSpec, Leave, Register, Release, SourceFile,
 };
 use gristmill_ports::{Coordinator, ObjectPath, Objects as _, call_with_retry};
 use gristmill_runner::{Compute, Ended, JobContext, ObjectSink, RunError, Runner, RunnerConfig};
@@ -123,7 +123,7 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
     let files = listed.into_iter().map(file).collect();
     let spec = JobSpec {
         seed: 7,
-        split_batches: Some(1),
+        settings: JobSettings { split_batches: Some(1), ..JobSettings::default() },
         workers: setting.workers,
         ..JobSpec::new(gristmill_operators::parse(PIPELINE)?.canonical_json())
     };

@@ -1,7 +1,7 @@
 //! Compares a policy with the swept optimum over many seeds, and with plain Cachew.
 
 use crate::{Conditions, Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweeps};
-use gristmill_policy::scaling::{Cachew, Policy, Report, Settings, State};
+use gristmill_policy::scaling::{Cachew, PolicyName, Report, Settings};
 use serde::Serialize;
 
 /// Relative distance to the new optimum that counts as following a change: nearer needs more than ten reports of 10 % noise.
@@ -57,10 +57,7 @@ impl Verdict {
 pub fn check(scenario: &Scenario, first: u64, seeds: u32) -> Verdict {
     let sweeps = sweeps(scenario);
     let runs: Vec<Run> = (0..u64::from(seeds))
-        .map(|seed| {
-            let state = State::begin(&scenario.settings);
-            simulate(scenario, first.wrapping_add(seed), Policy::Ours(Box::new(state)))
-        })
+        .map(|seed| simulate(scenario, first.wrapping_add(seed), PolicyName::default()))
         .collect();
     compare(scenario, &sweeps, &runs)
 }
@@ -152,7 +149,7 @@ fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(u32, u32)> {
             outstanding: before,
             ..Report::default()
         };
-        cachew.decide(&report, most);
+        cachew.next_target(&report, most);
         decisions += u32::from(cachew.target != before);
         if cachew.converged.is_some() {
             return Some((decisions, cachew.target));

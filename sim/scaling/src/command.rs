@@ -4,7 +4,7 @@ use crate::{
     Run, Scenario, ScenarioError, Verdict, check, plots, random_scenario, shipped, simulate,
     sweeps, table, vary,
 };
-use gristmill_policy::scaling::{Cachew, Hpa, Policy, State, TfData};
+use gristmill_policy::scaling::{PolicyName, UnknownPolicy};
 use std::{
     fs,
     io::{self, Read, Write},
@@ -37,8 +37,8 @@ pub struct Args {
     /// The seed of a single run, and the first of many.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// ours, cachew, hpa, tfdata or fixed:N.
-    #[arg(long, default_value = "ours")]
+    #[arg(long, default_value_t = PolicyName::default().to_string(),
+          help = format!("The policy of a single run: {}, or fixed:N", PolicyName::choices()))]
     pub policy: String,
     /// Try every count, and print the optimum.
     #[arg(long)]
@@ -95,7 +95,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
         say(out, &show_verdicts(&verdicts, args.json))?;
         return Ok(outcome(&verdicts));
     }
-    let run = simulate(&scenario, args.seed, policy(&args.policy, &scenario)?);
+    let (policy, selected) = select(&args.policy, &scenario)?;
+    let run = simulate(&selected, args.seed, policy);
     let sweeps: Vec<_> = match args.sweep {
         true => sweeps(&scenario),
         false => Vec::new(),
@@ -191,21 +192,15 @@ fn write_all(directory: &Path, files: &[(String, String)]) -> Result<(), Scenari
     Ok(())
 }
 
-/// The policy with this name, in its initial state.
-pub fn policy(name: &str, scenario: &Scenario) -> Result<Policy, ScenarioError> {
-    Ok(match name {
-        "ours" => Policy::Ours(Box::new(State::begin(&scenario.settings))),
-        "cachew" => Policy::Cachew(Cachew::default()),
-        "hpa" => Policy::Hpa(Hpa::default()),
-        "tfdata" => Policy::TfData(TfData::default()),
-        _ => match name.strip_prefix("fixed:").map(str::parse) {
-            Some(Ok(workers)) => Policy::Fixed(workers),
-            _ => {
-                let message = format!("no policy `{name}`: ours, cachew, hpa, tfdata or fixed:N");
-                return Err(ScenarioError::Usage(message));
-            }
-        },
-    })
+/// The policy that `--policy` names, and the scenario for it: `fixed:N` holds a number of workers.
+fn select(name: &str, scenario: &Scenario) -> Result<(PolicyName, Scenario), ScenarioError> {
+    let mut scenario = scenario.clone();
+    if let Some(Ok(workers)) = name.strip_prefix("fixed:").map(str::parse) {
+        scenario.settings.fixed = Some(workers);
+        return Ok((PolicyName::default(), scenario));
+    }
+    let unknown = |error: UnknownPolicy| ScenarioError::Usage(format!("{error}, or fixed:N"));
+    Ok((name.parse().map_err(unknown)?, scenario))
 }
 
 /// Checks all scenarios, in parallel as far as the machine allows; results in the given order.

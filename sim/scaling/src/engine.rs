@@ -11,7 +11,9 @@ use crate::{
     server::Server, splits::Splits, trainer::Trainer,
 };
 use event::{Event, What};
-use gristmill_policy::scaling::{Observation, Policy, Report, Settings, WorkerTimes, top_up};
+use gristmill_policy::scaling::{
+    Observation, Policy, PolicyName, Report, Settings, WorkerTimes, top_up,
+};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// One running function.
@@ -63,8 +65,9 @@ pub(crate) struct Engine<'s> {
 }
 
 impl<'s> Engine<'s> {
-    pub fn new(scenario: &'s Scenario, phase: usize, seed: u64, policy: Policy) -> Self {
+    pub fn new(scenario: &'s Scenario, phase: usize, seed: u64, policy: PolicyName) -> Self {
         let conditions = scenario.phases[phase].conditions.clone();
+        let policy = policy.begin(&scenario.settings);
         let target = policy.target(&scenario.settings);
         Self {
             target,
@@ -372,7 +375,7 @@ impl<'s> Engine<'s> {
             before,
             target: decision.target,
             reason: decision.reason,
-            has_converged: self.policy.has_converged(),
+            has_converged: self.policy.has_converged(&self.settings),
         }
     }
 }

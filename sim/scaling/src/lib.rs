@@ -28,7 +28,7 @@ mod unimodal;
 mod vary;
 
 pub use check::{PhaseVerdict, Verdict, check, compare, is_near};
-pub use command::{Args, Outcome, policy, run};
+pub use command::{Args, Outcome, run};
 pub use conditions::Conditions;
 pub use error::ScenarioError;
 pub use plots::plots;
@@ -41,9 +41,9 @@ pub use sweep::{Measured, Sweep, measure, sweep, sweeps};
 pub use table::table;
 pub use vary::vary;
 
-use gristmill_policy::scaling::Policy;
+use gristmill_policy::scaling::PolicyName;
 
 /// Runs a policy in a scenario. The seed determines all noise.
-pub fn simulate(scenario: &Scenario, seed: u64, policy: Policy) -> Run {
+pub fn simulate(scenario: &Scenario, seed: u64, policy: PolicyName) -> Run {
     engine::Engine::new(scenario, 0, seed, policy).run(|_| false)
 }

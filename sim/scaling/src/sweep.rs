@@ -5,7 +5,7 @@
 //! the known shape of the curve: it falls, and then may rise.
 
 use crate::{Conditions, Scenario, engine::Engine, scenario::Phase, unimodal::unimodal};
-use gristmill_policy::scaling::{Policy, Settings};
+use gristmill_policy::scaling::{PolicyName, Settings};
 use serde::Serialize;
 
 /// Mean batch time of a count, in seconds.
@@ -251,6 +251,7 @@ impl Hold {
         let still = Scenario {
             phases: vec![Phase { from_batch: 0, conditions }],
             settings: Settings {
+                fixed: Some(self.workers),
                 max_workers: u32::MAX,
                 concurrency: u32::MAX,
                 budget_usd_per_hour: None,
@@ -260,7 +261,7 @@ impl Hold {
             ..scenario.clone()
         };
         let mut line = Line::default();
-        Engine::new(&still, 0, self.seed, Policy::Fixed(self.workers)).run(|tick| {
+        Engine::new(&still, 0, self.seed, PolicyName::default()).run(|tick| {
             if tick.batches >= warm_up {
                 line.add(tick.batches as f64 / clients, tick.at_s);
             }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 const HEAD: [&str; 11] = [
     "scenario",
     "paper",
-    "ours",
+    "chosen",
     "optimum",
     "within",
     "followed",

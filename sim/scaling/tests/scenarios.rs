@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use gristmill_policy::scaling::Policy;
+use gristmill_policy::scaling::PolicyName;
 use gristmill_scaling::{
-    Args, Outcome, Scenario, check, measure, plots, policy, run, shipped, simulate, sweep,
+    Args, Outcome, Scenario, check, measure, plots, run, shipped, simulate, sweep,
 };
 
 const PLAIN: &str =
@@ -51,10 +51,16 @@ fn mistakes_are_one_line_with_their_place() {
 #[test]
 fn a_seed_decides_a_run() {
     let scenario = scenario("[run]\nbatches = 5000\n[data]\nbatch = \"1MB\"\n");
-    let run = |seed| simulate(&scenario, seed, policy("ours", &scenario).unwrap());
+    let run = |seed| simulate(&scenario, seed, PolicyName::default());
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
     assert_eq!(run(3).batches, 5_000);
+}
+
+/// The scenario with a fixed number of workers.
+fn held(mut scenario: Scenario, workers: u32) -> Scenario {
+    scenario.settings.fixed = Some(workers);
+    scenario
 }
 
 /// Batch time of a fixed count without noise, in seconds.
@@ -111,11 +117,11 @@ fn counts_beyond_what_a_window_lets_work_are_measured_alike() {
 #[test]
 fn concurrency_and_deaths_are_accounted_for() {
     let throttled = scenario("[platform]\nconcurrency = 12\nothers = 7\n[run]\nbatches = 4000\n");
-    let run = simulate(&throttled, 1, Policy::Fixed(12));
+    let run = simulate(&held(throttled, 12), 1, PolicyName::default());
     assert!(run.ticks.iter().all(|tick| tick.workers <= 5.0));
     let text = PLAIN.replace("compute", "mean_life = \"60s\"\ncompute");
     let deadly = Scenario::parse(&format!("{text}[run]\nbatches = 4000\n"), "t").unwrap();
-    let run = simulate(&deadly, 1, Policy::Fixed(12));
+    let run = simulate(&held(deadly, 12), 1, PolicyName::default());
     assert_eq!(run.batches, 4_000, "every split is done despite deaths");
     assert!(run.deaths > 10, "{}", run.deaths);
 }
@@ -171,7 +177,7 @@ fn the_command_prints_tables_and_json() {
 #[test]
 fn a_plot_stands_alone() {
     let scenario = scenario("[run]\nbatches = 3000\n");
-    let svg = plots(&scenario, &simulate(&scenario, 1, policy("ours", &scenario).unwrap()));
+    let svg = plots(&scenario, &simulate(&scenario, 1, PolicyName::default()));
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
     assert_eq!(svg.matches("<path").count(), 8, "eight lines in five panels");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "a number is missing");

@@ -74,12 +74,14 @@ impl CacheQuery<'_> {
 
     /// Why this job cannot use the entry; none if it can.
     fn objection(&self, entry: &CacheEntry) -> Option<String> {
-        let copies = match self.spec.sharding {
+        let copies = match self.spec.settings.sharding {
             Sharding::Dynamic => 1,
-            Sharding::Off => self.spec.workers.saturating_add(self.spec.local_workers).max(1),
+            Sharding::Off => {
+                self.spec.workers.saturating_add(self.spec.settings.local_workers).max(1)
+            }
         };
         let batch_size = u64::from(self.pipeline.batch_size());
-        let asked = self.spec.split_batches.map(|batches| u64::from(batches) * batch_size);
+        let asked = self.spec.settings.split_batches.map(|batches| u64::from(batches) * batch_size);
         if entry.copies != copies {
             return Some(format!("it holds the dataset {} times, not {copies}", entry.copies));
         }
@@ -89,7 +91,7 @@ impl CacheQuery<'_> {
                 "it has splits of {cached} records, and --split-batches requires others"
             ));
         }
-        if entry.skipped > 0 && self.spec.on_error == ErrorPolicy::Fail {
+        if entry.skipped > 0 && self.spec.settings.on_error == ErrorPolicy::Fail {
             let skipped = entry.skipped;
             return Some(format!("it lacks {skipped} bad records, for which this job must fail"));
         }

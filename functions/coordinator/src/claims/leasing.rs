@@ -54,7 +54,7 @@ impl Coordinator {
         let home = item.home(candidate.index);
         let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
         let records = records_of(item, candidate);
-        let limits = self.settings.limits_of(item.spec.on_error);
+        let limits = self.settings.limits_of(item.spec.settings.on_error);
         let is_new = candidate.version == 0;
         let mut death = None;
         // The first try may find a dead owner: its death is recorded and the claim repeated. Each attempt

@@ -31,7 +31,7 @@ impl Fetcher {
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let runner = runner(&ports, &config);
         let context = Arc::new(load(&runner, &config).await?);
-        let visitation = context.view.spec.visitation;
+        let visitation = context.view.spec.settings.visitation;
         let resume = beginning(&ports, &config, visitation).await?;
         // Batches are counted from the start of the resumed epoch: request the entries of all its
         // splits again, but only the objects that are still needed.

@@ -301,7 +301,7 @@ fn idle_buckets(job: &JobView, pipeline: &Pipeline) -> Option<String> {
         records: plan.records / u64::from(plan.copies.max(1)),
         files: u64::from(job.n_files),
         split_records: u64::from(plan.split_records),
-        is_given: job.spec.split_batches.is_some(),
+        is_given: job.spec.settings.split_batches.is_some(),
     };
     division.idle_buckets(pipeline)
 }

@@ -32,6 +32,9 @@ pub struct ScalerEvent {
     /// Whether the scaler decides the number of workers.
     #[serde(default)]
     pub autoscale: bool,
+    /// Name of the policy by which it decides; the default one if absent.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// Workers that the job's budget pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
@@ -52,7 +55,7 @@ pub struct ScalerEvent {
 
 /// The scaler's item: which invocations are outstanding, and the latest decisions. `P` is the memory of the scaling
 /// policy; replies leave it out.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "P: DeserializeOwned"))]
 pub struct ScaleState<P = ()> {
     /// Workers to hold while there is work; 0 before the first decision.
@@ -81,6 +84,23 @@ pub struct ScaleState<P = ()> {
     /// Workers that ended without a result since the last commit.
     #[serde(default)]
     pub barren: Barren,
+}
+
+// Derived, it would demand a default of `P`.
+impl<P> Default for ScaleState<P> {
+    fn default() -> Self {
+        Self {
+            target: 0,
+            policy: None,
+            throttled: 0,
+            worker_function: None,
+            next_worker: 0,
+            outstanding: Outstanding::default(),
+            dead: Vec::new(),
+            log: Vec::new(),
+            barren: Barren::default(),
+        }
+    }
 }
 
 impl<P> ScaleState<P> {

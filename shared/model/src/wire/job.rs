@@ -1,10 +1,7 @@
 //! A job: its specification, its dataset, and the split plan derived from both.
 
-use crate::wire::{CachingView, Members};
-use crate::{
-    Compression, Epoch, ErrorPolicy, Fingerprint, JobName, Nonce, Position, Sharding, SkipLimit,
-    SkippedRecord, Visitation,
-};
+use crate::wire::{CachingView, JobSettings, Members};
+use crate::{Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord};
 use serde::{Deserialize, Serialize};
 
 /// One file of a dataset as it was listed; `etag` pins its content for the life of the job.
@@ -98,32 +95,25 @@ pub struct JobSpec {
     pub pipeline: String,
     pub seed: u64,
     pub epochs: Epoch,
-    pub on_error: ErrorPolicy,
     /// Decoder build and architecture of the workers: a job never mixes them. If empty, that of the
     /// first worker that claims.
     pub numerics: String,
-    /// Batches per split; chosen from object size and dataset size when absent.
-    pub split_batches: Option<u32>,
     /// Remote workers that the scaler holds while there is work; with `autoscale`, the most of
     /// them. With 0, local workers do all the work.
     pub workers: u32,
     /// The scaler decides the number of workers from the trainer's reports.
     #[serde(default)]
     pub autoscale: bool,
+    /// Name of the scaling policy by which it decides; the default one if absent.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// Workers that the job's budget pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
-    /// Workers that run inside the trainer's host; they widen the window.
-    pub local_workers: u32,
-    /// Most records that an epoch may skip before the job fails.
-    #[serde(default)]
-    pub max_skipped: SkipLimit,
-    #[serde(default)]
-    pub visitation: Visitation,
-    #[serde(default)]
-    pub sharding: Sharding,
     #[serde(default)]
     pub compress: Compression,
+    #[serde(default)]
+    pub settings: JobSettings,
 }
 
 /// A way in which a registration differs from the job it names.
@@ -142,17 +132,13 @@ impl JobSpec {
             pipeline,
             seed: 0,
             epochs: 1,
-            on_error: ErrorPolicy::default(),
             numerics: String::new(),
-            split_batches: None,
             workers: 1,
             autoscale: false,
+            policy: None,
             budget_workers: None,
-            local_workers: 0,
-            max_skipped: SkipLimit::default(),
-            visitation: Visitation::default(),
-            sharding: Sharding::default(),
             compress: Compression::default(),
+            settings: JobSettings::default(),
         }
     }
 
@@ -160,11 +146,12 @@ impl JobSpec {
     /// same batches under the same numbers. The number of epochs and the workers take no part in
     /// it.
     pub fn fingerprint(&self) -> Fingerprint {
-        let copies = match self.sharding {
+        let copies = match self.settings.sharding {
             Sharding::Dynamic => 1,
-            Sharding::Off => self.workers.saturating_add(self.local_workers).max(1),
+            Sharding::Off => self.workers.saturating_add(self.settings.local_workers).max(1),
         };
-        let Self { pipeline, seed, on_error, split_batches, .. } = self;
+        let Self { pipeline, seed, settings, .. } = self;
+        let JobSettings { on_error, split_batches, .. } = settings;
         let text = format!("{seed}\n{on_error}\n{split_batches:?}\n{copies}\n{pipeline}");
         Fingerprint::of("gristmill batches v1", text.as_bytes())
     }
@@ -172,17 +159,18 @@ impl JobSpec {
     /// The first difference that would change the delivered batches; the number of workers does
     /// not.
     pub fn difference(&self, other: &Self) -> Option<SpecDifference> {
+        let (mine, theirs) = (&self.settings, &other.settings);
         let pairs = [
             ("pipeline", self.pipeline.clone(), other.pipeline.clone()),
             ("seed", self.seed.to_string(), other.seed.to_string()),
             ("epochs", self.epochs.to_string(), other.epochs.to_string()),
-            ("on-error", self.on_error.to_string(), other.on_error.to_string()),
-            ("visitation", self.visitation.to_string(), other.visitation.to_string()),
-            ("sharding", self.sharding.to_string(), other.sharding.to_string()),
+            ("on-error", mine.on_error.to_string(), theirs.on_error.to_string()),
+            ("visitation", mine.visitation.to_string(), theirs.visitation.to_string()),
+            ("sharding", mine.sharding.to_string(), theirs.sharding.to_string()),
             (
                 "split-batches",
-                format!("{:?}", self.split_batches),
-                format!("{:?}", other.split_batches),
+                format!("{:?}", mine.split_batches),
+                format!("{:?}", theirs.split_batches),
             ),
         ];
         let open = self.numerics.is_empty() || other.numerics.is_empty();

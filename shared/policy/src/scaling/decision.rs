@@ -10,6 +10,18 @@ pub struct Decision {
     pub reason: Reason,
 }
 
+impl Decision {
+    /// The number that the user set.
+    pub(super) fn fixed(workers: u32) -> Self {
+        Self { target: workers, reason: Reason::Fixed { workers } }
+    }
+
+    /// A move from one count to another, or none, by a policy that gives no measurement as its reason.
+    pub(super) fn moved(from: u32, workers: u32) -> Self {
+        Self { target: workers, reason: Reason::Moved { from, workers } }
+    }
+}
+
 /// Limit that keeps the target from being higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -25,6 +37,8 @@ pub enum Limit {
 pub enum Reason {
     /// The count was set by the user.
     Fixed { workers: u32 },
+    /// Another target, without further reason.
+    Moved { from: u32, workers: u32 },
     /// Nothing has been measured yet.
     Start { workers: u32 },
     /// The first target, from the times of one worker and of the trainer.
@@ -64,8 +78,7 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Fixed { workers } => write!(f, "fixed: {}", Workers(workers)),
-            Self::Start { workers } => write!(f, "start: {}, nothing measured", Workers(workers)),
+            Self::Fixed { .. } | Self::Moved { .. } | Self::Start { .. } => self.fmt_plain(f),
             Self::Estimate { worker_batch_s, step_s, workers } => write!(
                 f,
                 "estimate: a worker makes a batch in {}, the trainer takes {}: {}",
@@ -135,6 +148,19 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
+    /// Writes a reason without measurements.
+    fn fmt_plain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Fixed { workers } => write!(f, "fixed: {}", Workers(workers)),
+            Self::Moved { from, workers } => match from == workers {
+                true => write!(f, "hold: {}", Workers(workers)),
+                false => write!(f, "move: from {} to {}", Workers(from), Workers(workers)),
+            },
+            Self::Start { workers } => write!(f, "start: {}, nothing measured", Workers(workers)),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a reason for which the target stays.
     fn fmt_hold(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -1,6 +1,6 @@
 //! Settings by the user, and the limits of every decision.
 
-use super::{Limit, capacity::whole};
+use super::{Limit, coverage::whole};
 use serde::{Deserialize, Serialize};
 
 /// Settings of the policy; the defaults suit most jobs.

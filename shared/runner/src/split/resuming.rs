@@ -71,7 +71,7 @@ impl Task {
         is_last: bool,
     ) -> Result<Begun, RunError> {
         let spec = &self.context.view.spec;
-        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.on_error);
+        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.settings.on_error);
         let input = ResumeInput { point, object, epoch, seed, on_error };
         let (mut scratch, before) = match before {
             Some(Begun { scratch, unfinished, .. }) => (scratch, Some(unfinished)),

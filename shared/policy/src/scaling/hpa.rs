@@ -1,6 +1,6 @@
 //! The Kubernetes Horizontal Pod Autoscaler on CPU utilisation, with the target of Cachew's evaluation.
 
-use crate::scaling::Report;
+use super::{Decision, Report, ScalingPolicy, Settings};
 use serde::{Deserialize, Serialize};
 
 /// Target utilisation (Cachew, section 6.1).
@@ -24,10 +24,30 @@ impl Default for Hpa {
     }
 }
 
+impl ScalingPolicy for Hpa {
+    const NAME: &'static str = "hpa";
+    const ABOUT: &'static str =
+        "the number at which the workers' CPUs are busy for 80 % of the time (Kubernetes)";
+
+    fn begin(_: &Settings) -> Self {
+        Self::default()
+    }
+
+    fn target(&self) -> u32 {
+        self.target
+    }
+
+    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+        let (most, _) = settings.cap();
+        let before = self.target;
+        Decision::moved(before, self.next_target(report, most))
+    }
+}
+
 impl Hpa {
     /// Takes one report; returns the target, at most `most`. A worker's CPU is busy while it computes, and
     /// idle while it reads, puts or finds nothing to claim.
-    pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
+    pub fn next_target(&mut self, report: &Report, most: u32) -> u32 {
         let Some(times) = report.worker.filter(|times| times.total_s() > 0.0) else {
             return self.target;
         };
@@ -66,8 +86,12 @@ mod tests {
             ..Report::default()
         };
         let mut busy = Hpa { target: 4, recommended: Vec::new() };
-        assert_eq!(busy.decide(&report(1.0, 4.0), 100), 5);
+        assert_eq!(busy.next_target(&report(1.0, 4.0), 100), 5);
         let mut waiting = Hpa { target: 4, recommended: Vec::new() };
-        assert_eq!(waiting.decide(&report(0.3, 4.0), 100), 2, "a slow source looks like leisure");
+        assert_eq!(
+            waiting.next_target(&report(0.3, 4.0), 100),
+            2,
+            "a slow source looks like leisure"
+        );
     }
 }

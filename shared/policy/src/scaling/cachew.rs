@@ -1,6 +1,6 @@
 //! Plain Cachew (Graur et al., ATC 2022, section 4.3): one worker more while batch time improves.
 
-use crate::scaling::Report;
+use super::{Decision, Report, ScalingPolicy, Settings};
 use serde::{Deserialize, Serialize};
 
 /// A smaller improvement of batch time is ignored (section 4.3: 3 %).
@@ -57,9 +57,33 @@ impl Default for Cachew {
     }
 }
 
+impl ScalingPolicy for Cachew {
+    const NAME: &'static str = "cachew";
+    const ABOUT: &'static str =
+        "one worker more while batch time improves by 3 % (Cachew, section 4.3)";
+
+    fn begin(_: &Settings) -> Self {
+        Self::default()
+    }
+
+    fn target(&self) -> u32 {
+        self.target
+    }
+
+    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+        let (most, _) = settings.cap();
+        let before = self.target;
+        Decision::moved(before, self.next_target(report, most))
+    }
+
+    fn has_converged(&self) -> bool {
+        self.converged.is_some()
+    }
+}
+
 impl Cachew {
     /// Takes one report; returns the target, at most `most`.
-    pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
+    pub fn next_target(&mut self, report: &Report, most: u32) -> u32 {
         if report.mode != self.mode {
             *self = Self { mode: report.mode, ..Self::default() };
             return self.target;

@@ -145,7 +145,7 @@ impl State {
     /// State before the first report.
     pub fn begin(settings: &Settings) -> Self {
         let (most, _) = settings.cap();
-        let target = settings.fixed.unwrap_or(settings.start).clamp(1, most);
+        let target = settings.start.clamp(1, most);
         Self { target, ..Self::default() }
     }
 

@@ -1,7 +1,7 @@
 //! tf.data service's own estimator (`auto_scaler.cc`): N = max(1, ceil(sum of consumption rates / mean
 //! worker throughput)), outliers replaced, growth bounded.
 
-use crate::scaling::Report;
+use super::{Decision, Report, ScalingPolicy, Settings};
 use serde::{Deserialize, Serialize};
 
 /// Rates further than this many standard deviations from the mean are replaced by the median.
@@ -23,9 +23,29 @@ impl Default for TfData {
     }
 }
 
+impl ScalingPolicy for TfData {
+    const NAME: &'static str = "tfdata";
+    const ABOUT: &'static str =
+        "the trainer's rate divided by a worker's, without feedback (tf.data service)";
+
+    fn begin(_: &Settings) -> Self {
+        Self::default()
+    }
+
+    fn target(&self) -> u32 {
+        self.target
+    }
+
+    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+        let (most, _) = settings.cap();
+        let before = self.target;
+        Decision::moved(before, self.next_target(report, most))
+    }
+}
+
 impl TfData {
     /// Takes one report; returns the target, at most `most`. A client consumes one batch per step.
-    pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
+    pub fn next_target(&mut self, report: &Report, most: u32) -> u32 {
         if let (Some(worker_s), true) = (report.worker_batch_s(), report.is_plausible()) {
             let consumers = vec![1.0 / report.step_s; report.clients.clamp(1, 1_024) as usize];
             let estimate = estimate_workers(&consumers, &[1.0 / worker_s]);
@@ -86,7 +106,8 @@ mod tests {
             ..Report::default()
         };
         let mut estimator = TfData::default();
-        let targets: Vec<u32> = (0..8).map(|_| estimator.decide(&report(9.0), 5_000)).collect();
+        let targets: Vec<u32> =
+            (0..8).map(|_| estimator.next_target(&report(9.0), 5_000)).collect();
         assert_eq!(targets, [4, 16, 64, 256, 756, 1_256, 1_756, 2_256]);
     }
 }

@@ -47,7 +47,7 @@ impl Point {
 }
 
 /// The fewest whole workers, at least 1. Tolerates rounding errors of a whole count.
-pub(super) fn whole(workers: f64) -> u32 {
+pub fn whole(workers: f64) -> u32 {
     // The cast saturates; NaN becomes 0.
     ((workers - 1e-6).ceil().max(1.0)) as u32
 }

@@ -22,11 +22,6 @@ pub fn decide(report: &Report, state: &State, settings: &Settings) -> (State, De
     if next.target == 0 {
         next.target = State::begin(settings).target;
     }
-    if let Some(workers) = settings.fixed {
-        next.target = workers.min(most);
-        let reason = Reason::Fixed { workers: next.target };
-        return (next, Decision { target: next.target, reason });
-    }
     let reason = observe(&mut next, report, settings);
     if next.target > most {
         // Limits may be lowered while a job runs.
