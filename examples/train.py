@@ -9,17 +9,18 @@ standard library and numpy.
 
 The socket carries, all little endian:
 
-  fetcher -> trainer   magic, u32 epoch, u64 g, u64 payload_len, then payload_len bytes
+  fetcher -> trainer   magic, u32 epoch, u64 batch_index, u64 payload_len, then payload_len bytes
       GMBH   hello, first of all: a JSON object with job, dataset and fingerprint (which batches
              these are) and epochs
-      GMB1   batch number g of the epoch, as one safetensors blob
-      GMBE   end of job: epoch is the number of epochs, g is 0, the payload a JSON summary
+      GMB1   that batch of the epoch, as one safetensors blob
+      GMBE   end of job: epoch is the number of epochs, batch_index is 0, the payload a JSON summary
       GMBX   error: one line of UTF-8
   trainer -> fetcher
       GMAH   u32 payload_len, then a JSON object: job, dataset and fingerprint as the checkpoint has
-             them, and the epoch and g of the first batch that is not in it
-      GMA1   u32 epoch, u64 g: everything up to and including (epoch, g) is in a checkpoint and need
+             them, and the epoch and batch_index of the first batch that is not in it
+      GMA1   u32 epoch, u64 batch_index: everything up to and including it is in a checkpoint and need
              not be sent again
+      GMAW   the magic alone, before each frame that is read: the trainer waits from now on
 
 The first batch is the one that the trainer's hello asks for. Save first, then acknowledge: a crash at
 any point neither loses nor repeats a batch.
@@ -113,13 +114,13 @@ class Trainer:
         time.sleep(max(0.0, self.step_seconds - (time.monotonic() - started)))
 
 
-def save(path, names, epoch, g):
+def save(path, names, epoch, batch_index):
     """Writes the checkpoint whole or not at all. A real one holds the model's weights as well."""
     if path is None:
         return
     draft = f"{path}.{os.getpid()}.draft"
     with open(draft, "w") as file:
-        json.dump({**names, "epoch": epoch, "g": g}, file)
+        json.dump({**names, "epoch": epoch, "batch_index": batch_index}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
@@ -135,14 +136,14 @@ def load(path):
     try:
         with open(path) as file:
             saved = json.load(file)
-        return {name: str(saved[name]) for name in NAMES}, (int(saved["epoch"]), int(saved["g"]))
+        return {name: str(saved[name]) for name in NAMES}, (int(saved["epoch"]), int(saved["batch_index"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Stop(f"{path} is no checkpoint of this script: {error!r}") from error
 
 
 def read_frame(sock, args):
-    """(magic, epoch, g, payload) of the next frame."""
-    magic, epoch, g, length = HEADER.unpack(receive(sock, HEADER.size))
+    """(magic, epoch, batch index, payload) of the next frame."""
+    magic, epoch, batch_index, length = HEADER.unpack(receive(sock, HEADER.size))
     if magic not in (b"GMBH", b"GMB1", b"GMBE", b"GMBX"):
         raise Stop(f"{magic!r} is no frame of a fetcher: is {args.socket} the right socket?")
     if length > PAYLOAD_BYTES_MAX:
@@ -150,7 +151,7 @@ def read_frame(sock, args):
     payload = receive(sock, length)
     if magic == b"GMBX":
         raise Stop(payload.decode(errors="replace"))
-    return magic, epoch, g, payload
+    return magic, epoch, batch_index, payload
 
 
 def greet(sock, args):
@@ -170,7 +171,7 @@ def greet(sock, args):
         saved = load(args.checkpoint)
         if saved is not None:
             hello, done = dict(saved[0]), saved[1]
-        hello.update(epoch=done[0] if done else 0, g=done[1] + 1 if done else 0)
+        hello.update(epoch=done[0] if done else 0, batch_index=done[1] + 1 if done else 0)
     text = json.dumps(hello).encode()
     sock.sendall(HELLO.pack(b"GMAH", len(text)) + text)
     return names, done
@@ -183,27 +184,31 @@ def run(sock, args):
     counts = {"batches": 0, "elements": 0}
     waited, started = 0.0, time.monotonic()
 
+    def send(message):
+        try:
+            sock.sendall(message)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the next frame says why, or the job is over
+
     def checkpoint(position):
         save(args.checkpoint, names, *position)
-        try:
-            sock.sendall(ACK.pack(b"GMA1", *position))
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the checkpoint is what counts; the next frame says why, or the job is over
+        send(ACK.pack(b"GMA1", *position))
 
     while True:
         asked = time.monotonic()
-        magic, epoch, g, payload = read_frame(sock, args)
+        send(b"GMAW")
+        magic, epoch, batch_index, payload = read_frame(sock, args)
         waited += time.monotonic() - asked
         if magic == b"GMBE":
             break
         try:
             batch = tensors(payload)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Stop(f"batch {g} of epoch {epoch} is no safetensors: {error!r}") from error
+            raise Stop(f"batch {batch_index} of epoch {epoch} is no safetensors: {error!r}") from error
         trainer.train_step(batch)
         counts["batches"] += 1
         counts["elements"] += len(next(iter(batch.values()), ()))
-        done = unacked = (epoch, g)
+        done = unacked = (epoch, batch_index)
         if counts["batches"] % args.ack_every == 0:
             checkpoint(done)
             unacked = None

@@ -13,11 +13,11 @@ use chaos::{Chaos, Killer};
 use gristmill_client::{
     Authored, Failure, Fetcher, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
     Source, StreamOptions, Workers,
-    cursor::Cursor,
     report::{Observer, Report, Usage},
     signals::interruption,
     waiting::while_saying,
 };
+use gristmill_model::splits::Cursor;
 use progress::Progress;
 use sink::Sink;
 use std::{
@@ -39,7 +39,7 @@ pub struct TrainOptions {
     /// Time the synthetic trainer takes for a batch, for example 50ms
     #[arg(long, default_value = "50ms", value_parser = parse_duration)]
     pub step_time: Duration,
-    /// Write every delivered batch here, as e{epoch}-b{g:06}.safetensors
+    /// Write every delivered batch here, as e{epoch}-b{batch:06}.safetensors
     #[arg(long, value_name = "DIR")]
     pub sink: Option<PathBuf>,
     #[command(flatten)]

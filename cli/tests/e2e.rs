@@ -293,7 +293,7 @@ fn a_checkpoint_older_than_what_is_deleted_is_refused_by_name() -> Result<()> {
     fetcher.kill()?;
     let mut saved: Value = serde_json::from_slice(&fs::read(dir.path("old.cursor"))?)?;
     // Several splits are deleted at a time, so the exact horizon is unknown.
-    (saved["epoch"], saved["g"]) = (0.into(), 1.into());
+    (saved["epoch"], saved["batch_index"]) = (0.into(), 1.into());
     fs::write(dir.path("old.cursor"), saved.to_string())?;
     let mut fetcher = streaming.fetcher("old")?;
     let error = take(&mut streaming.connect("old")?, &mut Frames::new(), usize::MAX, u64::MAX);

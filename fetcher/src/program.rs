@@ -162,7 +162,7 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     }
     if socket.is_some() {
         let at = options.socket.display();
-        tracing::info!(job = %job.view.job, epoch = cursor.epoch, g = cursor.g, "serving {at}");
+        tracing::info!(job = %job.view.job, epoch = cursor.epoch, batch_index = cursor.batch_index, "serving {at}");
     }
     Ok(Serving { job, server, socket, watcher, before })
 }

@@ -37,7 +37,12 @@ fn header(bytes: &[u8; 24]) -> Result<([u8; 4], u32, u64, usize)> {
     let epoch = bytes[4..].first_chunk().map(|b| u32::from_le_bytes(*b)).context("epoch")?;
     let length = number(16).context("length")?;
     ensure!(length < 1 << 30, "a frame of {length} bytes");
-    Ok(([bytes[0], bytes[1], bytes[2], bytes[3]], epoch, number(8).context("g")?, length as usize))
+    Ok((
+        [bytes[0], bytes[1], bytes[2], bytes[3]],
+        epoch,
+        number(8).context("batch_index")?,
+        length as usize,
+    ))
 }
 
 /// A connection to a fetcher, after its hello frame.
@@ -100,7 +105,7 @@ impl FrameReader {
         });
         if let Some((epoch, g)) = at {
             said["epoch"] = epoch.into();
-            said["g"] = g.into();
+            said["batch_index"] = g.into();
         }
         let text = said.to_string();
         let mut bytes = b"GMAH".to_vec();

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A directory of `e{epoch}-b{g:06}.safetensors` files.
+/// A directory of `e{epoch}-b{batch:06}.safetensors` files.
 pub struct Sink {
     dir: PathBuf,
 }
@@ -30,7 +30,7 @@ impl Sink {
 
     /// Writes one batch, as it was delivered.
     pub fn write(&self, batch: &Batch) -> Result<(), Failure> {
-        let path = self.dir.join(format!("e{}-b{:06}.safetensors", batch.epoch, batch.g));
+        let path = self.dir.join(format!("e{}-b{:06}.safetensors", batch.epoch, batch.batch_index));
         let named = |error| Failure::failed(format!("cannot write {}: {error}", path.display()));
         fs::write(&path, &batch.frame).map_err(named)
     }

@@ -62,7 +62,7 @@ impl Trainer {
             match delivery {
                 Delivery::Batch(batch) => {
                     self.step(&batch, began).await?;
-                    fetcher.checkpointed(batch.epoch, batch.g);
+                    fetcher.checkpointed(batch.cursor());
                 }
                 Delivery::EpochEnd(_) => {}
                 Delivery::End => break,
@@ -83,7 +83,6 @@ impl Trainer {
 
     /// Waits for the next delivery, and shows progress meanwhile.
     async fn wait(&mut self, fetcher: &mut Fetcher, link: &Link) -> Result<Delivery, Failure> {
-        self.observer.asks();
         let watcher = fetcher.watcher();
         loop {
             let next = tokio::time::timeout(REDRAW, fetcher.next()).await;
@@ -96,7 +95,7 @@ impl Trainer {
                     return Ok(delivery?);
                 }
                 Err(_) => {
-                    self.progress.waiting(self.observer.waited(), &link.or(watcher.waiting()));
+                    self.progress.waiting(fetcher.present_wait(), &link.or(watcher.waiting()));
                 }
             }
         }
@@ -153,7 +152,7 @@ impl Trainer {
         let rate = batches as f64 / seconds.max(1e-3);
         let per_split = u64::from(plan.split_records / plan.batch_size.max(1)).max(1);
         let splits = (batches / per_split, plan.n_splits);
-        let epoch = fetcher.last_batch().map_or(0, |(epoch, _)| epoch);
+        let epoch = fetcher.last_batch().map_or(0, |last| last.epoch);
         self.progress.training(epoch, splits, rate, snapshot);
     }
 }

@@ -71,9 +71,9 @@ async fn train(service: &Service, options: &Options) -> Result<()> {
             Delivery::Batch(batch) => {
                 model.step(&batch);
                 // A real trainer saves less often, and saves its weights in the same file.
-                let cursor = Cursor { epoch: batch.epoch, g: batch.g + 1 };
+                let cursor = batch.cursor().next();
                 checkpoint.save(&Saved { identity: identity.clone(), cursor })?;
-                batches.checkpointed(batch.epoch, batch.g);
+                batches.checkpointed(batch.cursor());
             }
             Delivery::EpochEnd(totals) => println!(
                 "epoch {}: {} batches, waited {:.3} s",

@@ -53,7 +53,7 @@ def hello(names, position):
     """A client's hello; `position` is the first batch it wants, or None."""
     said = dict(names)
     if position is not None:
-        said["epoch"], said["g"] = position
+        said["epoch"], said["batch_index"] = position
     text = json.dumps(said).encode()
     return HELLO.pack(b"GMAH", len(text)) + text
 

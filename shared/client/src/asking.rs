@@ -3,7 +3,7 @@
 use crate::{FetchError, Fetcher, FetcherConfig, FetcherPorts, listing};
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{Call, Describe, JobState, JobView, Register, Status};
-use gristmill_model::{Epoch, JobName, Namespace, Visitation};
+use gristmill_model::{JobName, Namespace, Visitation};
 use gristmill_ports::{CallError, Clock};
 use gristmill_runner::RunError;
 use std::time::Duration;
@@ -86,13 +86,12 @@ pub(crate) async fn beginning(
     ports: &FetcherPorts,
     config: &FetcherConfig,
     visitation: Visitation,
-) -> Result<(Epoch, u64), FetchError> {
+) -> Result<Cursor, FetchError> {
     if visitation == Visitation::ExactlyOnce {
         return Ok(config.resume);
     }
     let status = ask(ports, &Status { job: config.job.clone() }, config.patience).await?;
-    let Cursor { epoch, batch_index } = status.durable;
-    Ok(config.resume.max((epoch, batch_index)))
+    Ok(config.resume.max(status.durable))
 }
 
 pub(crate) fn run_error(error: RunError) -> FetchError {

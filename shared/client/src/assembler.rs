@@ -2,9 +2,9 @@
 //! batch gets its number.
 
 use crate::{
-    EpochTotals, FetchError,
+    Batch, EpochTotals, FetchError,
     downloader::{Arrival, Content},
-    ledger::{Ledger, Place, next_place},
+    ledger::Ledger,
     progress::Progress,
     rows::Rows,
     waits::{Stage, StageClock},
@@ -14,23 +14,11 @@ use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
 use gristmill_executor::{Finisher, Program};
 use gristmill_model::Epoch;
 use gristmill_model::splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
-use gristmill_model::splits::{self, SplitKind};
+use gristmill_model::splits::{Cursor, Place, SplitKind};
 use gristmill_model::wire::{Plan, ReadySplit};
 use gristmill_ports::{BufferPool, Clock};
 use std::sync::Arc;
 use tokio::sync::mpsc;
-
-/// One batch as delivered to the trainer.
-#[derive(Debug, Clone)]
-pub struct Batch {
-    pub epoch: Epoch,
-    /// Number of the batch in its epoch.
-    pub g: u64,
-    pub rows: u32,
-    /// A safetensors blob: the element's tensors with a leading dimension of `rows`, `__key__`
-    /// (u64) and `__copy__` (u32).
-    pub frame: Bytes,
-}
 
 pub(crate) enum Assembled {
     Batch {
@@ -46,7 +34,7 @@ pub(crate) enum Assembled {
 /// The start of a stream: a joiner that has counted up to the batch to resume at.
 pub(crate) struct Start {
     /// The batch to resume at. After the last batch of an epoch, that is the first of the next epoch.
-    pub at: (Epoch, u64),
+    pub at: Cursor,
     pub joiner: Joiner,
     pub totals: EpochTotals,
     /// The first split whose object is needed.
@@ -54,7 +42,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Counts the batches of epoch `epoch` up to `g` from the entries of its splits.
+    /// Counts the batches before `at` from the entries of its epoch's splits.
     ///
     /// # Errors
     /// [`FetchError::Misplaced`] if there is no such batch, or if earlier batches were never made, so that no
@@ -63,24 +51,25 @@ impl Start {
         ledger: &Ledger,
         plan: &Plan,
         epochs: Epoch,
-        (epoch, g): (Epoch, u64),
+        at: Cursor,
     ) -> Result<Self, FetchError> {
+        let Cursor { epoch, batch_index } = at;
         let beyond = |has: String| {
             FetchError::Misplaced(format!(
-                "there is no batch {g} of epoch {epoch} to continue at: {has}; the position \
-                 belongs to another job or is damaged: start without it"
+                "there is no {at} to continue at: {has}; the position belongs to another job or is damaged: \
+                 start without it"
             ))
         };
-        if epoch > epochs || epoch == epochs && g > 0 {
+        if epoch > epochs || epoch == epochs && batch_index > 0 {
             return Err(beyond(format!("the job has {epochs} epochs, numbered from 0")));
         }
         let Self { mut joiner, mut totals, .. } = Self::of_epoch(plan, epoch);
         // Splits after the last batch may complete no batch; an epoch with only such splits left is over.
-        while g > 0 && joiner.position() < plan.n_splits {
+        while batch_index > 0 && joiner.position() < plan.n_splits {
             let made = joiner.batch_index();
-            let entry = match ledger.peek((epoch, joiner.position())).await? {
+            let entry = match ledger.peek(Place::new(epoch, joiner.position())).await? {
                 Some(entry) => entry,
-                None if made == g => break,
+                None if made == batch_index => break,
                 None => {
                     return Err(beyond(format!(
                         "only {made} of its batches have been produced so far"
@@ -92,37 +81,37 @@ impl Start {
             // The stream always consumes the last split: it may leave a last batch, and it ends the epoch.
             let is_last = ahead.position() == plan.n_splits;
             let has = ahead.batch_index() + u64::from(is_last && ahead.clone().finish().is_some());
-            if is_last && has < g {
+            if is_last && has < batch_index {
                 return Err(beyond(format!("the epoch has {has} batches")));
             }
-            if is_last && has == g {
+            if is_last && has == batch_index {
                 return Ok(Self::of_epoch(plan, epoch + 1));
             }
-            // Stop before the split that completes batch g: it is the first one the stream consumes.
-            if is_last || ahead.batch_index() > g {
+            // Stop before the split that completes batch `at`: it is the first one the stream consumes.
+            if is_last || ahead.batch_index() > batch_index {
                 break;
             }
             joiner = ahead;
             add(&mut totals, &entry);
         }
-        if plan.n_splits == 0 && g > 0 {
+        if plan.n_splits == 0 && batch_index > 0 {
             return Err(beyond("the epoch has no batches".to_owned()));
         }
         // Without splits, everything is made before the job begins.
-        let has_begun = plan.n_splits > 0 || (epoch, g) > (0, 0) || ledger.is_done();
+        let has_begun = plan.n_splits > 0 || at > Cursor::default() || ledger.is_done();
         if has_begun && is_end(ledger, plan, epochs, (epoch, &joiner)).await? {
             return Ok(Self::of_epoch(plan, epochs));
         }
         totals.batches = joiner.batch_index();
-        let place = (epoch, joiner.first_needed());
+        let place = Place::new(epoch, joiner.first_needed());
         ledger.forget_before(place);
-        Ok(Self { at: (epoch, g), joiner, totals, place })
+        Ok(Self { at, joiner, totals, place })
     }
 
     fn of_epoch(plan: &Plan, epoch: Epoch) -> Self {
         let totals = EpochTotals { epoch, ..EpochTotals::default() };
         let joiner = Joiner::new(cut(plan));
-        Self { at: (epoch, 0), joiner, totals, place: (epoch, 0) }
+        Self { at: Cursor::start_of(epoch), joiner, totals, place: Place::start_of(epoch) }
     }
 }
 
@@ -138,7 +127,7 @@ async fn is_end(
         let mut ahead = if epoch == begins { joiner.clone() } else { fresh() };
         let before = ahead.batch_index();
         while ahead.position() < plan.n_splits {
-            let Some(entry) = ledger.peek((epoch, ahead.position())).await? else {
+            let Some(entry) = ledger.peek(Place::new(epoch, ahead.position())).await? else {
                 return Ok(false);
             };
             ahead.push(counts(&entry), |_| {});
@@ -180,7 +169,7 @@ pub(crate) struct Assembler {
     finisher: Option<Finisher>,
     plan: Plan,
     epochs: Epoch,
-    resume: (Epoch, u64),
+    resume: Cursor,
     joiner: Joiner,
     totals: EpochTotals,
     rows: Rows,
@@ -197,7 +186,7 @@ impl Assembler {
         (program, finisher): (Arc<Program>, Option<Finisher>),
         plan: Plan,
         epochs: Epoch,
-        resume: (Epoch, u64),
+        resume: Cursor,
         start: Start,
         (queue, progress): (mpsc::Sender<Assembled>, Arc<Progress>),
         stages: (Arc<StageClock>, Arc<dyn Clock>),
@@ -224,7 +213,7 @@ impl Assembler {
     /// because the trainer is then gone.
     pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<(), FetchError> {
         if self.plan.n_splits == 0 {
-            for epoch in self.resume.0..self.epochs {
+            for epoch in self.resume.epoch..self.epochs {
                 self.totals = EpochTotals { epoch, ..EpochTotals::default() };
                 let _ = self.end_epoch().await?;
             }
@@ -246,8 +235,7 @@ impl Assembler {
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
             // window.
-            let taken = (entry.place.epoch, entry.place.position);
-            self.progress.passed(next_place(taken, self.plan.n_splits));
+            self.progress.passed(entry.place.next(self.plan.n_splits));
         }
         if self.totals.epoch >= self.epochs {
             let _ = self.queue.send(Assembled::End).await;
@@ -274,7 +262,7 @@ impl Assembler {
             self.keep(entry, chunk)?;
             return Ok(true);
         }
-        let resume_place = (entry.place.epoch, self.joiner.first_needed());
+        let resume_place = Place::new(entry.place.epoch, self.joiner.first_needed());
         let mut planned = Vec::new();
         self.joiner.push(counts(entry), |batch| planned.push(batch));
         add(&mut self.totals, entry);
@@ -313,9 +301,10 @@ impl Assembler {
         chunk: Option<&Chunk>,
         resume_place: Place,
     ) -> Result<bool, FetchError> {
-        let PlannedBatch { batch_index: g, rows, source } = batch;
-        self.totals.batches = g + 1;
-        if (entry.place.epoch, g) < self.resume {
+        let PlannedBatch { batch_index, rows, source } = batch;
+        let epoch = entry.place.epoch;
+        self.totals.batches = batch_index + 1;
+        if Cursor::new(epoch, batch_index) < self.resume {
             return Ok(true);
         }
         // Reserve room first: a joined batch that waits would exceed the memory budget.
@@ -339,7 +328,7 @@ impl Assembler {
         };
         let finisher = self.finisher.as_mut();
         let frame = finished(finisher, &self.buffers, frame).map_err(|error| bad(entry, &error))?;
-        let batch = Batch { epoch: entry.place.epoch, g, rows, frame };
+        let batch = Batch { epoch, batch_index, rows, frame };
         room.send(Assembled::Batch { batch, resume_place });
         Ok(true)
     }
@@ -358,7 +347,7 @@ impl Assembler {
         let next = self.totals.epoch + 1;
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
-        self.progress.passed((next, 0));
+        self.progress.passed(Place::start_of(next));
         Ok(self.queue.send(Assembled::EpochEnd(totals)).await.is_ok())
     }
 }
@@ -390,7 +379,7 @@ fn check_counts(entry: &ReadySplit, chunk: &Chunk, size: u32) -> Result<(), Fetc
 }
 
 fn bad(entry: &ReadySplit, error: &dyn std::fmt::Display) -> FetchError {
-    let splits::Place { epoch, position } = entry.place;
+    let Place { epoch, position } = entry.place;
     FetchError::BadObject(format!("split {position} of epoch {epoch}: {error}"))
 }
 
@@ -399,31 +388,32 @@ mod tests {
     use super::*;
     use crate::{
         Folders,
-        samples::{entry, polled, view},
+        samples::{batch, entry, polled, split, view},
     };
 
     /// A ledger with `n` committed splits of four batches; the next one is not committed.
     fn ledger(n: u32) -> (Ledger, Plan) {
-        let ledger = Ledger::new(view(), (0, 0), Folders::default());
+        let ledger = Ledger::new(view(), split(0, 0), Folders::default());
         let entries: Vec<_> = (0..n).map(|position| entry(0, position, 4)).collect();
-        ledger.merge(polled(&entries), (0, 0));
-        ledger.merge(polled(&[]), (0, n));
+        ledger.merge(polled(&entries), split(0, 0));
+        ledger.merge(polled(&[]), split(0, n));
         (ledger, view().plan.unwrap())
     }
 
     #[tokio::test]
     async fn a_trainer_begins_with_the_split_that_completes_its_batch() {
         let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, (0, 5)).await.unwrap();
-        assert_eq!((start.at, start.place, start.joiner.position()), ((0, 5), (0, 1), 1));
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 5)).await.unwrap();
+        assert_eq!((start.at, start.place), (batch(0, 5), split(0, 1)));
+        assert_eq!(start.joiner.position(), 1);
         assert_eq!((start.totals.batches, start.totals.splits, start.totals.rows), (4, 1, 32));
     }
 
     #[tokio::test]
     async fn a_trainer_without_a_checkpoint_begins_with_the_first_split() {
         let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, (0, 0)).await.unwrap();
-        assert_eq!((start.at, start.place), ((0, 0), (0, 0)));
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 0)).await.unwrap();
+        assert_eq!((start.at, start.place), (batch(0, 0), split(0, 0)));
     }
 
     #[tokio::test]
@@ -434,16 +424,16 @@ mod tests {
             Err(error) => panic!("{error}"),
             Ok(start) => panic!("it begins at {:?}", start.at),
         };
-        assert!(refused((0, 100)).await.contains("only 12 batches"));
-        assert!(refused((1, 3)).await.contains("the job has 1 epochs"));
-        assert!(refused((7, 0)).await.contains("the job has 1 epochs"));
+        assert!(refused(batch(0, 100)).await.contains("only 12 batches"));
+        assert!(refused(batch(1, 3)).await.contains("the job has 1 epochs"));
+        assert!(refused(batch(7, 0)).await.contains("the job has 1 epochs"));
     }
 
     #[tokio::test]
     async fn behind_the_last_batch_of_an_epoch_comes_the_next_epoch() {
         let (ledger, plan) = ledger(20);
-        let start = Start::seek(&ledger, &plan, 1, (0, 80)).await.unwrap();
-        assert_eq!((start.at, start.place), ((1, 0), (1, 0)));
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 80)).await.unwrap();
+        assert_eq!((start.at, start.place), (batch(1, 0), split(1, 0)));
     }
 
     #[test]

@@ -1,34 +1,19 @@
 //! The position of a trainer, the job it belongs to, and the file that stores it.
 
-use gristmill_model::Epoch;
 use gristmill_model::wire::JobView;
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::{OsStr, OsString},
-    fmt, fs, io,
+    fs, io,
     io::{Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
+pub use gristmill_model::splits::Cursor;
+
 /// Most bytes of a state file.
 const MAX_STATE_BYTES: u64 = 64 << 10;
-
-/// The next batch: every earlier batch of `epoch`, and every earlier epoch, is done.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
-pub struct Cursor {
-    pub epoch: Epoch,
-    /// The first batch not acknowledged.
-    pub g: u64,
-}
-
-impl fmt::Display for Cursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "batch {} of epoch {}", self.g, self.epoch)
-    }
-}
 
 /// The batches that a position refers to: those of one job over one dataset, with one pipeline and seed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -283,10 +268,10 @@ fn is_at(file: &fs::File, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn saved(job: &str, g: u64) -> Saved {
+    fn saved(job: &str, batch_index: u64) -> Saved {
         let identity =
             Identity { job: job.into(), dataset: "d".repeat(64), fingerprint: "f".repeat(64) };
-        Saved { identity, cursor: Cursor { epoch: 0, g } }
+        Saved { identity, cursor: Cursor::new(0, batch_index) }
     }
 
     #[test]
@@ -294,17 +279,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let mut files = ["cur.a1", "cur.b1"].map(|name| CursorFile::open(&path(name)).unwrap());
-        for (g, file) in (3..).zip(&mut files) {
+        for (index, file) in (3..).zip(&mut files) {
             assert_eq!(file.load().unwrap(), None);
-            file.save(&saved("j", g)).unwrap();
+            file.save(&saved("j", index)).unwrap();
             // The lock passes to the replacement.
-            file.save(&saved("j", g + 10)).unwrap();
+            file.save(&saved("j", index + 10)).unwrap();
         }
-        for (g, name) in [(13, "cur.a1"), (14, "cur.b1")] {
+        for (index, name) in [(13, "cur.a1"), (14, "cur.b1")] {
             let refused = CursorFile::open(&path(name)).unwrap_err().to_string();
             assert!(refused.contains(name) && refused.contains("another process"), "{refused}");
             let text = fs::read(path(name)).unwrap();
-            assert_eq!(Saved::parse(&text).unwrap(), saved("j", g));
+            assert_eq!(Saved::parse(&text).unwrap(), saved("j", index));
         }
         drop(files);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no draft is left");
@@ -325,7 +310,9 @@ mod tests {
     fn what_is_no_state_file_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        for text in ["[1,2]", "{}", "7", "{\"epoch\": 0, \"g\": 3}", "{\"epoch\": -1}", "x"] {
+        for text in
+            ["[1,2]", "{}", "7", "{\"epoch\": 0, \"batch_index\": 3}", "{\"epoch\": -1}", "x"]
+        {
             fs::write(&path, text).unwrap();
             let refused = CursorFile::open(&path).unwrap().load().unwrap_err().to_string();
             assert!(refused.contains("/s: not a state file"), "{text}: {refused}");

@@ -1,11 +1,7 @@
 //! Datasets: the sources that users name, and the files that jobs read, pinned by size and etag.
 
-mod error;
-
-pub use error::ListError;
-
 use crate::{
-    Folders,
+    Folders, ListError,
     images::pack_images,
     selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix},
 };

@@ -3,13 +3,13 @@
 use crate::{
     FetchError,
     assembler::{counts, cut},
-    ledger::{Ledger, Of, Place, next_place},
+    ledger::{Ledger, Of},
     local::{LocalStore, Recompute, open, recompute},
     progress::Progress,
 };
 use bytes::Bytes;
 use gristmill_chunk::Chunk;
-use gristmill_model::splits::SplitKind;
+use gristmill_model::splits::{Place, SplitKind};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CachedChunk, CachingView, Plan, ReadySplit};
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
@@ -99,7 +99,7 @@ impl Downloader {
         let mut budget: Option<Budget> = None;
         let mut downloads = JoinSet::new();
         let mut place = start;
-        while place.0 < self.context.view.spec.epochs && n_splits > 0 {
+        while place.epoch < self.context.view.spec.epochs && n_splits > 0 {
             let entry = self.ledger.take(place).await?;
             let content = match entry.outcome.kind {
                 SplitKind::Poison => Content::Nothing,
@@ -119,7 +119,7 @@ impl Downloader {
                 return Ok(());
             }
             while downloads.try_join_next().is_some() {}
-            place = next_place(place, n_splits);
+            place = place.next(n_splits);
         }
         // Dropping the set would cancel the last downloads.
         while downloads.join_next().await.is_some() {}
@@ -164,7 +164,7 @@ impl Fetching {
         here: Option<Bytes>,
         permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Chunk, FetchError> {
-        let cached = self.ledger.cached_chunk((entry.place.epoch, entry.place.position));
+        let cached = self.ledger.cached_chunk(entry.place);
         let caching = self.ledger.view().and_then(|view| view.caching);
         let key = key_of(&self.runner, &self.context, entry, cached, caching.as_ref());
         let path = ObjectPath::new(&self.runner.config.bucket, &key);

@@ -3,9 +3,10 @@
 mod config;
 mod delivery;
 mod opening;
+mod trainer_wait;
 
 pub use config::{FetcherConfig, FetcherPorts};
-pub use delivery::{Delivery, EpochTotals, Snapshot};
+pub use delivery::{Batch, Delivery, EpochTotals, Snapshot};
 
 use crate::{
     FetchError,
@@ -16,12 +17,14 @@ use crate::{
     waiting::Watcher,
     waits::{StageClock, Waits},
 };
+use gristmill_model::splits::{Cursor, Place};
 use gristmill_model::wire::JobView;
 use gristmill_model::{Epoch, ErrorPolicy, Visitation};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::Clock;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
+use trainer_wait::TrainerWait;
 
 /// A job's stream of batches. Dropping it stops its background tasks.
 pub struct Fetcher {
@@ -34,14 +37,13 @@ pub struct Fetcher {
     visitation: Visitation,
     /// The item taken from the queue but not yet handed over.
     held: Option<Assembled>,
-    /// Times of the monotonic clock.
+    /// Time of the monotonic clock.
     last_handed_over: Option<Duration>,
-    asked: Option<Duration>,
-    last_batch: Option<(Epoch, u64)>,
+    last_batch: Option<Cursor>,
     ended: bool,
     stages: Arc<StageClock>,
-    /// Stage clock at the start of the current wait, and the total waits of the epoch so far.
-    wait_began: Option<Waits>,
+    wait: TrainerWait,
+    /// Waits of the epoch so far.
     waits: Waits,
     /// Download and join tasks; ended when the stream restarts.
     streaming: JoinSet<()>,
@@ -51,18 +53,19 @@ pub struct Fetcher {
 impl Fetcher {
     /// Restarts at batch `at`, as requested by a trainer that returns. Unless batches are visited exactly once,
     /// it restarts no earlier than where the trainer left. Announce it again afterwards.
-    pub async fn reopen(&mut self, at: (Epoch, u64)) {
+    pub async fn reopen(&mut self, at: Cursor) {
         self.streaming.shutdown().await;
         let at = match (self.visitation, self.last_batch) {
             (Visitation::ExactlyOnce, _) => at,
-            (Visitation::ZeroOnceOrMore, Some((epoch, g))) => at.max((epoch, g + 1)),
+            (Visitation::ZeroOnceOrMore, Some(last)) => at.max(last.next()),
             _ => at.max(self.progress.durable_until()),
         };
         self.progress.reopen(at);
-        self.ledger.reopen((at.0, 0));
+        self.ledger.reopen(Place::start_of(at.epoch));
         self.batches = self.source.stream(at, &mut self.streaming);
         (self.held, self.last_batch, self.ended) = (None, None, false);
-        (self.last_handed_over, self.asked, self.wait_began) = (None, None, None);
+        self.last_handed_over = None;
+        self.wait.restart();
     }
 
     /// Resolves once the batch to begin with is located.
@@ -102,25 +105,22 @@ impl Fetcher {
             return Ok(Delivery::End);
         }
         // A call after a cancelled wait continues that wait.
-        let asked = *self.asked.get_or_insert(self.ports.clock.monotonic());
-        let began = *self.wait_began.get_or_insert_with(|| self.stages.read(asked));
-        if let (Visitation::ZeroOnceOrMore, Some((epoch, g))) = (self.visitation, self.last_batch) {
-            self.progress.durable((epoch, g + 1));
+        self.wait.request(self.ports.clock.monotonic(), &self.stages);
+        if let (Visitation::ZeroOnceOrMore, Some(last)) = (self.visitation, self.last_batch) {
+            self.progress.durable(last.next());
         }
         let queued = self.batches.len() + usize::from(self.held.is_some());
         let assembled = self.take().await?;
-        self.asked = None;
-        self.wait_began = None;
         let now = self.ports.clock.monotonic();
-        let waits = self.stages.read(now).since(&began);
+        let (waited, waits) = self.wait.end(now, &self.stages);
         self.waits += waits;
         match assembled {
             Assembled::Batch { batch, .. } => {
-                let since_last = now - self.last_handed_over.replace(now).unwrap_or(asked);
+                let before = self.last_handed_over.replace(now).unwrap_or(now - waited);
                 let fetching = waits.fetch + waits.decode;
-                self.progress
-                    .handed_over(BatchTimes { since_last, waited: now - asked, fetching }, queued);
-                self.last_batch = Some((batch.epoch, batch.g));
+                let times = BatchTimes { since_last: now - before, waited, fetching };
+                self.progress.handed_over(times, queued);
+                self.last_batch = Some(batch.cursor());
                 self.report_if_due();
                 if self.visitation == Visitation::AtMostOnce {
                     // Take the next item while the trainer works on this batch.
@@ -157,7 +157,7 @@ impl Fetcher {
         if let (Visitation::AtMostOnce, Some(Assembled::Batch { batch, .. })) =
             (self.visitation, &self.held)
         {
-            let next = (batch.epoch, batch.g + 1);
+            let next = batch.cursor().next();
             tokio::select! {
                 biased;
                 () = self.progress.consumed(next) => {}
@@ -171,13 +171,34 @@ impl Fetcher {
     /// Holds the next item until it is handed over; with at-most-once delivery, reports it as consumed at once.
     fn hold(&mut self, next: Option<Assembled>) {
         if let Some(Assembled::Batch { batch, resume_place }) = &next {
-            self.progress.next_is((batch.epoch, batch.g), *resume_place);
+            self.progress.next_is(batch.cursor(), *resume_place);
             if self.visitation == Visitation::AtMostOnce {
-                self.progress.durable((batch.epoch, batch.g + 1));
+                self.progress.durable(batch.cursor().next());
                 self.progress.urgent.notify_one();
             }
         }
         self.held = next;
+    }
+
+    /// Records whether the trainer computes, or waits for its next delivery. A server requests that while
+    /// the trainer computes, and this time is no wait.
+    pub(crate) fn set_trainer_computes(&mut self, computes: bool) {
+        self.wait.set_computes(computes);
+    }
+
+    /// Another trainer takes the stream: time without a trainer is no wait.
+    pub(crate) fn restart_wait(&mut self) {
+        self.wait.restart();
+    }
+
+    /// How long the trainer has been waiting for its next delivery.
+    pub fn present_wait(&self) -> Duration {
+        self.wait.present(self.ports.clock.monotonic())
+    }
+
+    /// How long the trainer has waited in all, the present wait included.
+    pub fn waited(&self) -> Duration {
+        self.wait.total(self.ports.clock.monotonic())
     }
 
     /// The clock of the run.
@@ -213,14 +234,14 @@ impl Fetcher {
         self.ledger.failed().await
     }
 
-    /// Records that everything up to and including batch `g` of `epoch` is safe in a checkpoint.
-    pub fn checkpointed(&self, epoch: Epoch, g: u64) {
-        self.progress.durable((epoch, g + 1));
+    /// Records that everything up to and including `batch` is safe in a checkpoint.
+    pub fn checkpointed(&self, batch: Cursor) {
+        self.progress.durable(batch.next());
     }
 
     /// Records that all epochs before `epoch` are safe in a checkpoint.
     pub fn checkpointed_epochs(&self, epoch: Epoch) {
-        self.progress.durable((epoch, 0));
+        self.progress.durable(Cursor::start_of(epoch));
         self.progress.urgent.notify_one();
     }
 
@@ -243,8 +264,8 @@ impl Fetcher {
         })
     }
 
-    /// The last delivered batch, as (epoch, g).
-    pub fn last_batch(&self) -> Option<(Epoch, u64)> {
+    /// The last delivered batch.
+    pub fn last_batch(&self) -> Option<Cursor> {
         self.last_batch
     }
 
@@ -256,7 +277,7 @@ impl Fetcher {
     /// Whether the stream is known to begin at the end of the job, so that no batch follows.
     pub fn is_at_end(&self) -> bool {
         let epochs = self.view().map(|view| view.spec.epochs);
-        self.progress.begins_at().zip(epochs).is_some_and(|((epoch, _), epochs)| epoch >= epochs)
+        self.progress.begins_at().zip(epochs).is_some_and(|(at, epochs)| at.epoch >= epochs)
     }
 
     /// Whether the job was closed, as last reported.
@@ -289,7 +310,7 @@ impl Fetcher {
         let began = self.ports.clock.monotonic();
         // Progress is not fully reported before the first answer, and the last answer closes the job.
         while !self.progress.is_settled()
-            || self.progress.durable_until().0 >= epochs && !self.ledger.is_done()
+            || self.progress.durable_until().epoch >= epochs && !self.ledger.is_done()
         {
             if let Some(error) = self.ledger.stream_error() {
                 return Err(error);

@@ -6,24 +6,26 @@
 //! |---|---|---|
 //! | 4 | magic | `GMBH` hello, `GMB1` batch, `GMBE` end of job, `GMBX` error |
 //! | 4 | epoch | u32, zero-based |
-//! | 8 | g | u64, number of the batch in its epoch |
+//! | 8 | batch_index | u64, number of the batch in its epoch |
 //! | 8 | payload_len | u64 |
 //!
 //! `GMBH` comes first; its payload is a JSON object: `job`, `dataset`, `fingerprint` (they identify the
-//! batches), `epochs`, `batches` (per epoch, or null), `visitation`. Its epoch and g are the position where
+//! batches), `epochs`, `batches` (per epoch, or null), `visitation`. Its epoch and batch_index are the position where
 //! the server continues. The payload of a batch is one safetensors blob: the element's tensors with a
 //! leading batch dimension, plus `__key__` (u64) and `__copy__` (u32). The payload of `GMBE` is a JSON
 //! summary, that of `GMBX` one line of text.
 //!
 //! Client to server: a hello, before any batch is sent: magic `GMAH`, u32 payload_len, and a JSON object. It
 //! holds `job`, `dataset` and `fingerprint` from the trainer's checkpoint (from the server's hello if there is
-//! none), and `epoch` and `g` of the first batch that is not in the checkpoint. Without `epoch` and `g` the
+//! none), and `epoch` and `batch_index` of the first batch that is not in the checkpoint. Without the two the
 //! server continues after the last acknowledged batch. Then come acknowledgements, 16 bytes each: magic
-//! `GMA1`, epoch u32, g u64: everything up to and including batch (epoch, g) is safe in a checkpoint and is
-//! never sent again.
+//! `GMA1`, epoch u32, batch_index u64: everything up to and including that batch is safe in a checkpoint and is
+//! never sent again. A trainer may send `GMAW`, the magic alone, before it reads each frame that follows the
+//! hello: it waits for that frame from then on. The fetcher then counts the time between as computing.
 
-use crate::cursor::{Cursor, Identity};
+use crate::cursor::Identity;
 use gristmill_model::Epoch;
+use gristmill_model::splits::Cursor;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -53,11 +55,11 @@ impl FrameKind {
 }
 
 /// The header of one frame.
-pub fn header(kind: FrameKind, epoch: Epoch, g: u64, payload_len: usize) -> [u8; HEADER_BYTES] {
+pub fn header(kind: FrameKind, at: Cursor, payload_len: usize) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..4].copy_from_slice(&kind.magic());
-    bytes[4..8].copy_from_slice(&epoch.to_le_bytes());
-    bytes[8..16].copy_from_slice(&g.to_le_bytes());
+    bytes[4..8].copy_from_slice(&at.epoch.to_le_bytes());
+    bytes[8..16].copy_from_slice(&at.batch_index.to_le_bytes());
     bytes[16..].copy_from_slice(&(payload_len as u64).to_le_bytes());
     bytes
 }
@@ -67,7 +69,9 @@ pub fn header(kind: FrameKind, epoch: Epoch, g: u64, payload_len: usize) -> [u8;
 pub enum ClientMessage {
     Hello(ClientHello),
     /// Everything up to and including this batch is safe.
-    Ack(Epoch, u64),
+    Ack(Cursor),
+    /// The trainer waits for its next frame.
+    Waits,
     /// An invalid message, and the mistake in it.
     Invalid(String),
 }
@@ -78,7 +82,7 @@ pub struct ClientHello {
     #[serde(flatten)]
     pub identity: Identity,
     epoch: Option<Epoch>,
-    g: Option<u64>,
+    batch_index: Option<u64>,
 }
 
 impl ClientHello {
@@ -91,15 +95,15 @@ impl ClientHello {
             serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
         let hello: Self =
             serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
-        match hello.epoch.is_some() == hello.g.is_some() {
+        match hello.epoch.is_some() == hello.batch_index.is_some() {
             true => Ok(hello),
-            false => Err("it has one of `epoch` and `g` without the other".to_owned()),
+            false => Err("it has one of `epoch` and `batch_index` without the other".to_owned()),
         }
     }
 
     /// The first batch that the client does not have; none if it has no checkpoint.
     pub fn at(&self) -> Option<Cursor> {
-        Some(Cursor { epoch: self.epoch?, g: self.g? })
+        Some(Cursor { epoch: self.epoch?, batch_index: self.batch_index? })
     }
 }
 
@@ -110,8 +114,10 @@ pub async fn read_message(reader: &mut (impl AsyncRead + Unpin)) -> Option<Clien
     Some(match &magic {
         b"GMA1" => {
             let epoch = reader.read_u32_le().await.ok()?;
-            ClientMessage::Ack(epoch, reader.read_u64_le().await.ok()?)
+            let batch_index = reader.read_u64_le().await.ok()?;
+            ClientMessage::Ack(Cursor { epoch, batch_index })
         }
+        b"GMAW" => ClientMessage::Waits,
         b"GMAH" => {
             let length = reader.read_u32_le().await.ok()?;
             if length > MAX_HELLO_BYTES {
@@ -147,16 +153,20 @@ mod tests {
 
     #[test]
     fn headers_hellos_and_acks_are_laid_out_as_documented() {
-        let bytes = header(FrameKind::Batch, 2, 3, 4);
+        let bytes = header(FrameKind::Batch, Cursor::new(2, 3), 4);
         assert_eq!(&bytes, b"GMB1\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0");
-        assert_eq!(message(b"GMA1\x02\0\0\0\x03\0\0\0\0\0\0\0"), Some(ClientMessage::Ack(2, 3)));
+        assert_eq!(
+            message(b"GMA1\x02\0\0\0\x03\0\0\0\0\0\0\0"),
+            Some(ClientMessage::Ack(Cursor::new(2, 3)))
+        );
         assert_eq!(message(b"GMA1\x02\0\0\0\x03"), None);
+        assert_eq!(message(b"GMAW"), Some(ClientMessage::Waits));
         let Some(ClientMessage::Hello(hello)) = hello(
-            r#"{"job":"j","dataset":"d","fingerprint":"f","epoch":1,"g":18446744073709551615}"#,
+            r#"{"job":"j","dataset":"d","fingerprint":"f","epoch":1,"batch_index":18446744073709551615}"#,
         ) else {
             panic!("no hello")
         };
-        assert_eq!(hello.at(), Some(Cursor { epoch: 1, g: u64::MAX }));
+        assert_eq!(hello.at(), Some(Cursor::new(1, u64::MAX)));
         assert_eq!(hello.identity.job, "j");
     }
 
@@ -169,8 +179,8 @@ mod tests {
             "{}",
             r#"{"job":"j"}"#,
             &format!("{{{names},\"epoch\":1}}"),
-            &format!("{{{names},\"epoch\":4294967296,\"g\":1}}"),
-            &format!("{{{names},\"epoch\":0,\"g\":-1}}"),
+            &format!("{{{names},\"epoch\":4294967296,\"batch_index\":1}}"),
+            &format!("{{{names},\"epoch\":0,\"batch_index\":-1}}"),
         ] {
             let received = hello(text);
             assert!(matches!(received, Some(ClientMessage::Invalid(_))), "{text}: {received:?}");

@@ -1,6 +1,6 @@
 //! Folders of images as datasets: stored packs replace the files.
 
-use crate::dataset::ListError;
+use crate::ListError;
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;

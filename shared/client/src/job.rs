@@ -2,9 +2,10 @@
 
 use crate::{
     Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
-    Listing, Service, Source, StreamOptions, Workers, cursor::Cursor,
+    Listing, Service, Source, StreamOptions, Workers,
 };
 use gristmill_model::JobName;
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
 use gristmill_pipeline::Pipeline;
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
@@ -201,7 +202,7 @@ impl Job {
         let config = FetcherConfig {
             local_workers: self.local_workers,
             prefetch_bytes: options.prefetch_mib << 20,
-            resume: (cursor.epoch, cursor.g),
+            resume: cursor,
             patience: options.patience,
             folders: self.folders.clone(),
             ..FetcherConfig::new(ns.clone(), bucket.clone(), self.view.job.clone())

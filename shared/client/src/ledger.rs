@@ -2,20 +2,17 @@
 //! error that ended it. Written by the poller, awaited by the downloader.
 
 use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
+use gristmill_model::Epoch;
 use gristmill_model::splits::order::{visit_number, visit_of};
-use gristmill_model::splits::{self, WorkerTimes};
+use gristmill_model::splits::{Place, WorkerTimes};
 use gristmill_model::wire::{
     CacheManifest, CachedChunk, JobState, JobView, Polled, ReadySplit, ScaleState,
 };
-use gristmill_model::{Epoch, Position};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
-
-/// A split's place in the run; splits are delivered in this order.
-pub(crate) type Place = (Epoch, Position);
 
 /// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +58,7 @@ impl Inner {
         caching.is_some_and(|caching| caching.delivered_shelf(epoch).is_some())
     }
 
-    fn cached_chunk(&self, (epoch, position): Place) -> Option<CachedChunk> {
+    fn cached_chunk(&self, Place { epoch, position }: Place) -> Option<CachedChunk> {
         let CacheManifest { copies, in_order, chunks } =
             self.cached.as_ref().filter(|_| self.is_cached(epoch))?;
         let splits = (u32::try_from(chunks.len()).ok()?.checked_div(*copies)?, *copies);
@@ -74,7 +71,6 @@ impl Inner {
     fn cached_entry(&self, place: Place) -> Option<ReadySplit> {
         let chunk = self.cached_chunk(place)?;
         let CachedChunk { bundle, attempt, nonce, outcome, .. } = chunk;
-        let place = splits::Place { epoch: place.0, position: place.1 };
         let times = WorkerTimes::default();
         Some(ReadySplit { place, bundle, attempt, nonce, outcome, times })
     }
@@ -131,7 +127,7 @@ impl Ledger {
     pub fn merge(&self, polled: Polled, from: Place) {
         let mut inner = self.lock();
         for entry in polled.ready {
-            inner.entries.insert((entry.place.epoch, entry.place.position), entry);
+            inner.entries.insert(entry.place, entry);
         }
         let plan = polled.job.plan;
         if let Some(error) = ending(&polled.job.state) {
@@ -140,11 +136,11 @@ impl Ledger {
         inner.view = Some(polled.job);
         if let Some(plan) = plan {
             while inner.entries.contains_key(&inner.known_until) {
-                inner.known_until = next_place(inner.known_until, plan.n_splits);
+                inner.known_until = inner.known_until.next(plan.n_splits);
             }
         }
-        while inner.is_cached(inner.known_until.0) {
-            inner.known_until = (inner.known_until.0 + 1, 0);
+        while inner.is_cached(inner.known_until.epoch) {
+            inner.known_until = Place::start_of(inner.known_until.epoch + 1);
         }
         let is_complete = plan.is_some() && from == inner.known_until;
         inner.frontier = is_complete.then_some(from);
@@ -160,7 +156,7 @@ impl Ledger {
 
     /// Whether the window may block workers until the coordinator learns which splits were consumed.
     pub fn window_waits(&self, progress: &Progress) -> bool {
-        let epoch = progress.delivered().0;
+        let epoch = progress.delivered().epoch;
         let inner = self.lock();
         // A cached epoch has no workers.
         let plan = inner.view.as_ref().and_then(|view| view.plan);
@@ -331,14 +327,6 @@ fn end(inner: &mut Inner, error: FetchError) {
     inner.ended.get_or_insert(error);
 }
 
-/// The place after `place` when every epoch has `n_splits`.
-pub(crate) fn next_place((epoch, position): Place, n_splits: Position) -> Place {
-    match position + 1 < n_splits {
-        true => (epoch, position + 1),
-        false => (epoch + 1, 0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,29 +334,30 @@ mod tests {
     use std::time::Duration;
 
     fn ledger() -> Ledger {
-        Ledger::new(view(), (0, 0), Folders::default())
+        Ledger::new(view(), Place::default(), Folders::default())
     }
 
     #[test]
     fn entries_are_known_up_to_the_first_gap() {
         let ledger = ledger();
-        ledger.merge(polled(&[entry(0, 0, 4), entry(0, 2, 4)]), (0, 0));
-        assert_eq!(ledger.known_until(), (0, 1));
-        ledger.merge(polled(&[entry(0, 1, 4)]), (0, 1));
-        assert_eq!(ledger.known_until(), (0, 3));
-        assert_eq!(next_place((0, 19), 20), (1, 0));
+        ledger.merge(polled(&[entry(0, 0, 4), entry(0, 2, 4)]), Place::default());
+        assert_eq!(ledger.known_until(), Place::new(0, 1));
+        ledger.merge(polled(&[entry(0, 1, 4)]), Place::new(0, 1));
+        assert_eq!(ledger.known_until(), Place::new(0, 3));
+        assert_eq!(Place::new(0, 19).next(20), Place::new(1, 0));
     }
 
     #[tokio::test]
     async fn a_split_is_absent_once_an_answer_that_begins_there_lacks_it() {
         let ledger = ledger();
-        ledger.merge(polled(&[entry(0, 0, 4)]), (0, 0));
-        assert!(ledger.peek((0, 0)).await.unwrap().is_some());
-        let unknown = tokio::time::timeout(Duration::from_millis(5), ledger.peek((0, 1))).await;
+        ledger.merge(polled(&[entry(0, 0, 4)]), Place::default());
+        assert!(ledger.peek(Place::default()).await.unwrap().is_some());
+        let unknown =
+            tokio::time::timeout(Duration::from_millis(5), ledger.peek(Place::new(0, 1))).await;
         assert!(unknown.is_err(), "the answer may have been cut there");
-        ledger.merge(polled(&[]), (0, 1));
-        assert!(ledger.peek((0, 1)).await.unwrap().is_none());
-        assert_eq!(ledger.take((0, 0)).await.unwrap().outcome.batches, 4);
+        ledger.merge(polled(&[]), Place::new(0, 1));
+        assert!(ledger.peek(Place::new(0, 1)).await.unwrap().is_none());
+        assert_eq!(ledger.take(Place::default()).await.unwrap().outcome.batches, 4);
     }
 
     #[tokio::test]
@@ -376,12 +365,12 @@ mod tests {
         let ledger = ledger();
         ledger.fail(FetchError::Misplaced("beyond".into()));
         assert!(ledger.error().is_none() && ledger.stream_error().is_some());
-        ledger.reopen((0, 0));
+        ledger.reopen(Place::default());
         assert_eq!(ledger.stream_error(), None);
         ledger.fail(FetchError::JobStopped);
         ledger.fail(FetchError::Refused("later".into()));
         assert_eq!(ledger.failed().await, FetchError::JobStopped);
-        assert_eq!(ledger.take((0, 0)).await.unwrap_err(), FetchError::JobStopped);
+        assert_eq!(ledger.take(Place::default()).await.unwrap_err(), FetchError::JobStopped);
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod framing;
 mod images;
 mod job;
 mod ledger;
+mod list_error;
 mod listing;
 mod local;
 mod log;
@@ -45,15 +46,15 @@ mod user_file;
 pub mod waiting;
 mod waits;
 
-pub use assembler::Batch;
 pub use authored::Authored;
-pub use dataset::{Found, ListError, Listing, Source};
+pub use dataset::{Found, Listing, Source};
 pub use error::FetchError;
 pub use failure::Failure;
-pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
+pub use fetcher::{Batch, Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
 pub use folders::Folders;
 pub use gristmill_executor::NUMERICS;
 pub use job::{Job, JobConfig};
+pub use list_error::ListError;
 pub use log::log_to_stderr;
 pub use memory::return_large_buffers;
 pub use options::{

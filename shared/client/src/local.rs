@@ -1,13 +1,10 @@
 //! Workers inside the trainer's process: the same loop as remote workers, but splits stay in memory.
 
-use crate::{
-    FetchError,
-    ledger::{Ledger, Place},
-};
+use crate::{FetchError, ledger::Ledger};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, FormatError, Limits, checksum, repack};
-use gristmill_model::splits::{self, Commit, SplitKind};
+use gristmill_model::splits::{Commit, Place, SplitKind};
 use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, IdleReason, ReadySplit};
 use gristmill_model::{Epoch, InvocationId, Nonce, Position};
 use gristmill_runner::{
@@ -49,7 +46,7 @@ impl LocalStore {
 
     /// Takes the split committed as `entry`, if this process computed it.
     pub fn take(&self, entry: &ReadySplit) -> Option<Bytes> {
-        let key = ((entry.place.epoch, entry.place.position), entry.nonce);
+        let key = (entry.place, entry.nonce);
         let object = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).remove(&key)?;
         self.held_bytes.fetch_sub(object.len() as u64, Ordering::Relaxed);
         Some(object)
@@ -87,7 +84,7 @@ impl Sink for LocalSink {
                 split.commit(name.split_index, SplitKind::Local, checksum)
             }
         };
-        self.store.put((name.epoch, name.position), name.nonce, split.object.clone());
+        self.store.put(Place::new(name.epoch, name.position), name.nonce, split.object.clone());
         Ok(commit)
     }
 }
@@ -136,7 +133,7 @@ impl Recompute {
         cached: Option<CachedChunk>,
         caching: Option<&CachingView>,
     ) -> Self {
-        let splits::Place { epoch, position } = entry.place;
+        let Place { epoch, position } = entry.place;
         match (cached, caching) {
             // Random operators drew in the first epoch of a job with the same seed.
             (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {

@@ -3,13 +3,13 @@
 use crate::{
     FetchError,
     cached::Shelves,
-    ledger::{Ledger, Of, Place},
+    ledger::{Ledger, Of},
     pace::Pace,
     progress::Progress,
     waits::StageClock,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{self, Ack};
+use gristmill_model::splits::{Ack, Place};
 use gristmill_model::wire::{Poll, Polled, Refusal, RefusalKind};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
@@ -142,7 +142,7 @@ impl Poller {
     async fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
         let call = Poll {
             job: self.job.clone(),
-            from: splits::Place { epoch: from.0, position: from.1 },
+            from,
             ack,
             metrics: self.progress.metrics(),
             report: self.progress.report(),
@@ -156,22 +156,22 @@ mod tests {
     use super::*;
     use crate::{
         Folders,
-        samples::{Silent, view},
+        samples::{Silent, batch, split, view},
     };
     use gristmill_model::Nonce;
     use gristmill_ports::{SystemClock, memory::MemoryObjects};
 
     fn poller() -> Poller {
         let objects = Arc::new(MemoryObjects::default());
-        let progress = Progress::new((0, 0));
+        let progress = Progress::new(batch(0, 0));
         progress.takes_over(0, 1, Nonce([0; 8]));
-        progress.starts_at((0, 0), (0, 0), (0, 0));
+        progress.starts_at(batch(0, 0), split(0, 0), split(0, 0));
         progress.announce();
         Poller {
             job: "j".parse().unwrap(),
             coordinator: Arc::new(Silent),
             clock: Arc::new(SystemClock),
-            ledger: Arc::new(Ledger::new(view(), (0, 0), Folders::default())),
+            ledger: Arc::new(Ledger::new(view(), split(0, 0), Folders::default())),
             progress: Arc::new(progress),
             stages: Arc::new(StageClock::new(Duration::ZERO)),
             shelves: Shelves { objects, bucket: "b".into() },

@@ -5,11 +5,10 @@ mod meter;
 
 pub(crate) use meter::BatchTimes;
 
-use crate::ledger::Place;
 use acks::Acks;
-use gristmill_model::splits::{Ack, Cursor};
+use gristmill_model::Nonce;
+use gristmill_model::splits::{Ack, Cursor, Place};
 use gristmill_model::wire::{Polled, TrainerMetrics, TrainingReport};
-use gristmill_model::{Epoch, Nonce};
 use meter::Meter;
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -29,7 +28,7 @@ pub(crate) struct Progress {
     /// Whether every poll sends an acknowledgement.
     always: AtomicBool,
     /// The trainer's position as the coordinator knows it; changes with `acks`.
-    acknowledged: watch::Sender<(Epoch, u64)>,
+    acknowledged: watch::Sender<Cursor>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,14 +38,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Progress {
     /// A trainer that resumes at batch `durable`. Nothing is reported until the splits that it needs are
     /// known; see [`Progress::starts_at`].
-    pub fn new(durable: (Epoch, u64)) -> Self {
+    pub fn new(durable: Cursor) -> Self {
         Self {
             acks: Mutex::new(Acks::new(durable)),
             meter: Mutex::new(Meter::new()),
             urgent: Notify::new(),
             soon: Notify::new(),
             always: AtomicBool::new(false),
-            acknowledged: watch::Sender::new((0, 0)),
+            acknowledged: watch::Sender::default(),
         }
     }
 
@@ -91,14 +90,14 @@ impl Progress {
     }
 
     /// The stream restarts at batch `at`: see [`Acks::reopen`].
-    pub fn reopen(&self, at: (Epoch, u64)) {
+    pub fn reopen(&self, at: Cursor) {
         self.acks().reopen(at);
         self.meter().reopen();
         self.urgent.notify_one();
     }
 
     /// Everything before this batch is durable.
-    pub fn durable_until(&self) -> (Epoch, u64) {
+    pub fn durable_until(&self) -> Cursor {
         self.acks().durable()
     }
 
@@ -113,7 +112,7 @@ impl Progress {
     }
 
     /// The batch that the stream begins with, once it is known.
-    pub fn begins_at(&self) -> Option<(Epoch, u64)> {
+    pub fn begins_at(&self) -> Option<Cursor> {
         self.acks().begins_at()
     }
 
@@ -135,13 +134,13 @@ impl Progress {
     }
 
     /// The stream continues with batch `at` and the split at `next`, and needs splits from `needed` on.
-    pub fn starts_at(&self, at: (Epoch, u64), needed: Place, next: Place) {
+    pub fn starts_at(&self, at: Cursor, needed: Place, next: Place) {
         self.acks().start_at(at, needed, next);
         self.wake();
     }
 
     /// A batch is about to be handed over; a restart at it would need splits from `resume_place` on.
-    pub fn next_is(&self, batch: (Epoch, u64), resume_place: Place) {
+    pub fn next_is(&self, batch: Cursor, resume_place: Place) {
         self.acks().next_is(batch, resume_place);
     }
 
@@ -161,7 +160,7 @@ impl Progress {
     }
 
     /// Everything before `next` is durable: a restart begins there. Earlier positions are ignored.
-    pub fn durable(&self, next: (Epoch, u64)) {
+    pub fn durable(&self, next: Cursor) {
         self.acks().make_durable(next);
     }
 
@@ -181,7 +180,7 @@ impl Progress {
     }
 
     /// Resolves once the coordinator knows that everything before `next` is consumed.
-    pub async fn consumed(&self, next: (Epoch, u64)) {
+    pub async fn consumed(&self, next: Cursor) {
         self.urgent.notify_one();
         // Cannot fail: the sender lives as long as `self`.
         let _ = self.acknowledged.subscribe().wait_for(|known| *known >= next).await;
@@ -191,8 +190,7 @@ impl Progress {
     pub fn acknowledged(&self, ack: Ack) {
         let is_current = self.acks().acknowledged(ack);
         if is_current {
-            let Cursor { epoch, batch_index } = ack.durable;
-            self.acknowledged.send_replace((epoch, batch_index));
+            self.acknowledged.send_replace(ack.durable);
         }
     }
 
@@ -209,7 +207,7 @@ impl Progress {
 
     /// Records a poll's facts about workers.
     pub fn polled(&self, polled: &Polled) {
-        let epoch = self.delivered().0;
+        let epoch = self.delivered().epoch;
         self.meter().polled(polled, epoch);
     }
 
@@ -227,29 +225,30 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::{batch, split};
 
     #[test]
     fn a_quarter_of_the_window_is_worth_a_report() {
-        let progress = Progress::new((0, 0));
-        progress.passed((0, 3));
+        let progress = Progress::new(batch(0, 0));
+        progress.passed(split(0, 3));
         assert!(!progress.is_window_waiting(16, 100));
-        progress.passed((0, 4));
+        progress.passed(split(0, 4));
         assert!(progress.is_window_waiting(16, 100));
         assert!(progress.is_window_waiting(1, 100), "one split is a quarter of a small window");
     }
 
     #[tokio::test]
     async fn those_who_wait_learn_of_an_acknowledgement() {
-        let progress = Progress::new((0, 0));
+        let progress = Progress::new(batch(0, 0));
         progress.takes_over(0, 1, Nonce([0; 8]));
-        progress.starts_at((0, 0), (0, 0), (0, 0));
+        progress.starts_at(batch(0, 0), split(0, 0), split(0, 0));
         progress.announce();
         let first = progress.send_ack().unwrap();
         progress.acknowledged(first);
         progress.admitted().await;
-        progress.durable((0, 5));
+        progress.durable(batch(0, 5));
         let ack = progress.send_ack().unwrap();
-        let waits = progress.consumed((0, 5));
+        let waits = progress.consumed(batch(0, 5));
         progress.acknowledged(ack);
         waits.await;
         assert!(progress.is_settled());

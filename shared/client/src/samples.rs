@@ -1,9 +1,17 @@
-//! Answers of a coordinator, for unit tests.
+//! Answers of a coordinator, and a whole job, for unit tests.
 
+use crate::{FetcherConfig, FetcherPorts};
 use async_trait::async_trait;
-use gristmill_model::wire::{AnyCall, AnyReply, JobView, Polled, ReadySplit};
-use gristmill_ports::{CallError, Coordinator};
+use bytes::Bytes;
+use gristmill_chunk::{ChunkWriter, Codec, DType, FrameKind, Schema, TensorSpec, checksum};
+use gristmill_model::splits::{Ack, Cursor, Place};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    AnyCall, AnyReply, JobState, JobView, Polled, ReadySplit, Refusal, RefusalKind,
+};
+use gristmill_ports::{CallError, Coordinator, ObjectPath, Objects, memory::MemoryObjects};
 use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A job of one epoch: 640 records in 20 splits of four batches of 8.
 fn job() -> Value {
@@ -19,6 +27,14 @@ fn job() -> Value {
             "split_records": 32, "n_splits": 20, "max_bundle_splits": 1, "window_splits": 8, "window_bytes": 1,
         },
     })
+}
+
+pub(crate) fn batch(epoch: u32, batch_index: u64) -> Cursor {
+    Cursor { epoch, batch_index }
+}
+
+pub(crate) fn split(epoch: u32, position: u32) -> Place {
+    Place { epoch, position }
 }
 
 pub(crate) fn view() -> JobView {
@@ -56,5 +72,116 @@ pub(crate) struct Silent;
 impl Coordinator for Silent {
     async fn exchange(&self, _: &AnyCall) -> Result<AnyReply, CallError> {
         std::future::pending().await
+    }
+}
+
+/// A job of one epoch over numbers, four batches of 8 rows a split, with a coordinator that answers polls at once
+/// and keeps acknowledgements.
+pub(crate) struct SampleJob {
+    view: JobView,
+    entries: Vec<ReadySplit>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    committed: usize,
+    acks: Vec<Ack>,
+    /// Refuses the next acknowledgement.
+    refusal: Option<RefusalKind>,
+}
+
+const PIPELINE: &str = "
+source: { tfrecord: ., features: { value: { key: value, dtype: i64 } } }
+ops: [{ batch: { size: 8 } }]
+";
+
+impl SampleJob {
+    /// A job of `n_splits` splits, of which `committed` are committed and stored.
+    pub async fn new(n_splits: u32, committed: usize) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
+        let mut view = view();
+        view.spec.pipeline = gristmill_operators::parse(PIPELINE).unwrap().canonical_json();
+        let plan = view.plan.as_mut().unwrap();
+        (plan.n_splits, plan.records) = (n_splits, u64::from(n_splits) * 32);
+        let config = FetcherConfig::new("a".parse().unwrap(), "b".into(), view.job.clone());
+        let objects = MemoryObjects::default();
+        let mut entries = Vec::new();
+        for position in 0..n_splits {
+            let object = object(position);
+            let mut entry = entry(0, position, 4);
+            entry.outcome.object_bytes = object.len() as u64;
+            entry.outcome.crc32c = checksum(&object).unwrap();
+            let prefix = keys::bundle_prefix(&config.ns, &view.job, 0, entry.bundle);
+            let key = keys::chunk(&prefix, position, entry.attempt, entry.nonce);
+            objects.put_if_absent(&ObjectPath::new("b", &key), object, "chunk").await.unwrap();
+            entries.push(entry);
+        }
+        let state = Mutex::new(State { committed, ..State::default() });
+        let job = Arc::new(Self { view, entries, state });
+        let ports = FetcherPorts::new(Arc::<Self>::clone(&job), Arc::new(objects));
+        (job, ports, config)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Commits all splits before `committed`.
+    pub fn commit(&self, committed: usize) {
+        self.state().committed = committed;
+    }
+
+    /// Refuses the next acknowledgement.
+    pub fn refuse(&self, kind: RefusalKind) {
+        self.state().refusal = Some(kind);
+    }
+
+    /// The last acknowledgement.
+    pub fn last_ack(&self) -> Option<Ack> {
+        self.state().acks.last().copied()
+    }
+
+    fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
+        let mut state = self.state();
+        if let (Some(kind), Some(_)) = (state.refusal, ack) {
+            state.refusal = None;
+            return Err(Refusal { kind, message: "refused as asked".into() }.into());
+        }
+        state.acks.extend(ack);
+        let ready = self.entries[..state.committed].iter();
+        let ready: Vec<_> = ready.filter(|entry| entry.place >= from).cloned().collect();
+        let last = state.acks.last();
+        let mut view = self.view.clone();
+        if last.is_some_and(|ack| ack.durable.epoch >= view.spec.epochs) {
+            view.state = JobState::Done;
+        }
+        let generation = last.map_or(0, |ack| ack.generation);
+        Ok(Polled { job: view, generation, ..polled(&ready) })
+    }
+}
+
+/// A chunk of four batches, whose rows are numbered through the epoch.
+fn object(position: u32) -> Bytes {
+    let schema = Schema::new(vec![TensorSpec::fixed("value", DType::I64, [])]).unwrap();
+    let mut writer = ChunkWriter::new(Codec::Stored);
+    for batch in 0..4 {
+        writer.begin_frame(&schema, 8).unwrap();
+        for row in 0..8 {
+            let value = u64::from(position) * 32 + batch * 8 + row;
+            writer.row_mut(0, row as usize).unwrap().copy_from_slice(&value.to_le_bytes());
+        }
+        writer.end_frame(FrameKind::Batch, 8).unwrap();
+    }
+    writer.finish().unwrap().into()
+}
+
+#[async_trait]
+impl Coordinator for SampleJob {
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        match call {
+            AnyCall::Describe(_) => Ok(AnyReply::Describe(self.view.clone())),
+            AnyCall::Poll(poll) => Ok(AnyReply::Poll(self.poll(poll.from, poll.ack)?)),
+            _ => Err(CallError::Rejected("not a call of a trainer's host".into())),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Selects the files that a dataset reads, with reasons for those it leaves out.
 
-use crate::dataset::ListError;
+use crate::ListError;
 use gristmill_folder::Why;
 use gristmill_ports::ObjectInfo;
 use gristmill_sources::Definition;

@@ -8,11 +8,12 @@ pub use link::error_frame;
 
 use crate::{
     Delivery, FetchError, Fetcher,
-    cursor::{Cursor, CursorStore, Identity, Saved},
+    cursor::{CursorStore, Identity, Saved},
     framing::FrameKind,
     report::{Observed, Observer},
 };
 use gristmill_model::Epoch;
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::JobState;
 use gristmill_ports::Clock;
 use link::{hello, send, summary};
@@ -21,7 +22,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{OwnedSemaphorePermit, mpsc, watch},
 };
-use visit::Visit;
+use visit::{Turns, Visit};
 
 /// How long a connected trainer may take to send its hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -96,6 +97,7 @@ pub struct Server<C> {
     begun_as_kept: bool,
     /// The last batch sent to the connected trainer, by epoch.
     sent: BTreeMap<Epoch, u64>,
+    turns: Turns,
     activity: watch::Sender<Activity>,
     /// Counts the deliveries to trainers, for a report.
     observer: Option<Observer>,
@@ -117,6 +119,7 @@ impl<C: CursorStore> Server<C> {
             opened: Some(cursor),
             begun_as_kept: false,
             sent: BTreeMap::new(),
+            turns: Turns::default(),
             activity: watch::Sender::default(),
             observer: None,
             fetcher,
@@ -177,7 +180,8 @@ impl<C: CursorStore> Server<C> {
             if let Visit::Finished = outcome? {
                 return self.close().await;
             }
-            tracing::info!(epoch = self.cursor.epoch, g = self.cursor.g, "the trainer left");
+            let Cursor { epoch, batch_index } = self.cursor;
+            tracing::info!(epoch, batch_index, "the trainer left");
         }
     }
 
@@ -220,7 +224,7 @@ impl<C: CursorStore> Server<C> {
     }
 
     async fn open_at(&mut self, cursor: Cursor) {
-        self.fetcher.reopen((cursor.epoch, cursor.g)).await;
+        self.fetcher.reopen(cursor).await;
         self.opened = Some(cursor);
     }
 
@@ -269,7 +273,7 @@ impl<C: CursorStore> Server<C> {
     /// to resume.
     async fn close(&mut self) -> Result<(), ServeError> {
         self.activity.send_replace(Activity::Closing);
-        self.save(Cursor { epoch: self.epochs, g: 0 })?;
+        self.save(Cursor::start_of(self.epochs))?;
         self.fetcher.checkpointed_epochs(self.epochs);
         Ok(self.fetcher.settle().await?)
     }
@@ -287,7 +291,7 @@ impl<C: CursorStore> Server<C> {
             send(out, FrameKind::Error, self.cursor, why.as_bytes()).await?;
             return Err(error);
         }
-        let end = Cursor { epoch: self.epochs, g: 0 };
+        let end = Cursor::start_of(self.epochs);
         send(out, FrameKind::End, end, summary(&self.fetcher).as_bytes()).await?;
         self.close().await
     }
@@ -301,7 +305,6 @@ impl<C: CursorStore> Server<C> {
         self.fetcher.admitted().await.map_err(|error| self.of_kept(error))?;
         self.activity.send_replace(Activity::Fetching);
         loop {
-            self.observer.iter_mut().for_each(Observer::asks);
             let delivery = tokio::select! {
                 biased;
                 delivery = self.fetcher.next() => delivery?,
@@ -313,10 +316,10 @@ impl<C: CursorStore> Server<C> {
             self.observe(&delivery).await?;
             match delivery {
                 Delivery::Batch(batch) => {
-                    let at = Cursor { epoch: batch.epoch, g: batch.g };
+                    let at = batch.cursor();
                     send(out, FrameKind::Batch, at, &batch.frame).await?;
-                    self.save(Cursor { g: at.g + 1, ..at })?;
-                    self.fetcher.checkpointed(at.epoch, at.g);
+                    self.save(at.next())?;
+                    self.fetcher.checkpointed(at);
                 }
                 Delivery::EpochEnd(_) => {}
                 Delivery::End => return Ok(()),

@@ -8,7 +8,7 @@ use crate::{
     waits::StageClock,
 };
 use gristmill_executor::Finisher;
-use gristmill_model::Epoch;
+use gristmill_model::splits::{Cursor, Place};
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
@@ -27,14 +27,14 @@ pub(crate) struct BatchSource {
 
 impl BatchSource {
     /// Starts a stream at batch `at` as one of `tasks`.
-    pub fn stream(&self, at: (Epoch, u64), tasks: &mut JoinSet<()>) -> mpsc::Receiver<Assembled> {
+    pub fn stream(&self, at: Cursor, tasks: &mut JoinSet<()>) -> mpsc::Receiver<Assembled> {
         let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
         tasks.spawn(self.clone().run(at, queue));
         batches
     }
 
     /// Downloads and joins; an error ends the stream or the run.
-    async fn run(self, at: (Epoch, u64), queue: mpsc::Sender<Assembled>) {
+    async fn run(self, at: Cursor, queue: mpsc::Sender<Assembled>) {
         // Keep the queue open until the error is recorded, so that a waiting trainer sees the error.
         let _open = queue.clone();
         let (ledger, progress) = (Arc::clone(&self.downloader.ledger), Arc::clone(&self.progress));
@@ -53,17 +53,13 @@ impl BatchSource {
         }
     }
 
-    async fn batches(
-        self,
-        at: (Epoch, u64),
-        queue: mpsc::Sender<Assembled>,
-    ) -> Result<(), FetchError> {
+    async fn batches(self, at: Cursor, queue: mpsc::Sender<Assembled>) -> Result<(), FetchError> {
         let Self { downloader, progress, stages } = self;
         let view = downloader.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
         let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at).await?;
         let (at, place) = (start.at, start.place);
-        let next = (at.0, start.joiner.position());
+        let next = Place::new(at.epoch, start.joiner.position());
         progress.starts_at(at, place, next);
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
         let JobContext { program, pipeline, .. } = &*downloader.context;

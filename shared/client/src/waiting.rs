@@ -1,10 +1,11 @@
 //! Reasons for a wait: derived from known facts, and reported occasionally.
 
 use crate::{
-    ledger::{Ledger, Place},
+    ledger::Ledger,
     waits::{Stage, StageClock},
 };
 use async_trait::async_trait;
+use gristmill_model::splits::Place;
 use gristmill_model::wire::{AnyCall, AnyReply};
 use gristmill_ports::{CallError, Coordinator};
 use std::{
@@ -55,7 +56,7 @@ pub(crate) struct Facts {
 
 /// The reason why the next batch is missing.
 pub(crate) fn reason(facts: &Facts) -> Waiting {
-    let Facts { next: (epoch, split), workers, started, .. } = *facts;
+    let Facts { next: Place { epoch, position: split }, workers, started, .. } = *facts;
     if let Some(error) = &facts.coordinator {
         return Waiting::fault(format!("the service to answer: {error}"));
     }
@@ -237,7 +238,7 @@ mod tests {
             job: None,
             answered: true,
             indexing: None,
-            next: (0, 7),
+            next: Place::new(0, 7),
             stage: Stage::Commit,
             unclaimed: true,
             workers: 1,

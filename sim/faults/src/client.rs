@@ -91,7 +91,7 @@ impl Client<'_> {
         let resume = self.keeps.then(|| choose_checkpoint(self.sim(), self.log));
         if let Some((epoch, g)) = resume {
             hello["epoch"] = epoch.into();
-            hello["g"] = g.into();
+            hello["batch_index"] = g.into();
         }
         self.process.point(20).await;
         send_hello(stream, &hello).await?;
@@ -169,7 +169,7 @@ impl Client<'_> {
             }
             3 => {
                 hello["epoch"] = (epochs + 7).into();
-                hello["g"] = 999.into();
+                hello["batch_index"] = 999.into();
                 send_hello(stream, &hello).await?;
             }
             4 => {

@@ -192,7 +192,7 @@ async fn serve_once(
         Server::position(&mut kept, &Identity::of(&view)).map_err(|error| error.to_string())?;
     let config = FetcherConfig {
         local_workers: register.spec.settings.local_workers,
-        resume: (at.epoch, at.g),
+        resume: at,
         ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), register.job.clone())
     };
     let fetcher = Fetcher::open(ports, config).await.map_err(|error| error.to_string())?;

@@ -11,9 +11,10 @@ use crate::{
 };
 use gristmill_client::{
     FetchError, Fetcher, FetcherConfig,
-    cursor::{Cursor, CursorStore, Identity, Saved},
+    cursor::{CursorStore, Identity, Saved},
     server::{ServeError, Server, Visitor},
 };
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::Register;
 use std::{
     io,
@@ -74,7 +75,7 @@ impl Host {
     fn has_kept(&self, next: BatchName) -> bool {
         let file = lock(&self.file);
         let cursor = file.as_ref().ok().and_then(Option::as_ref).map(|saved| saved.cursor);
-        cursor.is_some_and(|Cursor { epoch, g }| (epoch, g) >= next)
+        cursor.is_some_and(|cursor| (cursor.epoch, cursor.batch_index) >= next)
     }
 
     /// Replaces the state file by one of another job, of another run under this name, or an invalid one, as a user's
@@ -83,13 +84,14 @@ impl Host {
         self.correct();
         let mut file = lock(&self.file);
         let own = file.clone().unwrap_or_default();
-        let Cursor { epoch, g } = own.as_ref().map_or_else(Cursor::default, |own| own.cursor);
-        let other = |job: &str, fingerprint: &str, g| {
+        let Cursor { epoch, batch_index } =
+            own.as_ref().map_or_else(Cursor::default, |own| own.cursor);
+        let other = |job: &str, fingerprint: &str, batch_index| {
             let (job, fingerprint) = (job.to_owned(), fingerprint.to_owned());
             let identity = Identity { job, fingerprint, ..identity.clone() };
-            Ok(Some(Saved { identity, cursor: Cursor { epoch, g } }))
+            Ok(Some(Saved { identity, cursor: Cursor { epoch, batch_index } }))
         };
-        let ahead = g + 1 + self.sim.below(3);
+        let ahead = batch_index + 1 + self.sim.below(3);
         *file = match self.sim.below(4) {
             0 => other("another", &identity.fingerprint, 60),
             1 => other("another", &identity.fingerprint, ahead),
@@ -235,7 +237,7 @@ async fn run_once(
     let served = Some(identity.clone());
     let mut file = StateFile { host: Arc::clone(&host), process, served, unsynced: None };
     let cursor = Server::position(&mut file, &identity)?;
-    let config = FetcherConfig { resume: (cursor.epoch, cursor.g), ..config };
+    let config = FetcherConfig { resume: cursor, ..config };
     let fetcher = Fetcher::open(ports, config).await?;
     let mut server = Server::new(fetcher, file, cursor)?;
     let (sender, visitors) = mpsc::channel(1);

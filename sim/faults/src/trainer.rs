@@ -11,6 +11,7 @@ use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_model::splits::{
+    Cursor,
     invariants::{
         invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,
         invariant_19_in_order,
@@ -262,7 +263,7 @@ async fn run_once(
     Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
         .await?;
     let spec = &register.spec;
-    let config = FetcherConfig { resume, ..config };
+    let config = FetcherConfig { resume: Cursor::new(resume.0, resume.1), ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
     let step_ms = 1 + sim.below(60);
     let (mut unsaved, mut batches) = (None, 0);
@@ -274,13 +275,14 @@ async fn run_once(
                     cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.max_bundle_splits));
                 }
                 check_loss(cloud, process, &fetcher).await;
-                let seen = BatchSeen { epoch: batch.epoch, g: batch.g, frame: &batch.frame };
+                let seen =
+                    BatchSeen { epoch: batch.epoch, g: batch.batch_index, frame: &batch.frame };
                 log.note(sim, spec.settings.visitation, &seen);
-                if cloud.store.dies_at() == Some(batch.g) && !log.has_died() {
+                if cloud.store.dies_at() == Some(batch.batch_index) && !log.has_died() {
                     process.kill();
                 }
                 process.point(step_ms).await;
-                unsaved = Some((batch.epoch, batch.g));
+                unsaved = Some((batch.epoch, batch.batch_index));
                 if sim.below(3) == 0 {
                     save(process, log, &fetcher, unsaved.take()).await;
                 }
@@ -308,7 +310,7 @@ async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<Batc
     process.point(50).await;
     log.save((epoch, g + 1));
     process.point(10).await;
-    fetcher.checkpointed(epoch, g);
+    fetcher.checkpointed(Cursor::new(epoch, g));
 }
 
 /// A second trainer, some time after the first.

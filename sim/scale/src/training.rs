@@ -260,8 +260,8 @@ pub async fn train(deployment: &Arc<Deployment>, most: u64, keeps: bool) -> Resu
         match fetcher.next().await? {
             Delivery::Batch(batch) => {
                 delivered += 1;
-                if keeps && batch.g % every == every - 1 {
-                    fetcher.checkpointed(batch.epoch, batch.g);
+                if keeps && batch.batch_index % every == every - 1 {
+                    fetcher.checkpointed(batch.cursor());
                 }
             }
             Delivery::EpochEnd(_) => {}

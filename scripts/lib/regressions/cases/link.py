@@ -59,8 +59,8 @@ def leftover_checkpoint(world):
 def leftover_state(world):
     pipeline = data(world)
     world.up()
-    names = {"dataset": "d" * 64, "fingerprint": "f" * 64, "epoch": 0, "g": 3}
-    for text in (json.dumps({"job": "other", **names}), "[1,2]", '{"epoch": 0, "g": 3}', "x" * 100):
+    names = {"dataset": "d" * 64, "fingerprint": "f" * 64, "epoch": 0, "batch_index": 3}
+    for text in (json.dumps({"job": "other", **names}), "[1,2]", '{"epoch": 0, "batch_index": 3}', "x" * 100):
         world.write("s.json", text)
         fetcher = world.fetcher("a", "--pipeline", pipeline, "--state", "s.json")
         fetcher.wait(20)
@@ -69,9 +69,9 @@ def leftover_state(world):
     good.signal(signal.SIGTERM)
     good.wait(10)
     saved = json.loads((world.folder / "t.json").read_text())
-    expect((saved["job"], saved["epoch"], saved["g"]) == ("a", 0, 0), f"saved is {saved}")
+    expect((saved["job"], saved["epoch"], saved["batch_index"]) == ("a", 0, 0), f"saved is {saved}")
     for epoch, g in ((0, 60), (0, BATCHES + 1), (0, 500), (1, 5), (7, 999), (2**32 - 1, 2**64 - 1)):
-        world.write("t.json", json.dumps({**saved, "epoch": epoch, "g": g}))
+        world.write("t.json", json.dumps({**saved, "epoch": epoch, "batch_index": g}))
         fetcher = world.fetcher("b", "--pipeline", pipeline, "--state", "t.json")
         fetcher.wait(20)
         fetcher.failed_in_one_line(2, "job a", "job b")
@@ -98,7 +98,7 @@ def wild_acks(world):
         client.ack(*ack)
         expect("acknowledges" in client.refusal(), f"{ack} is not refused")
         saved = json.loads((world.folder / "s.json").read_text())
-        expect((saved["epoch"], saved["g"]) == (0, 0), f"after {ack} saved is {saved}")
+        expect((saved["epoch"], saved["batch_index"]) == (0, 0), f"after {ack} saved is {saved}")
     log = {}
     client = Client(world, "a").hello((0, 0))
     expect(client.rest(log), "no end")

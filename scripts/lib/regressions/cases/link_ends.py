@@ -52,13 +52,13 @@ def collected(world):
     # It reports what was acknowledged once a second, and what is behind that is deleted.
     time.sleep(3)
     fetcher.end()
-    patched(world, "s.json", g=1)
+    patched(world, "s.json", batch_index=1)
     fetcher = serve(world, "a", pipeline, "--state", "s.json")
     refusal = Client(world, "a").hello().refusal()
     expect("restore a newer one" in refusal and "s.json" in refusal, f"it is refused with: {refusal}")
     fetcher.wait(5)
     fetcher.failed_in_one_line(1, "s.json", "restore a newer one")
-    patched(world, "s.json", g=40)
+    patched(world, "s.json", batch_index=40)
     fetcher = serve(world, "a", pipeline, "--state", "s.json")
     # A trainer's own checkpoint is its own matter: the next one may have a newer.
     refusal = Client(world, "a").hello((0, 1)).refusal()

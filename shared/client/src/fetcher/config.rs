@@ -1,7 +1,8 @@
 //! Settings and services of a trainer's stream.
 
 use crate::Folders;
-use gristmill_model::{Epoch, JobName, Namespace};
+use gristmill_model::splits::Cursor;
+use gristmill_model::{JobName, Namespace};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
 use gristmill_runner::Compute;
@@ -17,9 +18,9 @@ pub struct FetcherConfig {
     pub local_workers: u32,
     /// Memory for objects fetched ahead, in bytes.
     pub prefetch_bytes: u64,
-    /// The batch to begin with: (epoch, g) of the first one not safe in a checkpoint. Unless the job is visited
+    /// The batch to begin with: the first one not safe in a checkpoint. Unless the job is visited
     /// exactly once, the coordinator's position replaces it if that is later.
-    pub resume: (Epoch, u64),
+    pub resume: Cursor,
     /// How long the service may fail to answer before the run fails.
     pub patience: Duration,
     /// Folders that errors name by their paths.
@@ -35,7 +36,7 @@ impl FetcherConfig {
             job,
             local_workers: 0,
             prefetch_bytes: 32 << 20,
-            resume: (0, 0),
+            resume: Cursor::default(),
             patience: Duration::from_secs(120),
             folders: Folders::default(),
         }

@@ -1,8 +1,29 @@
 //! Deliveries to a trainer: batches, and the totals of each epoch.
 
-use crate::{Batch, Waits};
+use crate::Waits;
+use bytes::Bytes;
 use gristmill_model::Epoch;
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{Plan, ScaleState, TrainerMetrics};
+
+/// One batch as delivered to the trainer.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    pub epoch: Epoch,
+    /// Number of the batch in its epoch.
+    pub batch_index: u64,
+    pub rows: u32,
+    /// A safetensors blob: the element's tensors with a leading dimension of `rows`, `__key__`
+    /// (u64) and `__copy__` (u32).
+    pub frame: Bytes,
+}
+
+impl Batch {
+    /// The batch's place in the order of delivery.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { epoch: self.epoch, batch_index: self.batch_index }
+    }
+}
 
 /// The next item delivered to a trainer.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use crate::{
     asking::{beginning, insist, run_error},
     cached::Shelves,
     downloader::Downloader,
-    ledger::{Ledger, Place},
+    ledger::Ledger,
     local::{self, LocalStore},
     poller::Poller,
     progress::Progress,
@@ -14,6 +14,7 @@ use crate::{
     waits::{StageClock, Waits},
 };
 use gristmill_model::Visitation;
+use gristmill_model::splits::Place;
 use gristmill_runner::{JobContext, RunError, Runner, RunnerConfig};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -35,7 +36,7 @@ impl Fetcher {
         let resume = beginning(&ports, &config, visitation).await?;
         // Batches are counted from the start of the resumed epoch: request the entries of all its
         // splits again, but only the objects that are still needed.
-        let start: Place = (resume.0, 0);
+        let start = Place::start_of(resume.epoch);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
         let progress = Arc::new(Progress::new(resume));
         if visitation == Visitation::AtMostOnce {
@@ -86,11 +87,10 @@ impl Fetcher {
             visitation,
             held: None,
             last_handed_over: None,
-            asked: None,
             last_batch: None,
             ended: false,
             stages,
-            wait_began: None,
+            wait: Default::default(),
             waits: Waits::default(),
             streaming,
             _tasks: tasks,

@@ -1,8 +1,7 @@
 //! The cursor protocol: the generation of this run, its progress, and the next acknowledgement.
 
-use crate::ledger::Place;
-use gristmill_model::splits::{self, Ack, Cursor};
-use gristmill_model::{Epoch, Nonce};
+use gristmill_model::Nonce;
+use gristmill_model::splits::{Ack, Cursor, Place};
 use std::collections::BTreeMap;
 
 /// Bits of a generation that distinguish runs that begin in the same millisecond.
@@ -16,23 +15,23 @@ pub(super) struct Acks {
     /// Every generation of this process; none of them belongs to another trainer.
     own: Vec<u64>,
     /// The batch this run begins with, and the first split it needs.
-    began: Option<((Epoch, u64), Place)>,
+    began: Option<(Cursor, Place)>,
     /// Whether the trainer has confirmed where it begins; only then may it take over the run.
     announced: bool,
     /// The furthest durable batch of this generation that may have reached the coordinator.
-    said: Option<(Epoch, u64)>,
+    sent: Option<Cursor>,
     delivered: Place,
-    durable: (Epoch, u64),
+    durable: Cursor,
     durable_place: Place,
     /// First place that a restart needs, by the batch it restarts at.
-    resume_places: BTreeMap<(Epoch, u64), Place>,
+    resume_places: BTreeMap<Cursor, Place>,
     acked: Option<Ack>,
 }
 
 impl Acks {
     /// A trainer that resumes at batch `durable`.
-    pub fn new(durable: (Epoch, u64)) -> Self {
-        let place = (durable.0, 0);
+    pub fn new(durable: Cursor) -> Self {
+        let place = Place::start_of(durable.epoch);
         Self { delivered: place, durable, durable_place: place, ..Self::default() }
     }
 
@@ -55,7 +54,7 @@ impl Acks {
     pub fn take_over_anew(&mut self) -> bool {
         let anew = self.acked.is_none() && self.own.len() > 1;
         if anew {
-            (self.generation, self.said) = (None, None);
+            (self.generation, self.sent) = (None, None);
         }
         anew
     }
@@ -76,22 +75,23 @@ impl Acks {
     /// The coordinator refused this start: sends nothing until the trainer begins elsewhere.
     pub fn withdraw(&mut self) {
         (self.announced, self.began) = (false, None);
-        (self.generation, self.said, self.acked) = (None, None, None);
+        (self.generation, self.sent, self.acked) = (None, None, None);
     }
 
     /// The stream restarts at batch `at`, which its trainer has yet to confirm. A generation cannot go back
     /// before what it sent, so a restart there needs a new one.
-    pub fn reopen(&mut self, at: (Epoch, u64)) {
+    pub fn reopen(&mut self, at: Cursor) {
         (self.announced, self.began) = (false, None);
         self.resume_places.clear();
-        if self.said.is_some_and(|said| at < said) {
-            (self.generation, self.said, self.acked) = (None, None, None);
+        if self.sent.is_some_and(|sent| at < sent) {
+            (self.generation, self.sent, self.acked) = (None, None, None);
         }
-        (self.delivered, self.durable, self.durable_place) = ((at.0, 0), at, (at.0, 0));
+        let place = Place::start_of(at.epoch);
+        (self.delivered, self.durable, self.durable_place) = (place, at, place);
     }
 
     /// The stream continues with batch `at` and the split at `next`, and needs splits from `needed` on.
-    pub fn start_at(&mut self, at: (Epoch, u64), needed: Place, next: Place) {
+    pub fn start_at(&mut self, at: Cursor, needed: Place, next: Place) {
         self.delivered = self.delivered.max(next);
         self.durable = self.durable.max(at);
         self.durable_place = self.durable_place.max(needed);
@@ -99,7 +99,7 @@ impl Acks {
     }
 
     /// The batch that the stream begins with, once it is known.
-    pub fn begins_at(&self) -> Option<(Epoch, u64)> {
+    pub fn begins_at(&self) -> Option<Cursor> {
         self.began.map(|(batch, _)| batch)
     }
 
@@ -114,7 +114,7 @@ impl Acks {
     }
 
     /// A batch is about to be handed over; a restart at it would need splits from `resume_place` on.
-    pub fn next_is(&mut self, batch: (Epoch, u64), resume_place: Place) {
+    pub fn next_is(&mut self, batch: Cursor, resume_place: Place) {
         self.resume_places.insert(batch, resume_place);
     }
 
@@ -129,12 +129,12 @@ impl Acks {
     }
 
     /// Everything before this batch is durable.
-    pub fn durable(&self) -> (Epoch, u64) {
+    pub fn durable(&self) -> Cursor {
         self.durable
     }
 
     /// Everything before `next` is durable: a restart begins there. Earlier positions are ignored.
-    pub fn make_durable(&mut self, next: (Epoch, u64)) {
+    pub fn make_durable(&mut self, next: Cursor) {
         if next <= self.durable {
             return;
         }
@@ -142,7 +142,7 @@ impl Acks {
         // The batch at `next` may not have been handed over yet. The place needed by the latest known
         // batch is a safe, slightly early answer.
         let known = self.resume_places.range(..=next).next_back().map(|(_, place)| *place);
-        let at_epoch_start = (next.1 == 0).then_some((next.0, 0));
+        let at_epoch_start = (next.batch_index == 0).then_some(Place::start_of(next.epoch));
         let place = at_epoch_start.into_iter().chain(known).max();
         self.durable_place = self.durable_place.max(place.unwrap_or_default());
         self.resume_places = self.resume_places.split_off(&next);
@@ -152,7 +152,7 @@ impl Acks {
     /// from which the coordinator detects whether another run came first.
     pub fn send(&mut self) -> Option<Ack> {
         let ack = self.next()?;
-        self.said = self.said.max(Some((ack.durable.epoch, ack.durable.batch_index)));
+        self.sent = self.sent.max(Some(ack.durable));
         Some(ack)
     }
 
@@ -174,10 +174,8 @@ impl Acks {
 
     /// Splits delivered beyond the last acknowledged one, of epochs of `n_splits`.
     pub fn unreported_splits(&self, n_splits: u32) -> u64 {
-        let linear =
-            |(epoch, position): Place| u64::from(epoch) * u64::from(n_splits) + u64::from(position);
         let reported = self.acked.map_or(0, |ack| ack.delivered.linear(n_splits));
-        linear(self.delivered).saturating_sub(reported)
+        self.delivered.linear(n_splits).saturating_sub(reported)
     }
 
     fn next(&self) -> Option<Ack> {
@@ -186,15 +184,8 @@ impl Acks {
             Some(_) => (self.durable, self.durable_place),
             None => began,
         };
-        let ((generation, over), delivered) = (self.generation?, self.delivered);
-        let place = |(epoch, position): Place| splits::Place { epoch, position };
-        let ack = Ack {
-            generation,
-            over,
-            delivered: place(delivered),
-            durable: Cursor { epoch: durable.0, batch_index: durable.1 },
-            durable_place: place(durable_place),
-        };
+        let (generation, over) = self.generation?;
+        let ack = Ack { generation, over, delivered: self.delivered, durable, durable_place };
         (self.acked != Some(ack)).then_some(ack)
     }
 }
@@ -202,17 +193,10 @@ impl Acks {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn batch(epoch: Epoch, batch_index: u64) -> Cursor {
-        Cursor { epoch, batch_index }
-    }
-
-    fn split(epoch: Epoch, position: u32) -> splits::Place {
-        splits::Place { epoch, position }
-    }
+    use crate::samples::{batch, split};
 
     fn begun() -> Acks {
-        let mut acks = Acks::new((0, 0));
+        let mut acks = Acks::new(batch(0, 0));
         acks.take_over(0, 1, Nonce([0; 8]));
         acks.announce();
         acks
@@ -221,8 +205,8 @@ mod tests {
     #[test]
     fn a_later_run_has_a_larger_generation_for_any_clock() {
         let generation = |last, now_ms, lot| {
-            let mut acks = Acks::new((0, 0));
-            acks.start_at((0, 0), (0, 0), (0, 0));
+            let mut acks = Acks::new(batch(0, 0));
+            acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
             acks.announce();
             assert_eq!(acks.next(), None, "nothing is sent before it is settled");
             acks.take_over(last, now_ms, Nonce([lot; 8]));
@@ -237,47 +221,45 @@ mod tests {
     #[test]
     fn durable_never_frees_what_a_restart_needs() {
         let mut acks = begun();
-        acks.start_at((0, 0), (0, 0), (0, 0));
+        acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
         // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
-        for (g, place, resume) in
-            [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))]
-        {
-            acks.next_is((0, g), resume);
-            acks.passed(place);
+        for (index, position, resume) in [(0, 0, 0), (1, 1, 0), (2, 1, 0), (3, 2, 2)] {
+            acks.next_is(batch(0, index), split(0, resume));
+            acks.passed(split(0, position));
         }
-        acks.make_durable((0, 2));
+        acks.make_durable(batch(0, 2));
         let first = acks.next().unwrap();
         assert_eq!(first.durable, batch(0, 0), "first of all, where it begins");
         acks.acknowledged(first);
         assert_eq!(acks.next().unwrap().durable, batch(0, 2));
         assert_eq!(acks.next().unwrap().durable_place, split(0, 0));
-        acks.make_durable((0, 3));
+        acks.make_durable(batch(0, 3));
         assert_eq!(acks.next().unwrap().durable_place, split(0, 2));
-        acks.make_durable((0, 1));
+        acks.make_durable(batch(0, 1));
         assert_eq!(acks.next().unwrap().durable, batch(0, 3), "an earlier position is ignored");
-        acks.make_durable((1, 0));
+        acks.make_durable(batch(1, 0));
         assert_eq!(acks.next().unwrap().durable_place, split(1, 0));
     }
 
     #[test]
     fn a_process_keeps_its_generation_unless_it_goes_back_behind_what_it_sent() {
         let mut acks = begun();
-        acks.start_at((0, 0), (0, 0), (0, 0));
+        acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
         let sent = acks.send().unwrap();
         assert!(acks.acknowledged(sent));
         let first = acks.acked.unwrap().generation;
-        acks.make_durable((0, 7));
+        acks.make_durable(batch(0, 7));
         // Not sent yet: the trainer may still begin elsewhere.
-        acks.reopen((0, 5));
+        acks.reopen(batch(0, 5));
         assert_eq!(acks.next(), None, "its trainer has yet to confirm");
-        acks.start_at((0, 5), (0, 1), (0, 2));
+        acks.start_at(batch(0, 5), split(0, 1), split(0, 2));
         acks.announce();
         let ack = acks.send().unwrap();
         assert_eq!((ack.generation, ack.durable, ack.delivered), (first, batch(0, 5), split(0, 2)));
         // In flight while the stream goes back before it.
-        acks.reopen((0, 3));
+        acks.reopen(batch(0, 3));
         assert!(!acks.acknowledged(ack));
-        acks.start_at((0, 3), (0, 1), (0, 1));
+        acks.start_at(batch(0, 3), split(0, 1), split(0, 1));
         acks.announce();
         assert_eq!(acks.next(), None, "another generation is to be settled");
         acks.take_over(first, 2, Nonce([0; 8]));
@@ -299,15 +281,15 @@ mod tests {
     #[test]
     fn only_news_are_sent() {
         let mut acks = begun();
-        acks.start_at((0, 0), (0, 0), (0, 0));
+        acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
         assert!(acks.is_unconfirmed() && !acks.is_admitted());
         let ack = acks.next().unwrap();
         acks.acknowledged(ack);
         assert!(acks.is_admitted() && acks.is_settled());
         assert_eq!(acks.next(), None);
-        acks.passed((0, 3));
+        acks.passed(split(0, 3));
         assert_eq!(acks.unreported_splits(10), 3);
-        acks.passed((1, 2));
+        acks.passed(split(1, 2));
         assert_eq!(acks.unreported_splits(10), 12);
         assert!(acks.next().is_some() && !acks.is_settled());
     }

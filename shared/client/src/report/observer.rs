@@ -6,10 +6,9 @@ use super::{
     recount::Recount,
     usage::Usage,
 };
-use crate::{
-    Batch, Delivery, EpochTotals, Failure, Fetcher, Job, Service, Snapshot, cursor::Cursor,
-};
+use crate::{Batch, Delivery, EpochTotals, Failure, Fetcher, Job, Service, Snapshot};
 use gristmill_chunk::{Frame, Limits};
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobView, ScaleDecision};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline};
 use std::time::{Duration, Instant};
@@ -38,7 +37,7 @@ pub struct Observed {
     pub empty: Option<String>,
 }
 
-/// Watches the deliveries of one [`Fetcher`]: [`Observer::asks`] before each, [`Observer::delivered`] after it.
+/// Watches the deliveries of one [`Fetcher`].
 pub struct Observer {
     service: Service,
     pipeline: Pipeline,
@@ -50,16 +49,15 @@ pub struct Observer {
     next: Cursor,
     repeated_batches: u64,
     epoch_began: Instant,
-    /// Start of the wait for the next delivery.
-    asked: Option<Instant>,
     epoch: EpochReport,
     recount: Recount,
     epochs: Vec<EpochReport>,
     scaling: Vec<ScaleDecision>,
     recorder: Recorder,
-    /// Batches taken over all epochs, and seconds waited for them.
+    /// Batches taken over all epochs.
     taken: u64,
-    waited_s: f64,
+    /// The trainer's waits up to the last delivery.
+    waited: Duration,
     /// Why the latest epoch had no batch, if it had none.
     empty: Option<String>,
     looked: Instant,
@@ -79,14 +77,13 @@ impl Observer {
             next: Cursor::default(),
             repeated_batches: 0,
             epoch_began: began,
-            asked: None,
             epoch: EpochReport::default(),
             recount: Recount::default(),
             epochs: Vec::new(),
             scaling: Vec::new(),
             recorder: Recorder::new(began),
             taken: 0,
-            waited_s: 0.0,
+            waited: Duration::ZERO,
             empty: None,
             looked: began,
         }
@@ -102,21 +99,6 @@ impl Observer {
         (self.epoch.batches, self.epoch_began.elapsed().as_secs_f64())
     }
 
-    /// Another trainer takes the stream; time without a trainer does not count as a wait.
-    pub fn restarts(&mut self) {
-        self.asked = None;
-    }
-
-    /// Starts the wait for the next delivery, unless it has started.
-    pub fn asks(&mut self) {
-        self.asked.get_or_insert_with(Instant::now);
-    }
-
-    /// Time waited so far for the next delivery.
-    pub fn waited(&self) -> Duration {
-        self.asked.map_or(Duration::ZERO, |asked| asked.elapsed())
-    }
-
     /// Records a delivery of `fetcher`.
     ///
     /// # Errors
@@ -126,9 +108,9 @@ impl Observer {
         delivery: &Delivery,
         fetcher: &Fetcher,
     ) -> Result<(), Failure> {
-        let waited_s = self.asked.take().map_or(0.0, |asked| asked.elapsed().as_secs_f64());
-        self.epoch.waited_seconds += waited_s;
-        self.waited_s += waited_s;
+        let waited = fetcher.waited();
+        let before = std::mem::replace(&mut self.waited, waited);
+        self.epoch.waited_seconds += waited.saturating_sub(before).as_secs_f64();
         self.look(fetcher);
         match delivery {
             Delivery::Batch(batch) => self.count(batch)?,
@@ -146,13 +128,13 @@ impl Observer {
     }
 
     fn count(&mut self, batch: &Batch) -> Result<(), Failure> {
-        let at = Cursor { epoch: batch.epoch, g: batch.g };
+        let at = batch.cursor();
         self.began.get_or_insert(at);
         if at < self.next {
             self.repeated_batches += 1;
             return Ok(());
         }
-        self.next = Cursor { g: at.g + 1, ..at };
+        self.next = at.next();
         if self.epoch.batches == 0 {
             self.epoch.time_to_first_batch_ms = self.epoch_began.elapsed().as_secs_f64() * 1e3;
         }
@@ -213,8 +195,7 @@ impl Observer {
             return None;
         }
         self.looked = Instant::now();
-        let waited_s = self.waited_s + self.waited().as_secs_f64();
-        self.recorder.look(&snapshot, self.taken, waited_s);
+        self.recorder.look(&snapshot, self.taken, fetcher.waited().as_secs_f64());
         self.note_scaling(&snapshot.scale.log);
         Some(snapshot)
     }

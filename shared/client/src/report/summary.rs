@@ -54,8 +54,8 @@ impl Report {
         };
         let JobStatus { profile, job: known, .. } = job.status().await.map_err(Failure::failed)?;
         let pipeline = &observed.pipeline;
-        let stalls = observed.epochs.iter();
-        let stalls = stalls.map(|epoch| timeline::stalls(&known.spec, epoch, &profile)).collect();
+        let of = |epoch| timeline::stalls(pipeline, &known.spec, epoch, &profile);
+        let stalls = observed.epochs.iter().map(of).collect();
         let dataset = match &job.dataset {
             Some(dataset) => dataset.clone(),
             None => format!("dataset {}", known.dataset_version),
@@ -217,7 +217,7 @@ impl Report {
                 "stand_ins": per_sample(self.usage.stand_ins_cpu_ms),
                 "control": per_sample(self.usage.control_cpu_ms),
             },
-            "began": { "epoch": self.observed.began.epoch, "g": self.observed.began.g },
+            "began": self.observed.began,
             "batches_blake3": self.observed.batches_blake3,
             "empty": self.observed.empty,
         })

@@ -10,15 +10,22 @@ use gristmill_report::{
 
 /// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
 /// cache point that the epoch reads are left out.
-fn shares(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> WorkerShares {
+fn shares(
+    pipeline: &Pipeline,
+    spec: &JobSpec,
+    epoch: &EpochReport,
+    profile: &WorkProfile,
+) -> WorkerShares {
     let [source_s, compute_s, put_s] = epoch.worker_seconds;
-    let from = match epoch.mode {
-        CacheMode::Get { point } => {
-            let points = profile.ops.iter().enumerate().filter(|(_, op)| op.is_point);
-            points.map(|(i, _)| i + 1).nth(point as usize).unwrap_or(0)
-        }
-        _ => 0,
+    let read_point = match epoch.mode {
+        CacheMode::Get { point } => pipeline.cache_points().into_iter().nth(point as usize),
+        _ => None,
     };
+    let is_read = |op: &OpWork| {
+        let stage = op.stage.map(|stage| stage as usize);
+        read_point.as_ref().is_some_and(|point| stage == Some(point.stage))
+    };
+    let from = profile.ops.iter().position(is_read).map_or(0, |point| point + 1);
     let ran: Vec<&OpWork> = profile.ops.iter().skip(from).filter(|op| op.active_us > 0).collect();
     let all_us: u64 = ran.iter().map(|op| op.active_us).sum();
     let seconds = |op: &OpWork| compute_s * op.active_us as f64 / all_us.max(1) as f64;
@@ -37,7 +44,12 @@ fn shares(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> WorkerS
 }
 
 /// Causes of an epoch's waits.
-pub fn stalls(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> Stalls {
+pub fn stalls(
+    pipeline: &Pipeline,
+    spec: &JobSpec,
+    epoch: &EpochReport,
+    profile: &WorkProfile,
+) -> Stalls {
     let waits = Waits {
         total_s: epoch.waited_seconds,
         unclaimed_s: epoch.waits.unclaimed.as_secs_f64(),
@@ -46,7 +58,7 @@ pub fn stalls(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> Sta
         decode_s: epoch.waits.decode.as_secs_f64(),
         first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
     };
-    attribute(&waits, &shares(spec, epoch, profile), epoch.seconds)
+    attribute(&waits, &shares(pipeline, spec, epoch, profile), epoch.seconds)
 }
 
 /// The record of a whole run.
@@ -76,9 +88,9 @@ pub fn timeline(
             rows: epoch.elements,
             skipped: epoch.skipped,
             first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
-            workers: shares(spec, epoch, profile),
+            workers: shares(pipeline, spec, epoch, profile),
             cost_usd: Some(compute_usd + requests_usd),
-            stalls: Some(stalls(spec, epoch, profile)),
+            stalls: Some(stalls(pipeline, spec, epoch, profile)),
         }
     });
     let epochs = epochs.collect();

@@ -3,9 +3,10 @@
 use super::MAX_WAITING_MESSAGES;
 use crate::{
     Fetcher,
-    cursor::{Cursor, Identity},
+    cursor::Identity,
     framing::{ClientMessage, FrameKind, header, read_message},
 };
+use gristmill_model::splits::Cursor;
 use std::io;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
@@ -56,14 +57,14 @@ pub(super) async fn send(
     at: Cursor,
     payload: &[u8],
 ) -> io::Result<()> {
-    out.write_all(&header(kind, at.epoch, at.g, payload.len())).await?;
+    out.write_all(&header(kind, at, payload.len())).await?;
     out.write_all(payload).await?;
     out.flush().await
 }
 
 /// An error as a frame.
 pub fn error_frame(why: &str) -> Vec<u8> {
-    [&header(FrameKind::Error, 0, 0, why.len())[..], why.as_bytes()].concat()
+    [&header(FrameKind::Error, Cursor::default(), why.len())[..], why.as_bytes()].concat()
 }
 
 /// The payload of a server's hello.

@@ -7,12 +7,12 @@ use super::{
 };
 use crate::{
     Delivery, FetchError,
-    cursor::{Cursor, CursorStore},
+    cursor::CursorStore,
     framing::{ClientHello, ClientMessage, FrameKind},
-    report::Observer,
     server::Activity,
 };
 use gristmill_model::Visitation;
+use gristmill_model::splits::Cursor;
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -22,6 +22,21 @@ pub(super) enum Visit {
     Finished,
     /// The trainer left or was refused; another one may connect.
     Left,
+}
+
+/// Counts of a trainer's waits and batches: one that announces each wait computes between them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Turns {
+    /// Waits that the trainer announced, and batches sent to it.
+    announced: u64,
+    sent: u64,
+}
+
+impl Turns {
+    /// Whether the trainer computes. One that announces nothing is taken to wait.
+    fn trainer_computes(self) -> bool {
+        self.announced > 0 && self.announced <= self.sent
+    }
 }
 
 /// Why a visit ends early.
@@ -46,6 +61,7 @@ impl<C: CursorStore> Server<C> {
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         self.sent.clear();
+        self.turns = Turns::default();
         let (reader, writer) = tokio::io::split(stream);
         let mut link = Link::new(reader, writer);
         let parting = match self.greet(&mut link).await {
@@ -124,9 +140,9 @@ impl<C: CursorStore> Server<C> {
         };
         let hello = match message {
             ClientMessage::Hello(hello) => hello,
-            ClientMessage::Ack(..) => {
+            ClientMessage::Ack(_) | ClientMessage::Waits => {
                 return Err(VisitEnd::Refused(
-                    "an acknowledgement before a hello: a trainer says first which job its checkpoint is of"
+                    "a message before a hello: a trainer says first which job its checkpoint is of"
                         .to_owned(),
                 ));
             }
@@ -193,9 +209,9 @@ impl<C: CursorStore> Server<C> {
         if begins < self.cursor {
             self.save(begins)?;
         }
-        self.observer.iter_mut().for_each(Observer::restarts);
+        self.fetcher.restart_wait();
         loop {
-            self.observer.iter_mut().for_each(Observer::asks);
+            self.fetcher.set_trainer_computes(self.turns.trainer_computes());
             let delivery = tokio::select! {
                 biased;
                 message = link.messages.recv() => {
@@ -211,17 +227,18 @@ impl<C: CursorStore> Server<C> {
             self.observe(&delivery).await.map_err(VisitEnd::Ended)?;
             match delivery {
                 Delivery::Batch(batch) => {
-                    let at = Cursor { epoch: batch.epoch, g: batch.g };
-                    self.sent.insert(at.epoch, at.g);
+                    let at = batch.cursor();
+                    self.sent.insert(at.epoch, at.batch_index);
                     self.activity.send_replace(Activity::Sending);
                     link.send(FrameKind::Batch, at, &batch.frame).await.map_err(gone)?;
+                    self.turns.sent += 1;
                     self.activity.send_replace(Activity::Fetching);
                 }
                 Delivery::EpochEnd(_) => {}
                 Delivery::End => break,
             }
         }
-        let end = Cursor { epoch: self.epochs, g: 0 };
+        let end = Cursor::start_of(self.epochs);
         link.send(FrameKind::End, end, summary(&self.fetcher).as_bytes()).await.map_err(gone)?;
         self.activity.send_replace(Activity::LastAck);
         // Without checkpoints there is no acknowledgement to wait for.
@@ -250,23 +267,27 @@ impl<C: CursorStore> Server<C> {
     }
 
     fn last_sent(&self) -> Option<Cursor> {
-        self.sent.last_key_value().map(|(&epoch, &g)| Cursor { epoch, g })
+        self.sent.last_key_value().map(|(&epoch, &index)| Cursor::new(epoch, index))
     }
 
     /// Processes a message of the trainer.
     fn process(&mut self, message: ClientMessage) -> Result<(), VisitEnd> {
-        let (epoch, g) = match message {
-            ClientMessage::Ack(epoch, g) => (epoch, g),
+        let acknowledged = match message {
+            ClientMessage::Ack(batch) => batch,
+            ClientMessage::Waits => {
+                self.turns.announced += 1;
+                return Ok(());
+            }
             ClientMessage::Hello(_) => {
                 return Err(VisitEnd::Refused("a second hello: a trainer says it once".to_owned()));
             }
             ClientMessage::Invalid(what) => return Err(invalid(&what)),
         };
-        let acknowledged = Cursor { epoch, g };
         if acknowledged < self.cursor {
             return Ok(());
         }
-        if self.sent.get(&epoch).is_none_or(|&last| g > last) {
+        let Cursor { epoch, batch_index } = acknowledged;
+        if self.sent.get(&epoch).is_none_or(|&last| batch_index > last) {
             let last = self.last_sent();
             let sent =
                 last.map_or("none was sent".to_owned(), |last| format!("{last} was sent last"));
@@ -274,9 +295,8 @@ impl<C: CursorStore> Server<C> {
                 "the trainer acknowledges {acknowledged}, and {sent}: nothing of it is kept"
             )));
         }
-        // The batch was sent, so a next number exists.
-        self.save(Cursor { epoch, g: g.saturating_add(1) })?;
-        self.fetcher.checkpointed(epoch, g);
+        self.save(acknowledged.next())?;
+        self.fetcher.checkpointed(acknowledged);
         self.sent = self.sent.split_off(&epoch);
         Ok(())
     }
@@ -289,3 +309,6 @@ fn gone(_: io::Error) -> VisitEnd {
 fn invalid(what: &str) -> VisitEnd {
     VisitEnd::Refused(format!("the trainer sent {what}: docs/training.md has the protocol"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,9 +20,26 @@ pub struct Cursor {
     pub batch_index: u64,
 }
 
+impl Cursor {
+    /// The batch of that number.
+    pub fn new(epoch: Epoch, batch_index: u64) -> Self {
+        Self { epoch, batch_index }
+    }
+
+    /// The first batch of `epoch`.
+    pub fn start_of(epoch: Epoch) -> Self {
+        Self { epoch, batch_index: 0 }
+    }
+
+    /// The batch after this one, if the epoch has one.
+    pub fn next(self) -> Self {
+        Self { batch_index: self.batch_index.saturating_add(1), ..self }
+    }
+}
+
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "(epoch {}, batch {})", self.epoch, self.batch_index)
+        write!(f, "batch {} of epoch {}", self.batch_index, self.epoch)
     }
 }
 
@@ -36,6 +53,24 @@ pub struct Place {
 }
 
 impl Place {
+    /// The split at `position`.
+    pub fn new(epoch: Epoch, position: Position) -> Self {
+        Self { epoch, position }
+    }
+
+    /// The first split of `epoch`.
+    pub fn start_of(epoch: Epoch) -> Self {
+        Self { epoch, position: 0 }
+    }
+
+    /// The split after this one, when every epoch has `n_splits`.
+    pub fn next(self, n_splits: u32) -> Self {
+        match self.position + 1 < n_splits {
+            true => Self { position: self.position + 1, ..self },
+            false => Self::start_of(self.epoch + 1),
+        }
+    }
+
     /// Its number when the positions of all epochs are counted through.
     pub fn linear(self, n_splits: u32) -> u64 {
         u64::from(self.epoch) * u64::from(n_splits) + u64::from(self.position)

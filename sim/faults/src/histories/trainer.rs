@@ -220,7 +220,7 @@ fn bytes_of_ack((epoch, g): BatchName) -> Vec<u8> {
 fn bytes_of_hello(names: &serde_json::Value, job: &str, (epoch, g): BatchName) -> Vec<u8> {
     let text = serde_json::json!({
         "job": job, "dataset": names["dataset"], "fingerprint": names["fingerprint"],
-        "epoch": epoch, "g": g,
+        "epoch": epoch, "batch_index": g,
     })
     .to_string();
     [&b"GMAH"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
