@@ -164,11 +164,12 @@ pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
         | SplitRefusal::Done
         | SplitRefusal::Dead { .. }
         | SplitRefusal::DeathUnrecorded { .. } => RefusalKind::LeaseLost,
-        SplitRefusal::Fenced { .. } => RefusalKind::Fenced,
+        SplitRefusal::Fenced { .. } | SplitRefusal::Replaced { .. } => RefusalKind::Fenced,
         SplitRefusal::Collected { .. } => RefusalKind::Collected,
         SplitRefusal::NotDone { .. } | SplitRefusal::NotDurable { .. } => RefusalKind::Busy,
         SplitRefusal::Contradiction { .. }
         | SplitRefusal::Invalid { .. }
+        | SplitRefusal::RunDiffers { .. }
         | SplitRefusal::TooManySkipped { .. }
         | SplitRefusal::Ended { .. } => RefusalKind::Invalid,
     };

@@ -13,7 +13,7 @@ use gristmill_ports::ItemKey;
 #[derive(Debug, Clone)]
 pub enum Stored {
     Bundle(Box<Bundle>),
-    Consumer(Consumer),
+    Consumer(Box<Consumer>),
     Job(JobState),
     Other,
 }
@@ -28,7 +28,7 @@ pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
     }
     match key.sk.split_once('#') {
         Some(("B", _)) => Bundle::decode(body).map(Box::new).map(Stored::Bundle),
-        Some(("C", _)) => Consumer::decode(body).map(Stored::Consumer),
+        Some(("C", _)) => Consumer::decode(body).map(Box::new).map(Stored::Consumer),
         None if key.sk == "JOB" => JobItem::decode(body).map(|job| Stored::Job(job.state)),
         _ => Ok(Stored::Other),
     }

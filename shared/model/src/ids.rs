@@ -148,6 +148,21 @@ byte_id!(
     Fingerprint, 32
 );
 
+byte_id!(
+    /// One run of a training program: the same for all its ranks, and another for each run.
+    RunToken, 16
+);
+
+impl RunToken {
+    /// The token of a run that its launcher calls `name`.
+    pub fn of(name: &str) -> Self {
+        let mut token = [0; 16];
+        let mut hasher = blake3::Hasher::new_derive_key("gristmill training run v1");
+        hasher.update(name.as_bytes()).finalize_xof().fill(&mut token);
+        Self(token)
+    }
+}
+
 impl Fingerprint {
     /// The fingerprint of `bytes` under a `domain` ("pipeline", "dataset"), so that equal bytes of
     /// different kinds differ.

@@ -21,7 +21,7 @@ pub use dataset_op::DatasetOp;
 pub use function::{MB_PER_VCPU, worker_threads};
 pub use ids::{
     Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,
-    Position, SplitId,
+    Position, RunToken, SplitId,
 };
 pub use record::{ErrorPolicy, RecordKey, SkipLimit, SkippedRecord};
 pub use visitation::{Sharding, Visitation};

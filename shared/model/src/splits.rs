@@ -27,7 +27,9 @@ pub mod order;
 mod outcome;
 mod plan;
 pub mod ranks;
+pub mod readers;
 mod refusal;
+pub mod run;
 pub mod search;
 pub mod silence;
 mod view;
@@ -45,5 +47,6 @@ pub use lease::{
 };
 pub use outcome::{Commit, Committed, SplitKind, SplitOutcome, WorkerTimes};
 pub use plan::{SplitPlan, Visit};
+pub use readers::ReaderProgress;
 pub use refusal::{Outcome, Refusal};
 pub use view::{Member, Run, ViewError};

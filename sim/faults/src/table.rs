@@ -97,7 +97,7 @@ impl SimTable {
                     Some(Ok(Stored::Consumer(before))) => Some(before),
                     _ => None,
                 };
-                sim.check(consumer_step(before.as_ref(), &consumer));
+                sim.check(consumer_step(before.as_deref(), &consumer));
             }
             (_, Ok(Stored::Job(_) | Stored::Other)) => {}
         }

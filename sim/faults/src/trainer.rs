@@ -14,7 +14,7 @@ use gristmill_model::splits::{
     Cursor,
     invariants::{
         invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,
-        invariant_19_in_order,
+        invariant_28_in_order,
     },
     order::Ramp,
 };
@@ -147,7 +147,7 @@ impl Log {
             if scenario.in_order {
                 let batches = entries.order.range((epoch, 0)..(epoch + 1, 0));
                 let places: Vec<_> = batches.flat_map(|(_, records)| records).copied().collect();
-                sim.check(invariant_19_in_order(&places));
+                sim.check(invariant_28_in_order(&places));
             }
             let times =
                 |(key, copy)| entries.records.get(&(epoch, key, copy)).copied().unwrap_or(0);

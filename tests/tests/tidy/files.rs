@@ -53,7 +53,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 
 /// Files that are still longer than [`FILE_LINES_MAX`]. Remove rows, add none; a file that moves takes
 /// its row along.
-const LONG_FILES: &[&str] = &["shared/model/src/splits/invariants.rs"];
+const LONG_FILES: &[&str] = &[];
 
 /// Functions, as `file function`, that are still longer than [`FUNCTION_LINES_MAX`]. Remove rows; add none.
 const LONG_FUNCTIONS: &[&str] = &[

@@ -1,10 +1,11 @@
-//! The consumer item: the progress of one trainer, its restart point, and the horizon behind it up
-//! to which objects are collected.
+//! The consumer item: the progress of a job's training run over all its ranks, its restart point, and
+//! the horizon behind it up to which objects are collected.
 //!
 //! The collected horizon lives in the same item as the cursor it must not pass. So collecting and
 //! restoring an old checkpoint exclude each other by compare-and-set on one item; were they two
 //! items, a checkpoint could be accepted while its objects were being deleted.
 
+use crate::splits::run::{PastRuns, TrainingRun};
 use crate::splits::{Outcome, Refusal, invariants};
 use crate::{Epoch, Position};
 use serde::{Deserialize, Serialize};
@@ -101,6 +102,12 @@ pub struct Consumer {
     /// Objects of splits before this one may have been deleted.
     pub collected_place: Place,
     pub heartbeat_ms: u64,
+    /// None for a trainer of one rank that named no run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<TrainingRun>,
+    /// Runs that were superseded.
+    #[serde(default, skip_serializing_if = "PastRuns::is_empty")]
+    pub past: PastRuns,
 }
 
 /// Progress of a consumer. Fenced by generation, monotone.
@@ -120,7 +127,7 @@ pub struct Ack {
 }
 
 impl Ack {
-    fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), Refusal> {
         let Self { delivered, durable, durable_place, .. } = self;
         if durable_place > delivered || durable.epoch > delivered.epoch {
             return Err(Refusal::Invalid { what: "durable is ahead of delivered" });
@@ -143,6 +150,16 @@ pub fn register(
     from: &Ack,
     now_ms: u64,
 ) -> Result<Outcome<Consumer>, Refusal> {
+    begin(before, from, None, now_ms)
+}
+
+/// As [`register`], for a run that may have several ranks.
+pub(super) fn begin(
+    before: Option<&Consumer>,
+    from: &Ack,
+    run: Option<TrainingRun>,
+    now_ms: u64,
+) -> Result<Outcome<Consumer>, Refusal> {
     from.check()?;
     let collected = before.map(|b| (b.collected, b.collected_place)).unwrap_or_default();
     if let Some(before) = before {
@@ -160,6 +177,10 @@ pub fn register(
     // the cursor. Objects that are not needed from the horizon on are not needed from a later
     // cursor either.
     let durable_place = from.durable_place.max(collected.1);
+    let past = before.map_or_else(PastRuns::default, |before| match before.run {
+        Some(superseded) => before.past.with(superseded.token),
+        None => before.past,
+    });
     let after = Consumer {
         generation: from.generation,
         delivered: from.delivered.max(durable_place),
@@ -168,6 +189,8 @@ pub fn register(
         collected: collected.0,
         collected_place: collected.1,
         heartbeat_ms: now_ms,
+        run,
+        past,
     };
     invariants::check_consumer_step(before, &after);
     Ok(Outcome::Write(after))

@@ -24,6 +24,13 @@ pub struct Ranks {
     pub tail: Tail,
 }
 
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, from, tail } = self;
+        write!(f, "{count} ranks from {from} with tail {tail}")
+    }
+}
+
 /// Treatment of the last batches of an epoch when they are fewer than the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

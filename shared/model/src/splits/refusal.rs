@@ -2,6 +2,7 @@
 //! that says what the caller does next.
 
 use crate::splits::consumer::Cursor;
+use crate::splits::ranks::Ranks;
 use crate::{Attempt, BundleIndex};
 
 /// The result of a command that is allowed.
@@ -68,6 +69,12 @@ pub enum Refusal {
     /// A newer generation of this consumer has registered: stop.
     #[error("consumer generation {generation} has taken over: stop this one")]
     Fenced { generation: u64 },
+    /// Another reader serves these ranks now: stop.
+    #[error("reader {reader} has taken over these ranks: stop this one")]
+    Replaced { reader: u64 },
+    /// The reader names the current run, and disagrees about it.
+    #[error("the run has {run}, and this reader joins with {reader}: start all its readers alike")]
+    RunDiffers { run: Ranks, reader: Ranks },
     /// The checkpoint is older than what has been collected: its batches are gone.
     #[error("checkpoint is behind the collected horizon {horizon}: restore a newer one")]
     Collected { horizon: Cursor },

@@ -8,11 +8,14 @@
 
 use std::ops::Range;
 
+/// Steps of all ranks that the window holds at least.
+const STEPS_AHEAD: u64 = 4;
+
 /// The bounds of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     splits: u64,
-    /// Two bundles.
+    /// Two bundles, and the steps of several ranks.
     least: u64,
     ready_bytes: u64,
 }
@@ -47,7 +50,23 @@ impl Window {
         Self { splits: u64::from(splits).max(least), least, ready_bytes }
     }
 
-    /// This window, limited to `splits` positions, but no less than two bundles.
+    /// This window for a run of several ranks, which take a batch each at every step: it holds four
+    /// steps beside two bundles at least, and their bytes.
+    #[must_use]
+    pub fn for_ranks(self, ranks: u32, split_batches: u32, batch_bytes: u64) -> Self {
+        if ranks <= 1 {
+            return self;
+        }
+        let batches = STEPS_AHEAD * u64::from(ranks);
+        let least = self.least + batches.div_ceil(u64::from(split_batches.max(1)));
+        Self {
+            splits: self.splits.max(least),
+            least,
+            ready_bytes: self.ready_bytes.max(batches.saturating_mul(batch_bytes)),
+        }
+    }
+
+    /// This window, limited to `splits` positions, but no less than it must hold.
     #[must_use]
     pub fn at_most(self, splits: u32) -> Self {
         Self { splits: self.splits.min(u64::from(splits).max(self.least)), ..self }
@@ -120,6 +139,18 @@ mod tests {
         assert_eq!(Window::new(1, 0, 8).splits(), 16);
         let sizes = [0, 20, 90].map(|most| Window::new(64, 0, 8).at_most(most).splits());
         assert_eq!(sizes, [16, 20, 64]);
+    }
+
+    #[test]
+    fn four_steps_of_all_ranks_fit_into_the_window() {
+        let window = Window::new(64, 1_000, 8);
+        assert_eq!(window.for_ranks(1, 1, 1_000), window, "one rank is as before");
+        let few = window.for_ranks(2, 4, 10);
+        assert_eq!((few.splits(), few.ready_bytes), (64, 1_000), "the window is larger anyway");
+        let many = window.for_ranks(64, 3, 10);
+        assert_eq!((many.splits(), many.ready_bytes), (16 + 86, 2_560));
+        assert_eq!(many.at_most(1).splits(), 16 + 86, "fewer workers need the steps as well");
+        assert_eq!(window.for_ranks(64, 0, u64::MAX).ready_bytes, u64::MAX);
     }
 
     proptest! {

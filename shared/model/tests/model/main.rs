@@ -4,17 +4,24 @@
 //! moment, answers lost and calls sent again, copies of calls that arrive late, two workers under
 //! one invocation id, crashes of workers and of the trainer, restores from the latest and from an
 //! older checkpoint, reports of death that come late or for the wrong worker, splits that kill
-//! their workers, local commits, and collection that decides now and deletes later.
+//! their workers, local commits, and collection that decides now and deletes later. Worlds of their
+//! own ([`runs`]) have runs of several ranks.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 #![allow(clippy::collapsible_match, clippy::single_range_in_vec_init, reason = "reads better so")]
 
 mod mutants;
+mod run_mutants;
+mod runs;
 mod step;
 mod world;
 
+use gristmill_model::splits::invariants::Violation;
 use mutants::Mutation;
+use run_mutants::RunMutation;
+use runs::Runs;
 use stateright::{Checker, HasDiscoveries, Model, Property};
+use std::{fmt::Debug, hash::Hash};
 use world::{Action, State, World};
 
 impl Model for World {
@@ -73,10 +80,26 @@ impl Model for World {
 /// Explores all of `world`, and requires at least `states` states: a world that shrinks by accident
 /// proves less.
 fn explore(name: &str, world: World, states: usize) {
+    explore_all(name, world, |state| state.violation.clone(), states);
+}
+
+fn explore_all<M>(
+    name: &str,
+    world: M,
+    violation: fn(&M::State) -> Option<Violation>,
+    states: usize,
+) where
+    M: Model<
+            State: Clone + Debug + PartialEq + Hash + Send + Sync,
+            Action: Clone + Debug + PartialEq,
+        > + Send
+        + Sync
+        + 'static,
+{
     let checker = world.checker().threads(2).spawn_bfs().join();
     println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     if let Some(path) = checker.discovery("safe") {
-        let violation = path.last_state().violation.clone();
+        let violation = violation(path.last_state());
         panic!("{name}: {violation:?} after {:#?}", path.into_actions());
     }
     checker.assert_properties();
@@ -156,6 +179,43 @@ fn every_mutation_is_caught() {
             path.into_actions().len(),
             checker.unique_state_count()
         );
+        assert_eq!(violation.map(|violation| violation.number), Some(expected), "{mutation:?}");
+    }
+}
+
+#[test]
+fn runs_of_two_ranks_one_and_two() {
+    explore_all("runs", Runs::resized(), |state| state.violation.clone(), 200_000);
+}
+
+#[test]
+fn runs_with_late_calls() {
+    let world = Runs::with_late_calls();
+    explore_all("late calls", world, |state| state.violation.clone(), 100_000);
+}
+
+#[test]
+fn a_reader_that_dies() {
+    let world = Runs::with_a_reader_that_dies();
+    explore_all("a reader that dies", world, |state| state.violation.clone(), 50_000);
+}
+
+#[test]
+fn every_mutation_of_runs_is_caught() {
+    for (mutation, expected) in RunMutation::ALL {
+        let world = match mutation {
+            RunMutation::ReplacedReaderReports => Runs::with_a_reader_that_dies(),
+            _ => Runs::resized(),
+        };
+        let checker = Runs { mutation, ..world }
+            .checker()
+            .finish_when(HasDiscoveries::AnyFailures)
+            .spawn_bfs()
+            .join();
+        let path = checker.discovery("safe");
+        let path = path.unwrap_or_else(|| panic!("{mutation:?} went unnoticed"));
+        let violation = path.last_state().violation.clone();
+        println!("{mutation:?}: {violation:?}, {} states", checker.unique_state_count());
         assert_eq!(violation.map(|violation| violation.number), Some(expected), "{mutation:?}");
     }
 }

@@ -486,7 +486,7 @@ impl World {
             .collect();
         records.iter().for_each(|record| times[*record as usize] += 1);
         if self.in_order {
-            invariants::invariant_19_in_order(&records)?;
+            invariants::invariant_28_in_order(&records)?;
         }
         invariants::invariant_08_exactly_once(times)
     }

@@ -97,7 +97,7 @@ impl SimObjects {
             _ => None,
         };
         let consumers = match decoded(inspect::consumer_key(ns, job)).await {
-            Some(Stored::Consumer(consumer)) => vec![consumer],
+            Some(Stored::Consumer(consumer)) => vec![*consumer],
             _ => Vec::new(),
         };
         // Objects of an ended job are useless after its trainer has been silent for an hour.

@@ -1,0 +1,227 @@
+//! The readers of a run: each reports the progress of its own ranks, and the reports are merged into
+//! the job's progress.
+//!
+//! A run that one reader serves has no such reports: that reader acknowledges on the job's progress
+//! itself. Claims, the window and collection look at the job's progress alone.
+//!
+//! Merging may use reports that are out of date: within a generation they only grow, so the least of
+//! them is never ahead of any rank. A report of another generation takes no part. It could be ahead
+//! of a checkpoint that was restored since, and what that checkpoint needs would be collected.
+//!
+//! The base of jobs with several readers: the model checker explores it, and no call uses it yet.
+
+use crate::splits::{Ack, Consumer, Cursor, Outcome, Place, Refusal, consumer, invariants};
+use serde::{Deserialize, Serialize};
+use std::{fmt, num::NonZeroU32};
+
+/// Silence of the leading reader after which the next one leads, and so on.
+const LEAD_AFTER_MS: u64 = 3_000;
+/// Polls a second of the reader that leads.
+const LEADING_POLLS: u64 = 5;
+/// Polls a second of all other readers together, and reports a second of all readers together.
+const FOLLOWING_POLLS: u64 = 250;
+
+/// Consecutive ranks, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RankRange {
+    pub first: u32,
+    pub count: NonZeroU32,
+}
+
+impl RankRange {
+    /// Rank 0 to `count` - 1.
+    pub const fn all(count: NonZeroU32) -> Self {
+        Self { first: 0, count }
+    }
+
+    /// The rank after the last.
+    pub const fn end(self) -> u32 {
+        self.first.saturating_add(self.count.get())
+    }
+
+    /// Number of readers before this one if all serve as many ranks.
+    const fn index(self) -> u32 {
+        self.first / self.count.get()
+    }
+}
+
+impl fmt::Display for RankRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count.get() {
+            1 => write!(f, "rank {}", self.first),
+            _ => write!(f, "ranks {}-{}", self.first, self.end() - 1),
+        }
+    }
+}
+
+/// The progress of one reader's ranks, as the table holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReaderProgress {
+    /// That of the job's progress when the reader joined.
+    pub generation: u64,
+    /// Which process serves the ranks: a larger number fences a smaller one.
+    pub reader: u64,
+    pub ranks: RankRange,
+    /// The first split that the reader has not taken in.
+    pub delivered: Place,
+    /// The least cursor that is durable for all its ranks.
+    pub durable: Cursor,
+    /// Objects of splits before this one are not needed from `durable` on.
+    pub durable_place: Place,
+    pub heartbeat_ms: u64,
+}
+
+/// REPORT: a reader reports the progress of its ranks. Fenced by generation and reader, monotone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Report {
+    /// Chosen by the reader at its start, larger than any before for these ranks.
+    pub reader: u64,
+    /// The reader whose place it takes, 0 if none.
+    pub over_reader: u64,
+    pub ranks: RankRange,
+    /// Its generation is that of the run.
+    pub ack: Ack,
+}
+
+/// Applies a report to the item of its ranks.
+///
+/// # Errors
+/// [`Refusal::Fenced`] for an older generation, [`Refusal::Replaced`] for a reader whose place
+/// another has taken, [`Refusal::Invalid`].
+pub fn report(
+    before: Option<&ReaderProgress>,
+    command: &Report,
+    now_ms: u64,
+) -> Result<Outcome<ReaderProgress>, Refusal> {
+    let Report { reader, over_reader, ranks, ack } = *command;
+    ack.check()?;
+    let fresh = ReaderProgress {
+        generation: ack.generation,
+        reader,
+        ranks,
+        delivered: ack.delivered,
+        durable: ack.durable,
+        durable_place: ack.durable_place,
+        heartbeat_ms: now_ms,
+    };
+    let Some(before) = before.filter(|before| before.generation >= ack.generation) else {
+        return Ok(Outcome::Write(fresh));
+    };
+    if before.generation > ack.generation {
+        return Err(Refusal::Fenced { generation: before.generation });
+    }
+    let takes_over = reader > before.reader && over_reader == before.reader;
+    if reader != before.reader && !takes_over {
+        return Err(Refusal::Replaced { reader: before.reader });
+    }
+    if ranks != before.ranks {
+        return Err(Refusal::Invalid { what: "a reader takes over other ranks" });
+    }
+    let after = ReaderProgress {
+        reader,
+        delivered: before.delivered.max(ack.delivered),
+        durable: before.durable.max(ack.durable),
+        durable_place: before.durable_place.max(ack.durable_place),
+        heartbeat_ms: before.heartbeat_ms.max(now_ms),
+        ..*before
+    };
+    if after == *before {
+        return Ok(Outcome::AlreadyApplied(after));
+    }
+    invariants::check_reader_step(before, &after);
+    Ok(Outcome::Write(after))
+}
+
+/// Why reports cannot be merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Uncovered {
+    #[error("no run has joined")]
+    NoRun,
+    #[error("rank {rank} of {count} has no reader yet")]
+    Missing { rank: u32, count: u32 },
+    #[error("rank {rank} is served by two readers")]
+    Twice { rank: u32 },
+    #[error("{ranks} are served, and the run has {count} ranks")]
+    Beyond { ranks: RankRange, count: u32 },
+}
+
+/// The reports of the current generation, in order of rank, if they cover each rank once.
+///
+/// # Errors
+/// [`Uncovered`] names a rank.
+pub fn covering<'a>(
+    job: &Consumer,
+    readers: &'a [ReaderProgress],
+) -> Result<Vec<&'a ReaderProgress>, Uncovered> {
+    let count = job.run.ok_or(Uncovered::NoRun)?.ranks.count.get();
+    let of_run = readers.iter().filter(|reader| reader.generation == job.generation);
+    let mut of_run: Vec<_> = of_run.collect();
+    of_run.sort_by_key(|reader| reader.ranks);
+    let mut next = 0;
+    for ReaderProgress { ranks, .. } in of_run.iter().copied() {
+        match ranks.first.cmp(&next) {
+            _ if ranks.end() > count => return Err(Uncovered::Beyond { ranks: *ranks, count }),
+            std::cmp::Ordering::Less => return Err(Uncovered::Twice { rank: ranks.first }),
+            std::cmp::Ordering::Greater => return Err(Uncovered::Missing { rank: next, count }),
+            std::cmp::Ordering::Equal => next = ranks.end(),
+        }
+    }
+    match next < count {
+        true => Err(Uncovered::Missing { rank: next, count }),
+        false => Ok(of_run),
+    }
+}
+
+/// MERGE: moves the job's progress to the least of its readers'. While some rank has no report, the
+/// cursors stay; the heartbeat, by which readers decide who leads, moves in any case.
+///
+/// # Errors
+/// [`Refusal::Invalid`] when the job has no progress to move.
+pub fn merge(
+    before: Option<&Consumer>,
+    readers: &[ReaderProgress],
+    now_ms: u64,
+) -> Result<Outcome<Consumer>, Refusal> {
+    let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
+    let covering = covering(before, readers).unwrap_or_default();
+    let delivered = covering.iter().map(|reader| reader.delivered).min();
+    // One cursor may be saved with different places: the least is safe.
+    let durable = covering.iter().map(|reader| (reader.durable, reader.durable_place)).min();
+    let delivered = delivered.unwrap_or(before.delivered);
+    let (durable, durable_place) = durable.unwrap_or((before.durable, before.durable_place));
+    let least = Ack {
+        generation: before.generation,
+        over: before.generation,
+        delivered,
+        durable,
+        // A reader may report a place that is earlier than it must be, and another a later one.
+        durable_place: durable_place.min(delivered),
+    };
+    consumer::ack(Some(before), &least, now_ms)
+}
+
+/// Whether a poll of the reader of `ranks` leads: whether it does the job's shared work and merges.
+/// Any number of readers may lead at a time, as every write is a compare-and-set.
+pub fn leads(ranks: RankRange, job_heartbeat_ms: u64, now_ms: u64) -> bool {
+    let index = u64::from(ranks.index());
+    let silence_ms = now_ms.saturating_sub(job_heartbeat_ms);
+    index == 0 || silence_ms > LEAD_AFTER_MS.saturating_mul(1 + index)
+}
+
+/// Least time between two polls of one of `readers` readers. A reader that is alone is not slowed.
+pub fn poll_every_ms(readers: u32, leads: bool) -> u64 {
+    let followers = u64::from(readers.saturating_sub(1));
+    match leads {
+        _ if followers == 0 => 0,
+        true => 1_000 / LEADING_POLLS,
+        false => (1_000 * followers).div_ceil(FOLLOWING_POLLS).max(1_000 / LEADING_POLLS / 4),
+    }
+}
+
+/// Least time between two reports of one of `readers` readers.
+pub fn report_every_ms(readers: u32) -> u64 {
+    (1_000 * u64::from(readers)).div_ceil(FOLLOWING_POLLS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! The run of a training program: which one a job's progress belongs to, and how its readers join.
+//!
+//! A run has one number of ranks and one beginning. All its readers name it by the same token; the
+//! first that joins begins it, the others find it begun. A later run, with any number of ranks,
+//! takes over, and the tokens of earlier runs are refused from then on: a reader of an old run that
+//! restarts must not take the job back.
+//!
+//! The base of jobs with several readers: the model checker explores it, and no call uses it yet.
+
+use crate::RunToken;
+use crate::splits::ranks::Ranks;
+use crate::splits::{Ack, Consumer, Cursor, Outcome, Refusal, consumer};
+use serde::{Deserialize, Serialize};
+
+/// Superseded runs whose tokens a job remembers.
+pub const PAST_RUNS: usize = 8;
+
+/// One run of a training program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TrainingRun {
+    pub token: RunToken,
+    pub ranks: Ranks,
+}
+
+/// The tokens of the latest superseded runs, newest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<RunToken>", into = "Vec<RunToken>")]
+pub struct PastRuns([Option<RunToken>; PAST_RUNS]);
+
+impl PastRuns {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0[0].is_none()
+    }
+
+    /// Whether a run of this token was superseded.
+    pub fn contains(&self, token: RunToken) -> bool {
+        self.0.contains(&Some(token))
+    }
+
+    /// These and `token`, without the oldest if they are too many.
+    #[must_use]
+    pub fn with(self, token: RunToken) -> Self {
+        let older = self.0.into_iter().flatten().filter(|past| *past != token);
+        std::iter::once(token).chain(older).collect()
+    }
+}
+
+impl FromIterator<RunToken> for PastRuns {
+    fn from_iter<I: IntoIterator<Item = RunToken>>(tokens: I) -> Self {
+        let mut past = Self::default();
+        past.0.iter_mut().zip(tokens).for_each(|(place, token)| *place = Some(token));
+        past
+    }
+}
+
+impl From<Vec<RunToken>> for PastRuns {
+    fn from(tokens: Vec<RunToken>) -> Self {
+        tokens.into_iter().collect()
+    }
+}
+
+impl From<PastRuns> for Vec<RunToken> {
+    fn from(past: PastRuns) -> Self {
+        past.0.into_iter().flatten().collect()
+    }
+}
+
+/// A reader joins a run, or begins it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Join {
+    pub run: TrainingRun,
+    /// The beginning of the run, should this reader be its first. `durable` is the run's first
+    /// batch, or the next epoch if that batch does not exist.
+    pub start: Ack,
+    /// The reader takes the place of an earlier one of the same run, so it may begin later.
+    pub is_successor: bool,
+}
+
+impl Join {
+    fn check(&self) -> Result<(), Refusal> {
+        let from = self.run.ranks.from;
+        let next_epoch = Cursor { epoch: from.epoch.saturating_add(1), batch_index: 0 };
+        let is_first = [from, next_epoch].contains(&self.start.durable);
+        match is_first || self.is_successor {
+            true => Ok(()),
+            false => Err(Refusal::Invalid { what: "a run does not begin at its first batch" }),
+        }
+    }
+}
+
+/// JOIN: the reader is one of the job's current run, or of a new run that takes over.
+///
+/// # Errors
+/// [`Refusal::RunDiffers`] for a token of the current run with other ranks or another beginning,
+/// [`Refusal::Fenced`] for a token of a superseded run; else as [`consumer::register`].
+pub fn join(
+    before: Option<&Consumer>,
+    command: &Join,
+    now_ms: u64,
+) -> Result<Outcome<Consumer>, Refusal> {
+    command.check()?;
+    let Join { run, start, is_successor } = command;
+    let Some(before) = before else {
+        return consumer::begin(None, start, Some(*run), now_ms);
+    };
+    let Some(current) = before.run.filter(|current| current.token == run.token) else {
+        let is_late = before.past.contains(run.token) || start.generation <= before.generation;
+        if is_late {
+            return Err(Refusal::Fenced { generation: before.generation });
+        }
+        return consumer::begin(Some(before), start, Some(*run), now_ms);
+    };
+    let Ranks { count, from, tail } = current.ranks;
+    let begins_alike = run.ranks.from == from || *is_successor && run.ranks.from >= before.durable;
+    if (run.ranks.count, run.ranks.tail) != (count, tail) || !begins_alike {
+        return Err(Refusal::RunDiffers { run: current.ranks, reader: run.ranks });
+    }
+    if start.durable < before.collected {
+        return Err(Refusal::Collected { horizon: before.collected });
+    }
+    Ok(Outcome::AlreadyApplied(*before))
+}
+
+#[cfg(test)]
+mod tests;

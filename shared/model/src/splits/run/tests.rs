@@ -1,0 +1,146 @@
+//! Readers that join runs, case by case.
+
+use super::*;
+use crate::splits::Place;
+use crate::splits::consumer::{ack, collected, register};
+use crate::splits::ranks::Tail;
+use std::num::NonZeroU32;
+
+fn at(batch_index: u64) -> Cursor {
+    Cursor { epoch: 0, batch_index }
+}
+
+/// A reader of the run called `name`, of `count` ranks from batch `from`, that finds generation
+/// `over` and takes `generation`.
+fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> Join {
+    let count = NonZeroU32::new(count).unwrap();
+    let ranks = Ranks { count, from: at(from), tail: Tail::Drop };
+    let place = Place { epoch: 0, position: from as u32 };
+    let start = Ack { generation, over, delivered: place, durable: at(from), durable_place: place };
+    let run = TrainingRun { token: RunToken::of(name), ranks };
+    Join { run, start, is_successor: false }
+}
+
+fn joined(before: Option<&Consumer>, command: &Join) -> Consumer {
+    let outcome = join(before, command, 0).unwrap();
+    *outcome.write().expect("a new run begins")
+}
+
+fn progress(job: &Consumer, batch_index: u64) -> Consumer {
+    let place = Place { epoch: 0, position: batch_index as u32 };
+    let Consumer { generation, .. } = *job;
+    let command = Ack {
+        generation,
+        over: 0,
+        delivered: place,
+        durable: at(batch_index),
+        durable_place: place,
+    };
+    ack(Some(job), &command, 0).unwrap().into_item()
+}
+
+#[test]
+fn the_first_reader_begins_the_run_and_the_others_find_it() {
+    let first = joined(None, &reader("a", 2, 0, (0, 5)));
+    assert_eq!((first.generation, first.run.unwrap().ranks.count.get()), (5, 2));
+    // The second found no run either, and chose another generation.
+    let second = join(Some(&first), &reader("a", 2, 0, (0, 6)), 9).unwrap();
+    assert_eq!(second, Outcome::AlreadyApplied(first));
+}
+
+#[test]
+fn readers_of_one_run_agree_on_its_ranks_and_its_beginning() {
+    let first = joined(None, &reader("a", 2, 0, (0, 5)));
+    let refused = |command: &Join| join(Some(&first), command, 0).unwrap_err().to_string();
+    let why = refused(&reader("a", 3, 0, (5, 6)));
+    let both = ["2 ranks from batch 0 of epoch 0", "3 ranks from batch 0 of epoch 0"];
+    assert!(both.iter().all(|ranks| why.contains(ranks)), "{why}");
+    assert!(refused(&reader("a", 2, 1, (5, 6))).contains("2 ranks from batch 1 of epoch 0"));
+    let mut other = reader("a", 2, 0, (5, 6));
+    other.run.ranks.tail = Tail::Repeat;
+    assert!(refused(&other).contains("tail repeat"), "{}", refused(&other));
+}
+
+#[test]
+fn a_successor_begins_at_the_durable_cursor_or_later() {
+    let run = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 4);
+    let successor = |from| Join { is_successor: true, ..reader("a", 2, from, (5, 6)) };
+    for from in [0, 4, 6] {
+        assert_eq!(join(Some(&run), &successor(from), 0), Ok(Outcome::AlreadyApplied(run)));
+    }
+    assert!(matches!(join(Some(&run), &successor(2), 0), Err(Refusal::RunDiffers { .. })));
+    let run = collected(Some(&run)).unwrap().into_item();
+    let gone = join(Some(&run), &successor(0), 0);
+    assert_eq!(gone, Err(Refusal::Collected { horizon: at(4) }));
+}
+
+#[test]
+fn a_later_run_of_any_size_takes_over_from_the_checkpoint() {
+    let run = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 4);
+    let next = joined(Some(&run), &reader("b", 3, 2, (5, 9)));
+    assert_eq!((next.generation, next.durable), (9, at(2)), "an older checkpoint");
+    assert!(next.past.contains(RunToken::of("a")) && !next.past.contains(RunToken::of("b")));
+    let horizon = collected(Some(&progress(&next, 6))).unwrap().into_item();
+    let behind = join(Some(&horizon), &reader("c", 1, 5, (9, 10)), 0);
+    assert_eq!(behind, Err(Refusal::Collected { horizon: at(6) }));
+}
+
+#[test]
+fn a_reader_of_a_superseded_run_is_fenced() {
+    let first = joined(None, &reader("a", 2, 0, (0, 5)));
+    let second = joined(Some(&first), &reader("b", 2, 0, (5, 6)));
+    let fenced = Err(Refusal::Fenced { generation: 6 });
+    assert_eq!(join(Some(&second), &reader("a", 2, 0, (6, 7)), 0), fenced);
+    // It never joined, and knows of no run but the first.
+    assert_eq!(join(Some(&second), &reader("c", 2, 0, (5, 7)), 0), fenced);
+    assert_eq!(join(Some(&second), &reader("c", 2, 0, (6, 6)), 0), fenced);
+}
+
+#[test]
+fn a_trainer_without_a_token_supersedes_a_run_too() {
+    let first = joined(None, &reader("a", 2, 0, (0, 5)));
+    let plain = register(Some(&first), &reader("", 1, 0, (5, 6)).start, 0).unwrap().into_item();
+    assert_eq!(plain.run, None);
+    let back = join(Some(&plain), &reader("a", 2, 0, (6, 7)), 0);
+    assert_eq!(back, Err(Refusal::Fenced { generation: 6 }));
+}
+
+#[test]
+fn a_run_begins_at_its_first_batch_or_with_the_next_epoch() {
+    let mut command = reader("a", 2, 7, (0, 1));
+    command.start.durable = at(8);
+    assert!(matches!(join(None, &command, 0), Err(Refusal::Invalid { .. })));
+    // The epoch has seven batches, which the checkpoint did not know.
+    let next = Place { epoch: 1, position: 0 };
+    command.start.durable = Cursor { epoch: 1, batch_index: 0 };
+    (command.start.durable_place, command.start.delivered) = (next, next);
+    assert_eq!(joined(None, &command).durable.epoch, 1);
+}
+
+#[test]
+fn eight_superseded_runs_are_remembered() {
+    let tokens: Vec<_> = (0..10).map(|i| RunToken::of(&format!("run-{i}"))).collect();
+    let past = tokens.iter().fold(PastRuns::default(), |past, token| past.with(*token));
+    let known: Vec<_> = tokens.iter().filter(|token| past.contains(**token)).collect();
+    assert_eq!(known, tokens[2..].iter().collect::<Vec<_>>());
+    assert_eq!(past.with(tokens[5]), past.with(tokens[5]).with(tokens[5]), "each once");
+    let stored = serde_json::to_string(&past).unwrap();
+    assert_eq!(serde_json::from_str::<PastRuns>(&stored).unwrap(), past);
+}
+
+#[test]
+fn the_item_of_one_rank_is_stored_as_before() {
+    let run = register(None, &reader("", 1, 0, (0, 1)).start, 0).unwrap().into_item();
+    let stored = serde_json::to_string(&run).unwrap();
+    assert!(!stored.contains("run") && !stored.contains("past"), "{stored}");
+    assert_eq!(serde_json::from_str::<Consumer>(&stored).unwrap(), run);
+    // With a run and its memory, it is one write unit still.
+    let names = (0..9).map(|i| format!("run-{i}"));
+    let full = names.fold(run, |before, name| {
+        let generation = before.generation;
+        joined(Some(&before), &reader(&name, 64, 0, (generation, generation + (1 << 60) / 9)))
+    });
+    let stored = serde_json::to_string(&full).unwrap();
+    assert!(stored.len() < 1_000, "{} bytes: {stored}", stored.len());
+    assert_eq!(serde_json::from_str::<Consumer>(&stored).unwrap(), full);
+}

@@ -1,0 +1,117 @@
+//! The transitions of runs, or one of them with a deliberate fault that the model must find.
+
+use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
+use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
+use gristmill_model::splits::run::{self, Join, PastRuns};
+use gristmill_model::splits::{Consumer, Cursor, Outcome, Refusal};
+use std::num::NonZeroU32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunMutation {
+    None,
+    /// Reports of any generation are merged.
+    MergeIgnoresGeneration,
+    /// A rank without a report counts as done.
+    MissingReaderIsDone,
+    /// The job moves to the greatest of its readers' cursors.
+    GreatestForLeast,
+    /// Tokens of superseded runs are forgotten.
+    PastTokenLetIn,
+    /// Each rank takes the last batches if its own exists.
+    TailPerRank,
+    /// A rank takes its batch as soon as that one exists.
+    StepReleasedInParts,
+    /// Reports of a replaced reader take effect.
+    ReplacedReaderReports,
+}
+
+impl RunMutation {
+    /// Each mutation, with the invariant that finds it.
+    pub const ALL: [(Self, u8); 7] = [
+        (Self::MergeIgnoresGeneration, 21),
+        (Self::MissingReaderIsDone, 21),
+        (Self::GreatestForLeast, 21),
+        (Self::PastTokenLetIn, 22),
+        (Self::TailPerRank, 19),
+        (Self::StepReleasedInParts, 23),
+        (Self::ReplacedReaderReports, 21),
+    ];
+
+    pub fn join(
+        self,
+        before: Option<&Consumer>,
+        command: &Join,
+    ) -> Result<Outcome<Consumer>, Refusal> {
+        match before {
+            Some(before) if self == Self::PastTokenLetIn => {
+                run::join(Some(&Consumer { past: PastRuns::default(), ..*before }), command, 0)
+            }
+            _ => run::join(before, command, 0),
+        }
+    }
+
+    pub fn report(
+        self,
+        before: Option<&ReaderProgress>,
+        command: &Report,
+    ) -> Result<Outcome<ReaderProgress>, Refusal> {
+        match before {
+            Some(before) if self == Self::ReplacedReaderReports => {
+                let theirs = ReaderProgress { reader: command.reader, ..*before };
+                readers::report(Some(&theirs), command, 0)
+            }
+            _ => readers::report(before, command, 0),
+        }
+    }
+
+    pub fn merge(
+        self,
+        before: Option<&Consumer>,
+        reports: &[ReaderProgress],
+    ) -> Result<Outcome<Consumer>, Refusal> {
+        let mut reports = reports.to_vec();
+        let job = before.filter(|job| job.run.is_some());
+        match (self, job) {
+            (Self::MergeIgnoresGeneration, Some(job)) => {
+                reports.iter_mut().for_each(|report| report.generation = job.generation);
+            }
+            (Self::MissingReaderIsDone, Some(job)) => {
+                reports.retain(|report| report.generation == job.generation);
+                let done = reports.first().copied();
+                let count = job.run.map_or(0, |run| run.ranks.count.get());
+                for first in 0..count {
+                    let is_missing = reports.iter().all(|report| report.ranks.first != first);
+                    if let Some(done) = done.filter(|_| is_missing) {
+                        let ranks = RankRange { first, count: NonZeroU32::MIN };
+                        let durable = Cursor { epoch: u32::MAX, batch_index: 0 };
+                        reports.push(ReaderProgress { ranks, durable, ..done });
+                    }
+                }
+            }
+            (Self::GreatestForLeast, Some(job)) => {
+                reports.retain(|report| report.generation == job.generation);
+                if let Some(most) = reports.iter().copied().max_by_key(|report| report.durable) {
+                    for report in &mut reports {
+                        *report = ReaderProgress { ranks: report.ranks, ..most };
+                    }
+                }
+            }
+            _ => {}
+        }
+        readers::merge(before, &reports, 0)
+    }
+
+    pub fn assign(self, ranks: &Ranks, step: Step, rank: u32, known: KnownBatches) -> Assignment {
+        let batch_index = ranks.first_of(step) + u64::from(rank);
+        let has_own = batch_index < known.count;
+        match (self, ranks.assign(step, rank, known)) {
+            (Self::TailPerRank, Assignment::End)
+            | (Self::StepReleasedInParts, Assignment::Wait)
+                if has_own =>
+            {
+                Assignment::Batch { batch_index }
+            }
+            (_, assignment) => assignment,
+        }
+    }
+}
