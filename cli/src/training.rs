@@ -3,6 +3,7 @@
 mod chaos;
 mod dataset;
 mod progress;
+mod ranks;
 mod sink;
 mod trainer;
 
@@ -17,17 +18,24 @@ use gristmill_client::{
     signals::interruption,
     waiting::while_saying,
 };
+use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::Tail;
 use progress::Progress;
+use ranks::{RankedTrainer, Resize};
 use sink::Sink;
 use std::{
+    num::NonZeroU32,
     path::PathBuf,
     time::{Duration, Instant},
 };
-use trainer::Trainer;
+use trainer::{RunView, StandIn, Trainer};
 
 /// The demo's pipeline: ResNet training on ImageNet.
 pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
+
+/// Most synthetic ranks.
+const MAX_RANKS: u32 = 1_024;
 
 /// Options of a run.
 #[derive(Debug, Clone, clap::Args)]
@@ -42,6 +50,17 @@ pub struct TrainOptions {
     /// Write every delivered batch here, as e{epoch}-b{batch:06}.safetensors
     #[arg(long, value_name = "DIR")]
     pub sink: Option<PathBuf>,
+    /// Ranks that train together: each takes one batch a step, and all meet at the end of the step
+    #[arg(long, default_value = "1", value_name = "N")]
+    pub ranks: NonZeroU32,
+    /// Last batches of an epoch that are fewer than the ranks: drop, repeat or uneven [default: drop if
+    /// the pipeline drops its remainder, else repeat]
+    #[arg(long)]
+    pub tail: Option<Tail>,
+    /// End the run at its checkpoint after that many steps of the job, and continue with N ranks; may be given
+    /// several times
+    #[arg(long, value_name = "N@STEP", value_parser = Resize::parse)]
+    pub resize: Vec<Resize>,
     #[command(flatten)]
     pub stream: StreamOptions,
     #[command(flatten)]
@@ -55,6 +74,27 @@ pub struct TrainOptions {
     /// Take batches and do nothing with them, so that only gristmill is measured
     #[arg(skip)]
     pub drain: bool,
+}
+
+impl TrainOptions {
+    /// Whether one rank takes every batch to the end.
+    fn is_one_rank(&self) -> bool {
+        self.ranks == NonZeroU32::MIN && self.resize.is_empty()
+    }
+
+    fn check_ranks(&self) -> Result<(), Failure> {
+        let counts = self.resize.iter().map(|resize| resize.ranks).chain([self.ranks]);
+        if counts.max().is_some_and(|most| most.get() > MAX_RANKS) {
+            return Err(Failure::usage(format!("at most {MAX_RANKS} ranks train on one machine")));
+        }
+        if !self.is_one_rank() && self.job.settings.visitation != Visitation::ExactlyOnce {
+            return Err(Failure::usage(format!(
+                "--ranks and --resize need --visitation {}: a run resumes at a checkpoint",
+                Visitation::ExactlyOnce
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Default for TrainOptions {
@@ -98,6 +138,7 @@ pub async fn measured(
         return Err(Failure::usage("the job has no workers: give --workers or --local-workers"));
     }
     options.job.check().map_err(Failure::usage)?;
+    options.check_ranks()?;
     let sink = options.sink.as_deref().map(Sink::open).transpose()?;
     options.report.report.as_deref().map(Report::check_page).transpose()?;
     let service = open(&options.service).await?;
@@ -140,21 +181,30 @@ async fn train_on(
     let progress = Progress::new(&job.view, options.job.epochs);
     let observer = Observer::new(&job, &fetcher, began).await;
     let observer = if options.drain { observer.of_rows_only() } else { observer };
-    let trainer = Trainer::new(options, &fetcher, sink, progress, observer);
+    let view = RunView::new(options.job.epochs, progress, observer);
+    let stand_in = StandIn::new(options, &fetcher, sink);
+    let training = async {
+        if options.is_one_rank() {
+            let observed = Trainer::new(stand_in, view).train(fetcher, &service.link).await?;
+            return Ok((observed, Vec::new()));
+        }
+        RankedTrainer::new(options, &job, stand_in, view).train(fetcher, &service.link).await
+    };
     // The killer stops with the training.
     let trained = tokio::select! {
-        trained = trainer.train(fetcher, &service.link) => trained,
+        trained = training => trained,
         never = chaos.run() => match never {},
     };
-    let observed = match trained {
-        Ok(observed) => observed,
+    let (observed, steps) = match trained {
+        Ok(trained) => trained,
         Err(failure) => {
             // Best effort: the failure that led here is the one to report.
             let _ = job.stop().await;
             return Err(failure);
         }
     };
-    let report = Report::new(&job, observed, &before).await?.with_kills(chaos.kills());
+    let report = Report::new(&job, observed, &before).await?;
+    let report = report.with_kills(chaos.kills()).with_steps(steps);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         eprintln!("wrote {}", path.display());

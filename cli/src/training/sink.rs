@@ -7,6 +7,7 @@ use std::{
 };
 
 /// A directory of `e{epoch}-b{batch:06}.safetensors` files.
+#[derive(Clone)]
 pub struct Sink {
     dir: PathBuf,
 }

@@ -3,7 +3,7 @@
 use super::{TrainOptions, progress::Progress, sink::Sink};
 use gristmill_chunk::{DType, Frame, Limits};
 use gristmill_client::{
-    Batch, Delivery, Failure, Fetcher, Snapshot,
+    Batch, Delivery, Failure, FetchError, Fetcher, Snapshot,
     report::{Observed, Observer},
     waiting::{Link, Waiting, while_saying},
 };
@@ -14,78 +14,79 @@ use std::time::{Duration, Instant};
 /// Time between updates of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
 
+/// A stream of deliveries to wait for.
+pub(super) trait Deliveries {
+    type Item;
+
+    fn fetcher(&self) -> &Fetcher;
+
+    async fn next(&mut self) -> Result<Self::Item, FetchError>;
+}
+
+impl Deliveries for Fetcher {
+    type Item = Delivery;
+
+    fn fetcher(&self) -> &Fetcher {
+        self
+    }
+
+    async fn next(&mut self) -> Result<Delivery, FetchError> {
+        Fetcher::next(self).await
+    }
+}
+
 /// A trainer and its settings.
 pub struct Trainer {
-    step_time: Duration,
-    /// Discards batches.
-    drain: bool,
-    epochs: Epoch,
-    /// Normalisation of pixels delivered as u8.
-    normalise: Option<Normalise>,
-    sink: Option<Sink>,
-    progress: Progress,
-    pixels: Vec<f32>,
-    observer: Observer,
+    stand_in: StandIn,
+    view: RunView,
 }
 
 impl Trainer {
-    pub fn new(
-        options: &TrainOptions,
-        fetcher: &Fetcher,
-        sink: Option<Sink>,
-        progress: Progress,
-        observer: Observer,
-    ) -> Self {
-        Self {
-            step_time: options.step_time,
-            drain: options.drain,
-            epochs: options.job.epochs,
-            normalise: fetcher
-                .pipeline()
-                .deliver()
-                .normalise
-                .as_ref()
-                .and_then(|op| op.downcast_ref().cloned()),
-            sink,
-            progress,
-            pixels: Vec::new(),
-            observer,
-        }
+    pub fn new(stand_in: StandIn, view: RunView) -> Self {
+        Self { stand_in, view }
     }
 
     /// Trains to the end of the job.
     pub async fn train(mut self, mut fetcher: Fetcher, link: &Link) -> Result<Observed, Failure> {
         loop {
-            let delivery = self.wait(&mut fetcher, link).await?;
+            let delivery = self.view.wait(&mut fetcher, link).await?;
             let began = Instant::now();
-            self.observer.delivered(&delivery, &fetcher).await?;
+            self.view.observer.delivered(&delivery, &fetcher).await?;
             match delivery {
                 Delivery::Batch(batch) => {
-                    self.step(&batch, began).await?;
+                    self.stand_in.step(&batch, began).await?;
                     fetcher.checkpointed(batch.cursor());
                 }
                 Delivery::EpochEnd(_) => {}
                 Delivery::End => break,
             }
         }
-        fetcher.checkpointed_epochs(self.epochs);
-        let view = fetcher.view();
-        let watcher = fetcher.watcher();
-        let closing = || match link.or(watcher.waiting()) {
-            fault if fault.is_fault => Some(fault),
-            _ => Some(Waiting::patiently("the service to close the job")),
-        };
-        let finished = while_saying(fetcher.finish(), closing, |what| self.progress.say(what));
-        let last = finished.await?;
-        self.progress.end();
-        Ok(self.observer.finish(&last, view))
+        self.view.close(fetcher, link).await
+    }
+}
+
+/// The view of a run for people and reports.
+pub struct RunView {
+    epochs: Epoch,
+    progress: Progress,
+    pub(super) observer: Observer,
+}
+
+impl RunView {
+    pub fn new(epochs: Epoch, progress: Progress, observer: Observer) -> Self {
+        Self { epochs, progress, observer }
     }
 
     /// Waits for the next delivery, and shows progress meanwhile.
-    async fn wait(&mut self, fetcher: &mut Fetcher, link: &Link) -> Result<Delivery, Failure> {
-        let watcher = fetcher.watcher();
+    pub(super) async fn wait<D: Deliveries>(
+        &mut self,
+        deliveries: &mut D,
+        link: &Link,
+    ) -> Result<D::Item, Failure> {
+        let watcher = deliveries.fetcher().watcher();
         loop {
-            let next = tokio::time::timeout(REDRAW, fetcher.next()).await;
+            let next = tokio::time::timeout(REDRAW, deliveries.next()).await;
+            let fetcher = deliveries.fetcher();
             if let Some(snapshot) = self.observer.look(fetcher) {
                 self.redraw(fetcher, &snapshot);
             }
@@ -101,12 +102,78 @@ impl Trainer {
         }
     }
 
-    async fn step(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
+    /// Closes the job after its last batch.
+    pub(super) async fn close(self, fetcher: Fetcher, link: &Link) -> Result<Observed, Failure> {
+        fetcher.checkpointed_epochs(self.epochs);
+        let view = fetcher.view();
+        let watcher = fetcher.watcher();
+        let closing = || match link.or(watcher.waiting()) {
+            fault if fault.is_fault => Some(fault),
+            _ => Some(Waiting::patiently("the service to close the job")),
+        };
+        let finished = while_saying(fetcher.finish(), closing, |what| self.progress.say(what));
+        let last = finished.await?;
+        self.progress.end();
+        Ok(self.observer.finish(&last, view))
+    }
+
+    fn redraw(&self, fetcher: &Fetcher, snapshot: &Snapshot) {
+        if self.progress.is_waiting() {
+            return;
+        }
+        let Some(view) = fetcher.view() else { return };
+        let Some(plan) = view.plan else {
+            return self.progress.indexing(snapshot.indexed_files, view.n_files);
+        };
+        let (batches, seconds) = self.observer.pace();
+        let rate = batches as f64 / seconds.max(1e-3);
+        let per_split = u64::from(plan.split_records / plan.batch_size.max(1)).max(1);
+        let splits = (batches / per_split, plan.n_splits);
+        let epoch = fetcher.last_batch().map_or(0, |last| last.epoch);
+        self.progress.training(epoch, splits, rate, snapshot);
+    }
+}
+
+/// The work of one rank with a batch, as a model's would take time.
+#[derive(Clone)]
+pub struct StandIn {
+    step_time: Duration,
+    /// Discards batches.
+    drain: bool,
+    /// Normalisation of pixels delivered as u8.
+    normalise: Option<Normalise>,
+    sink: Option<Sink>,
+    pixels: Vec<f32>,
+}
+
+impl StandIn {
+    pub fn new(options: &TrainOptions, fetcher: &Fetcher, sink: Option<Sink>) -> Self {
+        Self {
+            step_time: options.step_time,
+            drain: options.drain,
+            normalise: fetcher
+                .pipeline()
+                .deliver()
+                .normalise
+                .as_ref()
+                .and_then(|op| op.downcast_ref().cloned()),
+            sink,
+            pixels: Vec::new(),
+        }
+    }
+
+    /// Stores the batch, and works on it until the step time after `began`.
+    pub(super) async fn step(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
+        if let Some(sink) = self.sink.as_ref().filter(|_| !self.drain) {
+            sink.write(batch)?;
+        }
+        self.compute(batch, began).await
+    }
+
+    /// Works on a batch until the step time after `began`.
+    pub(super) async fn compute(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
         if self.drain {
             return Ok(());
-        }
-        if let Some(sink) = &self.sink {
-            sink.write(batch)?;
         }
         self.normalise(batch)?;
         if let Some(rest) = self.step_time.checked_sub(began.elapsed()) {
@@ -138,21 +205,5 @@ impl Trainer {
         }
         std::hint::black_box(&self.pixels);
         Ok(())
-    }
-
-    fn redraw(&self, fetcher: &Fetcher, snapshot: &Snapshot) {
-        if self.progress.is_waiting() {
-            return;
-        }
-        let Some(view) = fetcher.view() else { return };
-        let Some(plan) = view.plan else {
-            return self.progress.indexing(snapshot.indexed_files, view.n_files);
-        };
-        let (batches, seconds) = self.observer.pace();
-        let rate = batches as f64 / seconds.max(1e-3);
-        let per_split = u64::from(plan.split_records / plan.batch_size.max(1)).max(1);
-        let splits = (batches / per_split, plan.n_splits);
-        let epoch = fetcher.last_batch().map_or(0, |last| last.epoch);
-        self.progress.training(epoch, splits, rate, snapshot);
     }
 }

@@ -424,7 +424,7 @@ mod tests {
             Err(error) => panic!("{error}"),
             Ok(start) => panic!("it begins at {:?}", start.at),
         };
-        assert!(refused(batch(0, 100)).await.contains("only 12 batches"));
+        assert!(refused(batch(0, 100)).await.contains("only 12 of its batches"));
         assert!(refused(batch(1, 3)).await.contains("the job has 1 epochs"));
         assert!(refused(batch(7, 0)).await.contains("the job has 1 epochs"));
     }

@@ -239,6 +239,11 @@ impl Fetcher {
         self.progress.durable(batch.next());
     }
 
+    /// Records that everything before `next` is safe in a checkpoint.
+    pub fn checkpointed_before(&self, next: Cursor) {
+        self.progress.durable(next);
+    }
+
     /// Records that all epochs before `epoch` are safe in a checkpoint.
     pub fn checkpointed_epochs(&self, epoch: Epoch) {
         self.progress.durable(Cursor::start_of(epoch));

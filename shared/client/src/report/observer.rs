@@ -25,13 +25,15 @@ pub struct Observed {
     pub began: Cursor,
     /// Elements of the whole job; none if the run did not begin with the job.
     pub elements_expected: Option<u64>,
-    /// Records of incomplete last batches, dropped as the pipeline requests.
+    /// Records of incomplete last batches, dropped as the pipeline requests, and of batches left out.
     pub dropped: u64,
+    /// Last batches of epochs, too few for a step of all ranks.
+    pub left_out_batches: u64,
     /// Batches delivered again, after a trainer went back.
     pub repeated_batches: u64,
     pub scaling: Vec<ScaleDecision>,
     pub recorded: Recorded,
-    /// BLAKE3 over the frames of all batches in order.
+    /// BLAKE3 over the frames of all batches in order, those left out included.
     pub batches_blake3: String,
     /// Why there was no batch at all, if so.
     pub empty: Option<String>,
@@ -56,6 +58,8 @@ pub struct Observer {
     recorder: Recorder,
     /// Batches taken over all epochs.
     taken: u64,
+    /// Batches that no rank got, and their rows.
+    left_out: (u64, u64),
     /// The trainer's waits up to the last delivery.
     waited: Duration,
     /// Why the latest epoch had no batch, if it had none.
@@ -83,6 +87,7 @@ impl Observer {
             scaling: Vec::new(),
             recorder: Recorder::new(began),
             taken: 0,
+            left_out: (0, 0),
             waited: Duration::ZERO,
             empty: None,
             looked: began,
@@ -125,6 +130,21 @@ impl Observer {
             Delivery::End => {}
         }
         Ok(())
+    }
+
+    /// The run goes on with `fetcher`.
+    pub fn resumes(&mut self, fetcher: &Fetcher) {
+        self.waited = fetcher.waited();
+    }
+
+    /// Records a last batch of an epoch that no rank gets.
+    pub fn left_out(&mut self, batch: &Batch) {
+        let (batches, rows) = self.left_out;
+        self.left_out = (batches + 1, rows + u64::from(batch.rows));
+        self.next = batch.cursor().next();
+        if self.reads_content {
+            self.hasher.update(&batch.frame);
+        }
     }
 
     fn count(&mut self, batch: &Batch) -> Result<(), Failure> {
@@ -225,15 +245,17 @@ impl Observer {
             true => plan.map_or(0, |plan| plan.records) * u64::from(n_epochs),
             false => epochs.iter().map(|epoch| epoch.rows + epoch.skipped).sum(),
         };
-        let dropped = plan.filter(|plan| plan.drop_last).map_or(0, |plan| {
+        let dropped: u64 = plan.filter(|plan| plan.drop_last).map_or(0, |plan| {
             epochs.iter().map(|epoch| epoch.rows % u64::from(plan.batch_size)).sum()
         });
+        let (left_out_batches, left_out_rows) = self.left_out;
         Observed {
             pipeline: self.pipeline,
             epochs,
             began,
             elements_expected: (began == Cursor::default()).then_some(elements_expected),
-            dropped,
+            dropped: dropped + left_out_rows,
+            left_out_batches,
             repeated_batches: self.repeated_batches,
             scaling: self.scaling,
             recorded: self.recorder.finish(),

@@ -25,6 +25,8 @@ pub struct Report {
     job: JobName,
     seed: u64,
     kills: u64,
+    /// Steps of each rank.
+    steps: Vec<u64>,
     observed: Observed,
     usage: Usage,
     left_out: SkippedRecords,
@@ -66,6 +68,7 @@ impl Report {
             job: known.job,
             seed: known.spec.seed,
             kills: 0,
+            steps: Vec::new(),
             usage,
             left_out,
             files: job.left_out.clone(),
@@ -79,6 +82,11 @@ impl Report {
     /// The same, with the number of processes that were killed on purpose.
     pub fn with_kills(self, kills: u64) -> Self {
         Self { kills, ..self }
+    }
+
+    /// The same, with the steps of each rank. Without them, one rank took every batch.
+    pub fn with_steps(self, steps: Vec<u64>) -> Self {
+        Self { steps, ..self }
     }
 
     /// Checks, before a run, that a page can be written to `path`.
@@ -218,6 +226,11 @@ impl Report {
                 "control": per_sample(self.usage.control_cpu_ms),
             },
             "began": self.observed.began,
+            "steps": match self.steps.is_empty() {
+                true => vec![self.sum(|epoch| epoch.batches)],
+                false => self.steps.clone(),
+            },
+            "left_out_batches": self.observed.left_out_batches,
             "batches_blake3": self.observed.batches_blake3,
             "empty": self.observed.empty,
         })

@@ -1,0 +1,174 @@
+//! One stream of batches for all ranks of a run: a step at a time, whole or not at all.
+
+use crate::{Batch, Delivery, EpochTotals, FetchError, Fetcher};
+use bytes::Bytes;
+use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
+use std::collections::VecDeque;
+
+/// A batch of one rank at one step.
+#[derive(Debug, Clone)]
+pub struct RankBatch {
+    pub batch: Batch,
+    /// The number of the batch that the epoch lacks, if this one is given again in its place.
+    pub repeated_for: Option<u64>,
+}
+
+/// The next item for the ranks of a run.
+#[derive(Debug)]
+pub enum StepDelivery {
+    /// A whole step.
+    Step {
+        step: Step,
+        /// One for each rank. With an uneven tail, the last ranks may have none at the last step of an epoch.
+        batches: Vec<Option<RankBatch>>,
+        /// Start of a later run that goes on after this step.
+        next: Cursor,
+    },
+    EpochEnd {
+        totals: EpochTotals,
+        /// The last batches of the epoch, which are too few for a step and which no rank gets.
+        left_out: Vec<Batch>,
+    },
+    /// All epochs are delivered.
+    End,
+}
+
+/// The steps of one run. No rank is given its batch before all batches of the step are here, or the end of the
+/// epoch is known.
+pub struct Steps {
+    fetcher: Fetcher,
+    ranks: Ranks,
+    /// The next step.
+    step: Step,
+    /// Batches of its epoch that are known to exist.
+    known: KnownBatches,
+    /// Batches of the next step that have arrived.
+    arrived: VecDeque<Batch>,
+    /// Totals of the epoch, once all of it has arrived.
+    totals: Option<EpochTotals>,
+    ended: bool,
+}
+
+impl Steps {
+    /// `fetcher` begins at `ranks.from`.
+    pub fn new(fetcher: Fetcher, ranks: Ranks) -> Self {
+        Self {
+            fetcher,
+            ranks,
+            step: Step { epoch: ranks.from.epoch, number: 0 },
+            known: KnownBatches::default(),
+            arrived: VecDeque::new(),
+            totals: None,
+            ended: false,
+        }
+    }
+
+    /// The stream of all ranks.
+    pub fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    /// The stream of all ranks, once its steps are over.
+    pub fn into_fetcher(self) -> Fetcher {
+        self.fetcher
+    }
+
+    /// Records whether the ranks compute: time in which the next step arrives meanwhile is no wait.
+    pub fn set_ranks_compute(&mut self, compute: bool) {
+        self.fetcher.set_trainer_computes(compute);
+    }
+
+    /// The next step, the end of an epoch, or the end of the job. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`Fetcher::next`].
+    pub async fn next(&mut self) -> Result<StepDelivery, FetchError> {
+        self.prepare().await?;
+        let Some(assigned) = self.ranks.assign_batches(self.step, self.known) else {
+            return Ok(StepDelivery::End);
+        };
+        if assigned.iter().all(|assignment| *assignment == Assignment::End) {
+            return Ok(self.end_epoch());
+        }
+        Ok(self.begin_step(&assigned))
+    }
+
+    /// Resolves once [`Steps::next`] need not wait. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`Fetcher::next`].
+    pub async fn prepare(&mut self) -> Result<(), FetchError> {
+        while !self.ended && self.ranks.assign_batches(self.step, self.known).is_none() {
+            match self.fetcher.next().await? {
+                Delivery::Batch(batch) => self.take_in(batch),
+                Delivery::EpochEnd(totals) => {
+                    self.enter(totals.epoch);
+                    self.known = KnownBatches { count: totals.batches, is_all: true };
+                    self.totals = Some(totals);
+                }
+                Delivery::End => self.ended = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, batch: Batch) {
+        self.enter(batch.epoch);
+        self.known.count = batch.batch_index + 1;
+        // A copy releases the memory budget: a step that is larger than the budget must not wait for itself.
+        let frame = match self.ranks.count.get() {
+            1 => batch.frame,
+            _ => Bytes::copy_from_slice(&batch.frame),
+        };
+        self.arrived.push_back(Batch { frame, ..batch });
+    }
+
+    /// Goes on to `epoch`, if the stream began after the last batch of an earlier one.
+    fn enter(&mut self, epoch: u32) {
+        if epoch > self.step.epoch {
+            (self.step, self.known) = (Step { epoch, number: 0 }, KnownBatches::default());
+        }
+    }
+
+    fn begin_step(&mut self, assigned: &[Assignment]) -> StepDelivery {
+        let step = self.step;
+        let first = self.ranks.first_of(step);
+        let find = |batch_index: u64| {
+            let offset = usize::try_from(batch_index - first).ok()?;
+            self.arrived.get(offset).cloned()
+        };
+        let batch_of = |assignment: &Assignment| match *assignment {
+            Assignment::Batch { batch_index } => {
+                Some(RankBatch { batch: find(batch_index)?, repeated_for: None })
+            }
+            Assignment::Repeat { batch_index, slot } => {
+                Some(RankBatch { batch: find(batch_index)?, repeated_for: Some(slot) })
+            }
+            Assignment::Wait | Assignment::End => None,
+        };
+        let batches = assigned.iter().map(batch_of).collect();
+        let is_new = |assignment: &&Assignment| matches!(assignment, Assignment::Batch { .. });
+        let given = assigned.iter().filter(is_new).count();
+        self.arrived.drain(..given.min(self.arrived.len()));
+        let next = self.ranks.cursor_after(step, self.known);
+        self.step = step.next();
+        StepDelivery::Step { step, batches, next }
+    }
+
+    fn end_epoch(&mut self) -> StepDelivery {
+        let epoch = self.step.epoch;
+        let totals = self.totals.take().unwrap_or(EpochTotals { epoch, ..EpochTotals::default() });
+        let left_out = self.arrived.drain(..).collect();
+        self.enter(epoch + 1);
+        StepDelivery::EpochEnd { totals, left_out }
+    }
+
+    /// Records that every rank's checkpoint goes on at `next` or later.
+    pub fn checkpointed(&self, next: Cursor) {
+        self.fetcher.checkpointed_before(next);
+    }
+}
+
+#[cfg(test)]
+mod tests;

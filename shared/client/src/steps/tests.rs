@@ -1,0 +1,96 @@
+//! Steps of ranks over a sample job.
+
+use super::*;
+use crate::samples::{SampleJob, batch};
+use gristmill_model::splits::ranks::Tail;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// The steps of `count` ranks over a job of `n_splits` splits of four batches, from `from` on.
+async fn steps(n_splits: u32, count: u32, from: Cursor, tail: Tail) -> Steps {
+    let (_, ports, mut config) = SampleJob::new(n_splits, n_splits as usize).await;
+    config.resume = from;
+    let fetcher = Fetcher::start(ports, config).await.unwrap();
+    Steps::new(fetcher, Ranks { count: NonZeroU32::new(count).unwrap(), from, tail })
+}
+
+/// The batches of each step by rank, the cursors after them, and the batches left out.
+async fn all(mut steps: Steps) -> (Vec<Vec<Option<u64>>>, Vec<Cursor>, Vec<u64>) {
+    let (mut given, mut cursors, mut left) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        match steps.next().await.unwrap() {
+            StepDelivery::Step { batches, next, .. } => {
+                let index = |batch: &RankBatch| batch.batch.batch_index;
+                given.push(batches.iter().map(|batch| batch.as_ref().map(index)).collect());
+                cursors.push(next);
+            }
+            StepDelivery::EpochEnd { totals, left_out } => {
+                assert_eq!(totals.batches % 4, 0);
+                left.extend(left_out.iter().map(|batch| batch.batch_index));
+            }
+            StepDelivery::End => return (given, cursors, left),
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_rank_takes_one_of_consecutive_batches() {
+    let (given, cursors, left) = all(steps(1, 2, batch(0, 0), Tail::Drop).await).await;
+    assert_eq!(given, [[Some(0), Some(1)], [Some(2), Some(3)]]);
+    assert_eq!((cursors[0], left), (batch(0, 2), vec![]));
+}
+
+#[tokio::test]
+async fn the_last_batches_are_left_out_or_repeated_or_uneven() {
+    let tail = async |tail| all(steps(1, 3, batch(0, 0), tail).await).await;
+    let (given, _, left) = tail(Tail::Drop).await;
+    assert_eq!((given, left), (vec![vec![Some(0), Some(1), Some(2)]], vec![3]));
+    let (given, cursors, left) = tail(Tail::Repeat).await;
+    assert_eq!((&given[1], left), (&vec![Some(3), Some(3), Some(3)], vec![]));
+    assert_eq!(cursors[1], batch(1, 0));
+    let (given, _, left) = tail(Tail::Uneven).await;
+    assert_eq!((&given[1], left), (&vec![Some(3), None, None], vec![]));
+}
+
+#[tokio::test]
+async fn a_run_of_other_ranks_goes_on_at_any_batch() {
+    let (given, _, _) = all(steps(2, 2, batch(0, 3), Tail::Uneven).await).await;
+    assert_eq!(given, [[Some(3), Some(4)], [Some(5), Some(6)], [Some(7), None]]);
+    let (given, _, left) = all(steps(2, 2, batch(0, 8), Tail::Drop).await).await;
+    assert!(given.is_empty() && left.is_empty(), "the epoch is over");
+}
+
+#[tokio::test]
+async fn no_rank_gets_a_batch_of_a_step_that_is_not_whole() {
+    let (job, ports, config) = SampleJob::new(2, 1).await;
+    let fetcher = Fetcher::start(ports, config).await.unwrap();
+    let (count, from) = (NonZeroU32::new(3).unwrap(), Cursor::default());
+    let mut steps = Steps::new(fetcher, Ranks { count, from, tail: Tail::Repeat });
+    assert!(matches!(steps.next().await.unwrap(), StepDelivery::Step { .. }));
+    // Batch 3 is here, and batches 4 and 5 are not committed.
+    let early = tokio::time::timeout(Duration::from_millis(300), steps.next()).await;
+    assert!(early.is_err());
+    job.commit(2);
+    let StepDelivery::Step { step, batches, next } = steps.next().await.unwrap() else {
+        panic!("the epoch goes on");
+    };
+    let taken: Vec<_> = batches.into_iter().flatten().map(|rank| rank.batch.batch_index).collect();
+    assert_eq!((step.number, taken, next), (1, vec![3, 4, 5], batch(0, 6)));
+}
+
+#[tokio::test]
+async fn a_step_that_is_larger_than_the_memory_budget_arrives() {
+    let (_, ports, mut config) = SampleJob::new(4, 4).await;
+    // Two objects of four batches at a time.
+    config.prefetch_bytes = 1;
+    let fetcher = Fetcher::start(ports, config).await.unwrap();
+    let (count, from) = (NonZeroU32::new(16).unwrap(), Cursor::default());
+    let mut steps = Steps::new(fetcher, Ranks { count, from, tail: Tail::Drop });
+    let StepDelivery::Step { batches, .. } = steps.next().await.unwrap() else {
+        panic!("there is a step");
+    };
+    assert_eq!(batches.iter().flatten().count(), 16);
+    steps.checkpointed(batch(1, 0));
+    assert!(matches!(steps.next().await.unwrap(), StepDelivery::EpochEnd { .. }));
+    steps.into_fetcher().finish().await.unwrap();
+}
