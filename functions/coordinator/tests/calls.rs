@@ -635,7 +635,7 @@ async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the
         Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded }))
     ));
     let JobState::Failed { error } = world.poll().await.job.state else { panic!("it goes on") };
-    assert!(error.contains("class one") && error.contains("came with two"), "{error}");
+    assert!(error.contains("class one") && error.contains("has two"), "{error}");
 }
 
 #[tokio::test]
