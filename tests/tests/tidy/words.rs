@@ -1,13 +1,9 @@
 //! Plain English: a comment begins with a noun or a verb, and some words are refused everywhere.
-//!
-//! [`ALLOWED`] counts what is still to be rewritten, a folder a row. Numbers only go down: lower a row
-//! when a folder improves, remove it at 0, and never add one. A row above its findings fails the test.
 
 use crate::{
     assert_none,
     project::{files, read},
 };
-use std::collections::BTreeMap;
 
 /// First words of a comment that announce a relative clause in place of a subject.
 const OPENINGS: &[&str] =
@@ -26,9 +22,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("whatever", "any"),
     ("whoever", "name the caller"),
 ];
-
-/// Findings that each folder may still have.
-const ALLOWED: &[(&str, usize)] = &[("docs", 2)];
 
 /// This file lists the words; golden files hold what programs printed, as the page of commands does.
 const EXEMPT: &[&str] =
@@ -117,45 +110,12 @@ fn findings() -> Vec<Finding> {
     findings
 }
 
-/// The row of [`ALLOWED`] that counts a file: its crate, or its folder at the top.
-fn row(path: &str) -> String {
-    let depth = match path.split('/').next() {
-        Some("shared" | "functions" | "sim") => 2,
-        _ => 1,
-    };
-    path.split('/').take(depth).collect::<Vec<_>>().join("/")
-}
-
 #[test]
 fn comments_are_plain_english() {
-    let mut rows: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
-    for finding in findings() {
-        rows.entry(row(&finding.path)).or_default().push(finding);
-    }
-    let allowed = |folder: &str| {
-        ALLOWED.iter().find(|(name, _)| *name == folder).map_or(0, |(_, allowed)| *allowed)
-    };
-    let mut violations = Vec::new();
-    for (folder, allowed) in ALLOWED {
-        let found = rows.get(*folder).map_or(0, Vec::len);
-        if found < *allowed {
-            violations.push(format!(
-                "{folder}: {allowed} allowed, {found} left: lower or remove its row in words.rs"
-            ));
-        }
-    }
-    for (folder, found) in rows {
-        let allowed = allowed(&folder);
-        if found.len() > allowed {
-            violations.push(format!("{folder}: {} findings, {allowed} allowed:", found.len()));
-            violations.extend(
-                found
-                    .iter()
-                    .map(|Finding { path, line, reason }| format!("{path}:{line}: {reason}")),
-            );
-        }
-    }
-    assert_none(violations);
+    let found = findings().into_iter();
+    assert_none(
+        found.map(|Finding { path, line, reason }| format!("{path}:{line}: {reason}")).collect(),
+    );
 }
 
 #[test]
