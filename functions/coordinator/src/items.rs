@@ -39,6 +39,8 @@ pub(crate) enum ItemName<'a> {
     Left(&'a JobName, u32),
     /// The trainer's cursor. A job has one trainer for now.
     Consumer(&'a JobName),
+    /// The progress of one reader among several, by its first rank.
+    Reader(&'a JobName, u32),
     /// Place up to which collected objects are deleted.
     Swept(&'a JobName),
     Deaths(&'a JobName),
@@ -71,6 +73,7 @@ impl ItemName<'_> {
             }
             Self::Frontier(job) => job_item(job, "FRONTIER"),
             Self::Consumer(job) => job_item(job, "C#0000"),
+            Self::Reader(job, first_rank) => job_item(job, &reader_sk(*first_rank)),
             Self::Swept(job) => job_item(job, "SWEPT"),
             Self::Deaths(job) => job_item(job, "DEATHS"),
             Self::Skips(job) => job_item(job, "SKIPS"),
@@ -95,6 +98,7 @@ impl ItemName<'_> {
                 | Self::Skips(_)
                 | Self::Frontier(_)
                 | Self::Left(..)
+                | Self::Reader(..)
                 | Self::Profile(_)
                 | Self::Epoch(..)
                 | Self::Bundle(..)
@@ -111,6 +115,16 @@ pub(crate) fn bundle_partition(ns: &Namespace, job: &JobName, home: Home, epoch:
 /// The sort key of a bundle; keys sort in the order of bundle numbers.
 pub(crate) fn bundle_sk(bundle: BundleIndex) -> String {
     format!("B#{bundle:08}")
+}
+
+/// The sort key of a reader's progress; keys sort in the order of ranks.
+fn reader_sk(first_rank: u32) -> String {
+    format!("R#{first_rank:010}")
+}
+
+/// The lowest and the highest sort key of a reader's progress.
+pub(crate) fn reader_sks() -> (String, String) {
+    (reader_sk(0), reader_sk(u32::MAX))
 }
 
 /// The inverse of [`bundle_sk`].
@@ -263,6 +277,8 @@ mod tests {
             ItemName::Frontier(&job),
             ItemName::Left(&job, 0),
             ItemName::Left(&job, 8),
+            ItemName::Reader(&job, 0),
+            ItemName::Reader(&job, 8),
             ItemName::Swept(&job),
             ItemName::Deaths(&job),
             ItemName::Skips(&job),

@@ -2,12 +2,12 @@
 //!
 //! A poll reads a [`JobSnapshot`], the pure functions of [`steps`] decide, and the handler acts.
 
-mod steps;
+pub(crate) mod steps;
 
 use self::steps::{Due, Unseen};
 use crate::{
     Coordinator, Handle,
-    items::ItemName,
+    items::{ItemName, JobItem},
     kicks::window,
     snapshot::{JobSnapshot, PollItems},
     store::{Unchanged, Versioned},
@@ -83,7 +83,21 @@ impl Handle<Status> for Coordinator {
 }
 
 impl Coordinator {
-    /// Writes the trainer's progress. A new run of the trainer must be admitted first; see [`steps::beginning`].
+    /// Refuses a new run of the trainer that begins beyond all that was made; see [`steps::beginning`].
+    pub(crate) async fn admit(
+        &self,
+        (job, item): (&JobName, &JobItem),
+        consumer: &Consumer,
+        start: &Ack,
+    ) -> Result<(), Refusal> {
+        if let Some(Unseen { from, most, to }) = steps::beginning(job, item, consumer, start)? {
+            let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
+            steps::check_made(job, item, start, gap.map(|(gap, _)| gap), to)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the trainer's progress. A new run of the trainer must be admitted first.
     async fn acknowledge(
         &self,
         job: &JobName,
@@ -91,10 +105,7 @@ impl Coordinator {
         read: Versioned<Consumer>,
         ack: &Ack,
     ) -> Result<Consumer, Refusal> {
-        if let Some(Unseen { from, most, to }) = steps::beginning(job, item, consumer, ack)? {
-            let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
-            steps::check_made(job, item, ack, gap.map(|(gap, _)| gap), to)?;
-        }
+        self.admit((job, item), consumer, ack).await?;
         let visitation = item.spec.settings.visitation;
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&Consumer>| {

@@ -5,7 +5,7 @@ use crate::items::{ItemName, ScaleState};
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
-    Bundle, Consumer, DeathLog, Outcome, Refusal as SplitRefusal, epoch::EpochItem,
+    Bundle, Consumer, DeathLog, Outcome, ReaderProgress, Refusal as SplitRefusal, epoch::EpochItem,
     frontier::Frontier,
 };
 use gristmill_model::wire::{Refusal, RefusalKind};
@@ -51,6 +51,7 @@ stored_as_json!(
     String,
     gristmill_model::wire::WorkProfile,
     Consumer,
+    ReaderProgress,
     DeathLog,
     EpochItem,
     Frontier,

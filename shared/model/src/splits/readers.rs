@@ -7,8 +7,6 @@
 //! Merging may use reports that are out of date: within a generation they only grow, so the least of
 //! them is never ahead of any rank. A report of another generation takes no part. It could be ahead
 //! of a checkpoint that was restored since, and what that checkpoint needs would be collected.
-//!
-//! The base of jobs with several readers: the model checker explores it, and no call uses it yet.
 
 use crate::splits::{Ack, Consumer, Cursor, Outcome, Place, Refusal, consumer, invariants};
 use serde::{Deserialize, Serialize};

@@ -4,8 +4,6 @@
 //! first that joins begins it, the others find it begun. A later run, with any number of ranks,
 //! takes over, and the tokens of earlier runs are refused from then on: a reader of an old run that
 //! restarts must not take the job back.
-//!
-//! The base of jobs with several readers: the model checker explores it, and no call uses it yet.
 
 use crate::RunToken;
 use crate::splits::ranks::Ranks;

@@ -4,7 +4,7 @@
 
 use crate::wire::{
     CacheExplain, CacheList, CacheRemove, Claim, Describe, Fail, Flush, Forget, Leave, Mark, Poll,
-    Register, Release, Status, Stop,
+    PollReader, Register, Release, Status, Stop,
 };
 use crate::{JobName, Namespace};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -39,7 +39,7 @@ macro_rules! for_each_call {
     ($then:ident) => {
         $then! {
             Register[job] Describe[job] Status[job] Stop[job] Forget[job]
-            Poll[job]
+            Poll[job] PollReader[job]
             Claim[job] Mark[lease.job] Flush[lease.job] Fail[lease.job] Release[job] Leave[job]
             CacheList[] CacheExplain[] CacheRemove[]
         }
