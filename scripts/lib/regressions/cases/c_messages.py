@@ -103,7 +103,7 @@ def schemes(world):
         for command in (["run"], ["explain"], ["plan", "--step-time", "1ms"]):
             ran = world.run(command[0], pipeline, "--data", place, *command[1:])
             ran.failed_in_one_line(2, place, "is not read", "s3://bucket/prefix")
-    for place, why in (("https://:80/x", "no address"), ("http://127.0.0.1:1/*.csv", "braces")):
+    for place, why in (("https://:80/x", "not a valid address"), ("http://127.0.0.1:1/*.csv", "braces")):
         world.run("run", pipeline, "--data", place).failed_in_one_line(2, why)
     world.write("a.csv", "value\n1\n")
     for text, parts in (
@@ -114,4 +114,4 @@ def schemes(world):
         for command in (["run"], ["explain"], ["plan", "--step-time", "1ms"]):
             world.run(command[0], path, *command[1:]).failed_in_one_line(2, "w.yaml", *parts)
     world.write("file", "x")
-    world.run("run", pipeline, "--state-dir", "file", "--epochs", "1").failed_in_one_line(1, "file", "no directory")
+    world.run("run", pipeline, "--state-dir", "file", "--epochs", "1").failed_in_one_line(1, "file", "not a directory")
