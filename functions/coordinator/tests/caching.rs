@@ -375,7 +375,7 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
         let Err(Refusal { kind: RefusalKind::Invalid, message }) = refused else {
             panic!("{refused:?}")
         };
-        assert!(message.contains(&format!("job {job} reads it")), "{message}");
+        assert!(message.contains(&format!("job {job} reads this entry")), "{message}");
         world.stop(job).await;
     }
     assert!(matches!(world.remove(listed).await, Ok(CacheRemoved { objects: 1 })));
