@@ -537,7 +537,10 @@ mod tests {
         assert_eq!(current.handle(&event).await.unwrap().refused, 3);
         let after = state().await;
         assert_eq!(after.worker_function.as_deref(), Some("worker:2"));
-        assert!(after.log.last().unwrap().reason.contains("worker was deleted: using worker:2"), "{after:?}");
+        assert!(
+            after.log.last().unwrap().reason.contains("worker was deleted: using worker:2"),
+            "{after:?}"
+        );
         assert_eq!(current.handle(&event).await.unwrap().invoked, 3);
     }
 
