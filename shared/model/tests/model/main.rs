@@ -106,6 +106,31 @@ fn explore_all<M>(
     assert!(checker.unique_state_count() >= states, "{name}: too few states");
 }
 
+/// Explores `world`, which has the deliberate bug `name`, until invariant `expected` is violated.
+fn assert_caught<M>(
+    name: &str,
+    world: M,
+    violation: fn(&M::State) -> Option<Violation>,
+    expected: u8,
+) where
+    M: Model<
+            State: Clone + Debug + PartialEq + Hash + Send + Sync,
+            Action: Clone + Debug + PartialEq,
+        > + Send
+        + Sync
+        + 'static,
+{
+    let checker = world.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let path = checker.discovery("safe").unwrap_or_else(|| panic!("{name} went unnoticed"));
+    let violation = violation(path.last_state());
+    println!(
+        "{name}: {violation:?} after {} steps, {} states",
+        path.into_actions().len(),
+        checker.unique_state_count()
+    );
+    assert_eq!(violation.map(|violation| violation.number), Some(expected), "{name}");
+}
+
 #[test]
 fn leases() {
     explore("leases", World::leases(), 100_000);
@@ -166,20 +191,8 @@ fn every_mutation_is_caught() {
             | Mutation::PoisonWithoutControl
             | Mutation::UnmarkedDeathsForgotten => 14,
         };
-        let checker = World { mutation, ..world }
-            .checker()
-            .finish_when(HasDiscoveries::AnyFailures)
-            .spawn_bfs()
-            .join();
-        let path = checker.discovery("safe");
-        let path = path.unwrap_or_else(|| panic!("{mutation:?} went unnoticed"));
-        let violation = path.last_state().violation.clone();
-        println!(
-            "{mutation:?}: {violation:?} after {} steps, {} states",
-            path.into_actions().len(),
-            checker.unique_state_count()
-        );
-        assert_eq!(violation.map(|violation| violation.number), Some(expected), "{mutation:?}");
+        let world = World { mutation, ..world };
+        assert_caught(&format!("{mutation:?}"), world, |state| state.violation.clone(), expected);
     }
 }
 
@@ -207,15 +220,7 @@ fn every_mutation_of_runs_is_caught() {
             RunMutation::ReplacedReaderReports => Runs::with_a_reader_that_dies(),
             _ => Runs::resized(),
         };
-        let checker = Runs { mutation, ..world }
-            .checker()
-            .finish_when(HasDiscoveries::AnyFailures)
-            .spawn_bfs()
-            .join();
-        let path = checker.discovery("safe");
-        let path = path.unwrap_or_else(|| panic!("{mutation:?} went unnoticed"));
-        let violation = path.last_state().violation.clone();
-        println!("{mutation:?}: {violation:?}, {} states", checker.unique_state_count());
-        assert_eq!(violation.map(|violation| violation.number), Some(expected), "{mutation:?}");
+        let world = Runs { mutation, ..world };
+        assert_caught(&format!("{mutation:?}"), world, |state| state.violation.clone(), expected);
     }
 }
