@@ -36,19 +36,6 @@ impl Others {
     }
 }
 
-/// The numbers 0 to 999, one file each, and a pipeline over them.
-fn dataset(dir: &TestDir) -> Result<()> {
-    fs::create_dir(dir.path("data"))?;
-    let numbers: Vec<i64> = (0..1000).collect();
-    for (i, part) in numbers.chunks(97).enumerate() {
-        let lines: String = part.iter().map(|n| format!("{{\"id\": {n}}}\n")).collect();
-        fs::write(dir.path("data").join(format!("part-{i}.jsonl")), lines)?;
-    }
-    let pipeline =
-        "source: { jsonl: data, features: { id: { dtype: i64 } } }\nops: [batch: { size: 8 }]\n";
-    Ok(fs::write(dir.path("p.yaml"), pipeline)?)
-}
-
 fn train(dir: &TestDir, sink: &str, place: &[&str]) -> Result<Value> {
     let mut run = dir.gristmill(&["run", "--json", "--epochs", "2", "--step-time", "0ms"]);
     run.arg(dir.path("p.yaml")).args(["--workers", "3", "--sink"]).arg(dir.path(sink)).args(place);
@@ -65,7 +52,7 @@ fn train(dir: &TestDir, sink: &str, place: &[&str]) -> Result<Value> {
 /// a restart of the service.
 fn trains(job: &str, others: &Others) -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
-    dataset(&dir)?;
+    dir.write_numbers()?;
     let own = train(&dir, "own", &[])?;
     let mut up = Background::start(&mut others.up(&dir))?;
     let ready: Value = serde_json::from_str(&up.line()?)?;

@@ -5,20 +5,6 @@
 use anyhow::Result;
 use gristmill_tests::{TestDir, read_numbers, run_json};
 use serde_json::{Value, json};
-use std::fs;
-
-/// 1000 records: 125 batches an epoch.
-fn dataset(dir: &TestDir) -> Result<()> {
-    fs::create_dir(dir.path("data"))?;
-    let numbers: Vec<i64> = (0..1000).collect();
-    for (i, part) in numbers.chunks(97).enumerate() {
-        let lines: String = part.iter().map(|n| format!("{{\"id\": {n}}}\n")).collect();
-        fs::write(dir.path("data").join(format!("part-{i}.jsonl")), lines)?;
-    }
-    let pipeline =
-        "source: { jsonl: data, features: { id: { dtype: i64 } } }\nops: [batch: { size: 8 }]\n";
-    Ok(fs::write(dir.path("p.yaml"), pipeline)?)
-}
 
 /// The report of two epochs with `args`; every batch that a rank got is written below `sink`.
 fn train(dir: &TestDir, sink: &str, args: &[&str]) -> Result<Value> {
@@ -42,7 +28,7 @@ fn check_all(dir: &TestDir, sink: &str) -> Result<()> {
 #[test]
 fn any_number_of_ranks_trains_on_the_batches_of_one() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
-    dataset(&dir)?;
+    dir.write_numbers()?;
     let one = train(&dir, "one", &[])?;
     assert_eq!((&one["steps"], &one["left_out_batches"]), (&json!([250]), &0.into()));
     // 125 batches are 31 steps of four ranks, and one step in which three of them repeat.
@@ -62,7 +48,7 @@ fn any_number_of_ranks_trains_on_the_batches_of_one() -> Result<()> {
 #[test]
 fn batches_that_are_too_few_for_a_step_are_left_out_and_counted() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
-    dataset(&dir)?;
+    dir.write_numbers()?;
     let dropped = train(&dir, "dropped", &["--ranks", "3", "--tail", "drop"])?;
     assert_eq!(dropped["steps"], json!([82, 82, 82]));
     // Two of 125 batches in each epoch.

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::{
+    fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
@@ -23,6 +24,18 @@ impl TestDir {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Writes the numbers 0 to 999 into the files of `data`, and `p.yaml`, a pipeline of 125 batches over them.
+    pub fn write_numbers(&self) -> Result<()> {
+        fs::create_dir(self.path("data"))?;
+        let numbers: Vec<i64> = (0..1000).collect();
+        for (i, part) in numbers.chunks(97).enumerate() {
+            let lines: String = part.iter().map(|n| format!("{{\"id\": {n}}}\n")).collect();
+            fs::write(self.path("data").join(format!("part-{i}.jsonl")), lines)?;
+        }
+        let pipeline = "source: { jsonl: data, features: { id: { dtype: i64 } } }\nops: [batch: { size: 8 }]\n";
+        Ok(fs::write(self.path("p.yaml"), pipeline)?)
     }
 
     /// `gristmill` with these arguments.
