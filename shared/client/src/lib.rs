@@ -28,6 +28,7 @@ mod log;
 mod memory;
 mod options;
 mod own;
+mod own_ranks;
 mod pace;
 mod poller;
 mod progress;
@@ -62,6 +63,7 @@ pub use options::{
     Backend, JobOptions, ReportOptions, ServiceOptions, StreamOptions, Workers, parse_budget,
 };
 pub use own::{Launcher, StartRefusal, start_local};
+pub use own_ranks::OwnRanks;
 pub use selection::LeftOut;
 pub use service::{LocalHost, Service, Target, aws_of, connect};
 pub use service_file::{AttachError, ServiceFile};

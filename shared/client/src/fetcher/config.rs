@@ -1,6 +1,6 @@
 //! Settings and services of a trainer's stream.
 
-use crate::Folders;
+use crate::{Folders, OwnRanks};
 use gristmill_model::splits::Cursor;
 use gristmill_model::{JobName, Namespace};
 use gristmill_pipeline::Registry;
@@ -21,6 +21,8 @@ pub struct FetcherConfig {
     /// The batch to begin with: the first one not safe in a checkpoint. Unless the job is visited
     /// exactly once, the coordinator's position replaces it if that is later.
     pub resume: Cursor,
+    /// The ranks to serve; none for one trainer that takes every batch.
+    pub own: Option<OwnRanks>,
     /// How long the service may fail to answer before the run fails.
     pub patience: Duration,
     /// Folders that errors name by their paths.
@@ -37,6 +39,7 @@ impl FetcherConfig {
             local_workers: 0,
             prefetch_bytes: 32 << 20,
             resume: Cursor::default(),
+            own: None,
             patience: Duration::from_secs(120),
             folders: Folders::default(),
         }
