@@ -5,6 +5,7 @@
 
 mod division;
 mod epoch;
+mod observable;
 mod observer;
 mod recorder;
 mod recount;
@@ -15,6 +16,7 @@ mod usage;
 
 pub use division::Division;
 pub use epoch::EpochReport;
+pub use observable::{Observable, PolledJob};
 pub use observer::{Observed, Observer};
 pub use skipped::SkippedRecords;
 pub use summary::Report;

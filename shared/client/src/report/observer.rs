@@ -2,11 +2,12 @@
 
 use super::{
     epoch::EpochReport,
+    observable::Observable,
     recorder::{Recorded, Recorder},
     recount::Recount,
     usage::Usage,
 };
-use crate::{Batch, Delivery, EpochTotals, Failure, Fetcher, Job, Service, Snapshot};
+use crate::{Batch, Delivery, EpochTotals, Failure, Job, Service, Snapshot};
 use gristmill_chunk::{Frame, Limits};
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobView, ScaleDecision};
@@ -39,7 +40,7 @@ pub struct Observed {
     pub empty: Option<String>,
 }
 
-/// Watches the deliveries of one [`Fetcher`].
+/// Watches the deliveries of one run.
 pub struct Observer {
     service: Service,
     pipeline: Pipeline,
@@ -69,12 +70,12 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Observes `fetcher`, a stream of `job`, in a run that began at `began`.
-    pub async fn new(job: &Job, fetcher: &Fetcher, began: Instant) -> Self {
+    /// Observes `run` of `job`, which began at `began`.
+    pub async fn new(job: &Job, run: &impl Observable, began: Instant) -> Self {
         Self {
             used: Usage::now(&job.service).await,
             service: job.service.clone(),
-            pipeline: fetcher.pipeline().clone(),
+            pipeline: run.pipeline().clone(),
             reads_content: true,
             hasher: blake3::Hasher::new(),
             began: None,
@@ -104,23 +105,23 @@ impl Observer {
         (self.epoch.batches, self.epoch_began.elapsed().as_secs_f64())
     }
 
-    /// Records a delivery of `fetcher`.
+    /// Records a delivery of `run`.
     ///
     /// # Errors
     /// If a batch cannot be read.
     pub async fn delivered(
         &mut self,
         delivery: &Delivery,
-        fetcher: &Fetcher,
+        run: &impl Observable,
     ) -> Result<(), Failure> {
-        let waited = fetcher.waited();
+        let waited = run.waited();
         let before = std::mem::replace(&mut self.waited, waited);
         self.epoch.waited_seconds += waited.saturating_sub(before).as_secs_f64();
-        self.look(fetcher);
+        self.look(run);
         match delivery {
             Delivery::Batch(batch) => self.count(batch)?,
             Delivery::EpochEnd(totals) => {
-                if let Some(mut epoch) = self.end_epoch(totals, fetcher) {
+                if let Some(mut epoch) = self.end_epoch(totals, run) {
                     let now = Usage::now(&self.service).await;
                     epoch.worker_cpu_ms = now.since(&self.used).worker_cpu_ms;
                     self.used = now;
@@ -132,9 +133,9 @@ impl Observer {
         Ok(())
     }
 
-    /// The run goes on with `fetcher`.
-    pub fn resumes(&mut self, fetcher: &Fetcher) {
-        self.waited = fetcher.waited();
+    /// The training goes on with `run`.
+    pub fn resumes(&mut self, run: &impl Observable) {
+        self.waited = run.waited();
     }
 
     /// Records a last batch of an epoch that no rank gets.
@@ -175,7 +176,7 @@ impl Observer {
     }
 
     /// The report of an ended epoch; none if it had already ended and its trainer went back.
-    fn end_epoch(&mut self, totals: &EpochTotals, fetcher: &Fetcher) -> Option<EpochReport> {
+    fn end_epoch(&mut self, totals: &EpochTotals, run: &impl Observable) -> Option<EpochReport> {
         if self.epochs.iter().any(|known| known.epoch == totals.epoch) {
             return None;
         }
@@ -186,7 +187,7 @@ impl Observer {
         epoch.duplicates = recount.duplicates;
         epoch.distinct = recount.distinct();
         epoch.skipped = totals.skipped;
-        let view = fetcher.view();
+        let view = run.view();
         let plan = view.as_ref().and_then(|view| view.plan);
         self.empty = plan.and_then(|plan| totals.why_empty(&plan));
         epoch.rows = totals.rows;
@@ -206,8 +207,8 @@ impl Observer {
     }
 
     /// Samples the run, unless the last sample is recent; returns the sample, if any.
-    pub fn look(&mut self, fetcher: &Fetcher) -> Option<Snapshot> {
-        let snapshot = fetcher.snapshot();
+    pub fn look(&mut self, run: &impl Observable) -> Option<Snapshot> {
+        let snapshot = run.snapshot();
         let started = snapshot.scale.outstanding.len();
         let workers = snapshot.active_workers.max(started);
         self.epoch.workers_max = self.epoch.workers_max.max(workers);
@@ -215,7 +216,7 @@ impl Observer {
             return None;
         }
         self.looked = Instant::now();
-        self.recorder.look(&snapshot, self.taken, fetcher.waited().as_secs_f64());
+        self.recorder.look(&snapshot, self.taken, run.waited().as_secs_f64());
         self.note_scaling(&snapshot.scale.log);
         Some(snapshot)
     }
@@ -228,7 +229,7 @@ impl Observer {
         self.scaling.extend_from_slice(news);
     }
 
-    /// Everything observed, once the job has ended. `last` is the fetcher's last snapshot, `job` the job as it knew it.
+    /// Everything observed, once the job has ended. `last` is the last snapshot, `job` the job as it knew it.
     pub fn finish(mut self, last: &Snapshot, job: Option<JobView>) -> Observed {
         self.note_scaling(&last.scale.log);
         // A short epoch may end before any report includes its workers.

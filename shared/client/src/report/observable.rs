@@ -1,0 +1,150 @@
+//! The state of a run that an [`Observer`](super::Observer) reads while batches are delivered.
+
+use crate::{Fetcher, Snapshot};
+use gristmill_model::wire::{JobStatus, JobView};
+use gristmill_pipeline::Pipeline;
+use std::time::Duration;
+
+/// A run that can be observed: over the fetcher of this process, or over fetchers that are processes of
+/// their own.
+pub trait Observable: Sync {
+    /// The pipeline of the job.
+    fn pipeline(&self) -> &Pipeline;
+
+    /// The job's numbers, as last known.
+    fn snapshot(&self) -> Snapshot;
+
+    /// The job, as last known.
+    fn view(&self) -> Option<JobView>;
+
+    /// How long the trainer has waited for deliveries so far.
+    fn waited(&self) -> Duration;
+}
+
+impl Observable for Fetcher {
+    fn pipeline(&self) -> &Pipeline {
+        Fetcher::pipeline(self)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Fetcher::snapshot(self)
+    }
+
+    fn view(&self) -> Option<JobView> {
+        Fetcher::view(self)
+    }
+
+    fn waited(&self) -> Duration {
+        Fetcher::waited(self)
+    }
+}
+
+/// A job as the service reports it, and the waits of a trainer whose fetchers are other processes.
+pub struct PolledJob {
+    pipeline: Pipeline,
+    view: JobView,
+    snapshot: Snapshot,
+    waited: Duration,
+}
+
+impl PolledJob {
+    /// A job of which no status has been read yet.
+    pub fn new(pipeline: Pipeline, view: JobView) -> Self {
+        Self { pipeline, view, snapshot: Snapshot::default(), waited: Duration::ZERO }
+    }
+
+    /// Takes the latest status.
+    pub fn update(&mut self, status: JobStatus) {
+        let JobStatus { job, active_workers, indexed_files, scale, .. } = status;
+        self.view = job;
+        self.snapshot.workers_max = self.snapshot.workers_max.max(active_workers);
+        self.snapshot.active_workers = active_workers;
+        self.snapshot.indexed_files = indexed_files;
+        self.snapshot.scale = scale;
+    }
+
+    /// Adds a wait of the trainer.
+    pub fn add_wait(&mut self, waited: Duration) {
+        self.waited += waited;
+    }
+}
+
+impl Observable for PolledJob {
+    fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.snapshot.clone()
+    }
+
+    fn view(&self) -> Option<JobView> {
+        Some(self.view.clone())
+    }
+
+    fn waited(&self) -> Duration {
+        self.waited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_model::Fingerprint;
+    use gristmill_model::splits::{Cursor, Place};
+    use gristmill_model::wire::{JobSpec, JobState, ScaleState};
+
+    const PIPELINE: &str =
+        "source: { jsonl: x, features: { t: { dtype: i64 } } }\nops: [batch: { size: 8 }]";
+
+    fn view(state: JobState) -> JobView {
+        JobView {
+            job: "j".parse().unwrap(),
+            registered_ms: 1,
+            spec: JobSpec::new("{}".to_owned()),
+            dataset_version: Fingerprint([1; 32]),
+            n_files: 1,
+            state,
+            plan: None,
+            caching: None,
+        }
+    }
+
+    fn status(active_workers: u32, target: u32) -> JobStatus {
+        JobStatus {
+            job: view(JobState::Done),
+            delivered: Place::start_of(0),
+            durable: Cursor::default(),
+            heartbeat_ms: 0,
+            ready: 0,
+            window: 0,
+            claimable: 0,
+            active_workers,
+            indexed_files: 3,
+            scale: ScaleState { target, ..ScaleState::default() },
+            profile: Default::default(),
+            trouble: None,
+        }
+    }
+
+    #[test]
+    fn a_polled_job_is_as_the_last_status_says_with_the_most_workers_of_all() {
+        let mut job =
+            PolledJob::new(gristmill_operators::parse(PIPELINE).unwrap(), view(JobState::Running));
+        assert_eq!(job.view().unwrap().state, JobState::Running);
+        job.update(status(5, 6));
+        job.update(status(2, 4));
+        let Snapshot { active_workers, workers_max, indexed_files, scale, .. } = job.snapshot();
+        assert_eq!((active_workers, workers_max, indexed_files, scale.target), (2, 5, 3, 4));
+        assert_eq!(job.view().unwrap().state, JobState::Done);
+    }
+
+    #[test]
+    fn waits_of_a_trainer_add_up() {
+        let mut job =
+            PolledJob::new(gristmill_operators::parse(PIPELINE).unwrap(), view(JobState::Running));
+        job.add_wait(Duration::from_millis(30));
+        job.add_wait(Duration::from_millis(12));
+        assert_eq!(job.waited(), Duration::from_millis(42));
+    }
+}
