@@ -20,9 +20,9 @@ use gristmill_client::{
 };
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::ranks::{Ranks, Tail};
 use progress::Progress;
-use ranks::{RankedTrainer, Resize};
+use ranks::{RankedTrainer, Resize, begin_run};
 use sink::Sink;
 use std::{
     num::NonZeroU32,
@@ -167,11 +167,17 @@ async fn train_on(
 ) -> Result<Report, Failure> {
     let starting = async {
         let before = Usage::now(service).await;
+        let tail =
+            options.tail.unwrap_or(Tail::default_of(config.authored.pipeline.drop_remainder()));
         let job = service.submit(config, options.stream.patience).await?;
         if !job.left_out.is_empty() {
             eprintln!("{}", job.left_out);
         }
-        let fetcher = job.batches(Cursor::default(), &options.stream).await?;
+        let (count, from) = (options.ranks, Cursor::default());
+        let fetcher = match options.is_one_rank() {
+            true => job.batches(from, &options.stream).await?,
+            false => begin_run(&job, &options.stream, Ranks { count, from, tail }).await?,
+        };
         Ok::<(Usage, Job, Fetcher), Failure>((before, job, fetcher))
     };
     let say = |what: &str| eprintln!("waiting for {what}");

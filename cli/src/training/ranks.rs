@@ -5,12 +5,13 @@ use super::{
     trainer::{Deliveries, RunView, StandIn},
 };
 use gristmill_client::{
-    Delivery, Failure, FetchError, Fetcher, Job, RankBatch, StepDelivery, Steps, StreamOptions,
-    report::Observed, waiting::Link,
+    Delivery, Failure, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps,
+    StreamOptions, report::Observed, waiting::Link,
 };
-use gristmill_model::Checkpoint;
-use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::ranks::Ranks;
+use gristmill_model::splits::readers::RankRange;
+use gristmill_model::splits::{Cursor, run::TrainingRun};
+use gristmill_model::{Checkpoint, RunToken};
 use std::{collections::VecDeque, num::NonZeroU32, time::Instant};
 use tokio::task::JoinSet;
 
@@ -45,13 +46,27 @@ impl Deliveries for Steps {
     }
 }
 
+/// Begins a run of `ranks`, which this process serves all.
+///
+/// # Errors
+/// As [`Job::batches`].
+pub async fn begin_run(
+    job: &Job,
+    stream: &StreamOptions,
+    ranks: Ranks,
+) -> Result<Fetcher, FetchError> {
+    let token = RunToken::of(&job.service.ports.clock.nonce().to_string());
+    let range = RankRange::all(ranks.count);
+    let own = OwnRanks { run: TrainingRun { token, ranks }, range, is_successor: false };
+    let fetcher = job.open_for(Some(own), ranks.from, stream).await?;
+    fetcher.announce();
+    Ok(fetcher)
+}
+
 /// Synthetic ranks. They meet after each step, as at a collective operation.
 pub struct RankedTrainer<'a> {
     job: &'a Job,
     stream: &'a StreamOptions,
-    /// The number of ranks of the present run.
-    count: NonZeroU32,
-    tail: Option<Tail>,
     /// Resizes that are left, in order of their steps.
     resizes: VecDeque<Resize>,
     stand_in: StandIn,
@@ -72,8 +87,6 @@ impl<'a> RankedTrainer<'a> {
         Self {
             job,
             stream: &options.stream,
-            count: options.ranks,
-            tail: options.tail,
             resizes: resizes.into(),
             stand_in,
             idle: Vec::new(),
@@ -108,8 +121,8 @@ impl<'a> RankedTrainer<'a> {
                     run.checkpointed(next);
                     self.next = next;
                 }
-                (StepDelivery::EpochEnd { totals, left_out }, _) => {
-                    left_out.iter().for_each(|batch| self.view.observer.left_out(batch));
+                (StepDelivery::EpochEnd { totals, left_batches, .. }, _) => {
+                    left_batches.iter().for_each(|batch| self.view.observer.left_out(batch));
                     self.next = Cursor::start_of(totals.epoch + 1);
                     let delivery = Delivery::EpochEnd(totals);
                     self.view.observer.delivered(&delivery, run.fetcher()).await?;
@@ -128,24 +141,23 @@ impl<'a> RankedTrainer<'a> {
 
     /// The steps of a run that begins where `fetcher` does.
     fn run(&mut self, fetcher: Fetcher) -> Steps {
-        let tail = self.tail.unwrap_or(Tail::default_of(fetcher.pipeline().drop_remainder()));
-        let ranks = Ranks { count: self.count, from: self.next, tail };
-        let count = self.count.get() as usize;
+        let run = Steps::new(fetcher);
+        let count = run.ranks().count.get() as usize;
         self.steps.resize(count.max(self.steps.len()), 0);
-        Steps::new(fetcher, ranks)
+        run
     }
 
     /// Ends `run` and begins one of `count` ranks from the text of its checkpoint.
     async fn resume(&mut self, run: Steps, count: NonZeroU32) -> Result<Steps, Failure> {
         let text = Checkpoint::of(&self.job.view, self.next).to_string();
+        let tail = run.ranks().tail;
         // Nothing of the old run is left but this text.
         drop(run);
         eprintln!("after {} steps, {count} ranks continue from {text}", self.step);
         let checkpoint: Checkpoint = text.parse().map_err(Failure::failed)?;
         let at = checkpoint.cursor_in(&self.job.view).map_err(Failure::failed)?;
-        let fetcher = self.job.batches(at, self.stream).await?;
+        let fetcher = begin_run(self.job, self.stream, Ranks { count, from: at, tail }).await?;
         self.view.observer.resumes(&fetcher);
-        self.count = count;
         Ok(self.run(fetcher))
     }
 

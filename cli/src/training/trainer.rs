@@ -57,7 +57,7 @@ impl Trainer {
                     self.stand_in.step(&batch, began).await?;
                     fetcher.checkpointed(batch.cursor());
                 }
-                Delivery::EpochEnd(_) => {}
+                Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
                 Delivery::End => break,
             }
         }

@@ -81,6 +81,8 @@ async fn train(service: &Service, options: &Options) -> Result<()> {
                 totals.batches,
                 totals.waits.total().as_secs_f64()
             ),
+            // Only a trainer of several ranks has other readers.
+            Delivery::OfOthers { .. } => {}
             Delivery::End => break,
         }
     }

@@ -2,22 +2,22 @@
 //! batch gets its number.
 
 use crate::{
-    Batch, EpochTotals, FetchError,
+    Batch, EpochTotals, FetchError, OwnRanks,
     downloader::{Arrival, Content},
-    ledger::Ledger,
     progress::Progress,
     rows::Rows,
+    start::{Start, add, counts, cut},
     waits::{Stage, StageClock},
 };
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
 use gristmill_executor::{Finisher, Program};
 use gristmill_model::Epoch;
-use gristmill_model::splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
+use gristmill_model::splits::batches::{Batch as PlannedBatch, Joiner, Source};
 use gristmill_model::splits::{Cursor, Place, SplitKind};
 use gristmill_model::wire::{Plan, ReadySplit};
 use gristmill_ports::{BufferPool, Clock};
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 use tokio::sync::mpsc;
 
 pub(crate) enum Assembled {
@@ -26,139 +26,16 @@ pub(crate) enum Assembled {
         /// First split that a restart at this batch needs.
         resume_place: Place,
     },
+    /// Batches of other readers, from `first` up to `next`.
+    OfOthers {
+        first: Cursor,
+        next: Cursor,
+        /// First split that a restart at `first` needs.
+        resume_place: Place,
+    },
     EpochEnd(EpochTotals),
     /// Explicit, because a failed stream closes its queue too.
     End,
-}
-
-/// The start of a stream: a joiner that has counted up to the batch to resume at.
-pub(crate) struct Start {
-    /// The batch to resume at. After the last batch of an epoch, that is the first of the next epoch.
-    pub at: Cursor,
-    pub joiner: Joiner,
-    pub totals: EpochTotals,
-    /// The first split whose object is needed.
-    pub place: Place,
-}
-
-impl Start {
-    /// Counts the batches before `at` from the entries of its epoch's splits.
-    ///
-    /// # Errors
-    /// [`FetchError::Misplaced`] if there is no such batch, or if earlier batches were never made, so that no
-    /// trainer can have received them.
-    pub async fn seek(
-        ledger: &Ledger,
-        plan: &Plan,
-        epochs: Epoch,
-        at: Cursor,
-    ) -> Result<Self, FetchError> {
-        let Cursor { epoch, batch_index } = at;
-        let beyond = |has: String| {
-            FetchError::Misplaced(format!(
-                "there is no {at} to continue at: {has}; the position belongs to another job or is damaged: \
-                 start without it"
-            ))
-        };
-        if epoch > epochs || epoch == epochs && batch_index > 0 {
-            return Err(beyond(format!("the job has {epochs} epochs, numbered from 0")));
-        }
-        let Self { mut joiner, mut totals, .. } = Self::of_epoch(plan, epoch);
-        // Splits after the last batch may complete no batch; an epoch with only such splits left is over.
-        while batch_index > 0 && joiner.position() < plan.n_splits {
-            let made = joiner.batch_index();
-            let entry = match ledger.peek(Place::new(epoch, joiner.position())).await? {
-                Some(entry) => entry,
-                None if made == batch_index => break,
-                None => {
-                    return Err(beyond(format!(
-                        "only {made} of its batches have been produced so far"
-                    )));
-                }
-            };
-            let mut ahead = joiner.clone();
-            ahead.push(counts(&entry), |_| {});
-            // The stream always consumes the last split: it may leave a last batch, and it ends the epoch.
-            let is_last = ahead.position() == plan.n_splits;
-            let has = ahead.batch_index() + u64::from(is_last && ahead.clone().finish().is_some());
-            if is_last && has < batch_index {
-                return Err(beyond(format!("the epoch has {has} batches")));
-            }
-            if is_last && has == batch_index {
-                return Ok(Self::of_epoch(plan, epoch + 1));
-            }
-            // Stop before the split that completes batch `at`: it is the first one the stream consumes.
-            if is_last || ahead.batch_index() > batch_index {
-                break;
-            }
-            joiner = ahead;
-            add(&mut totals, &entry);
-        }
-        if plan.n_splits == 0 && batch_index > 0 {
-            return Err(beyond("the epoch has no batches".to_owned()));
-        }
-        // Without splits, everything is made before the job begins.
-        let has_begun = plan.n_splits > 0 || at > Cursor::default() || ledger.is_done();
-        if has_begun && is_end(ledger, plan, epochs, (epoch, &joiner)).await? {
-            return Ok(Self::of_epoch(plan, epochs));
-        }
-        totals.batches = joiner.batch_index();
-        let place = Place::new(epoch, joiner.first_needed());
-        ledger.forget_before(place);
-        Ok(Self { at, joiner, totals, place })
-    }
-
-    fn of_epoch(plan: &Plan, epoch: Epoch) -> Self {
-        let totals = EpochTotals { epoch, ..EpochTotals::default() };
-        let joiner = Joiner::new(cut(plan));
-        Self { at: Cursor::start_of(epoch), joiner, totals, place: Place::start_of(epoch) }
-    }
-}
-
-/// Whether the rest of `epoch` after `joiner`, and all later epochs, are complete and contain no batch.
-async fn is_end(
-    ledger: &Ledger,
-    plan: &Plan,
-    epochs: Epoch,
-    (begins, joiner): (Epoch, &Joiner),
-) -> Result<bool, FetchError> {
-    for epoch in begins..epochs {
-        let fresh = || Joiner::new(cut(plan));
-        let mut ahead = if epoch == begins { joiner.clone() } else { fresh() };
-        let before = ahead.batch_index();
-        while ahead.position() < plan.n_splits {
-            let Some(entry) = ledger.peek(Place::new(epoch, ahead.position())).await? else {
-                return Ok(false);
-            };
-            ahead.push(counts(&entry), |_| {});
-            if ahead.batch_index() > before {
-                return Ok(false);
-            }
-        }
-        if ahead.finish().is_some() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// How an epoch's rows are cut into batches.
-pub(crate) fn cut(plan: &Plan) -> Cut {
-    Cut { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
-}
-
-pub(crate) fn counts(entry: &ReadySplit) -> Counts {
-    entry.outcome.counts()
-}
-
-fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
-    totals.rows += u64::from(entry.outcome.rows);
-    totals.skipped += u64::from(entry.outcome.skipped_records);
-    totals.splits += 1;
-    totals.source_ms += u64::from(entry.times.source_ms);
-    totals.compute_ms += u64::from(entry.times.compute_ms);
-    totals.put_ms += u64::from(entry.times.put_ms);
-    totals.stored_bytes += entry.outcome.object_bytes;
 }
 
 /// Joins splits into batches, epoch after epoch.
@@ -170,6 +47,10 @@ pub(crate) struct Assembler {
     plan: Plan,
     epochs: Epoch,
     resume: Cursor,
+    /// The ranks served here, if other readers serve the rest.
+    part: Option<OwnRanks>,
+    /// Batches of other readers, not yet reported to the trainer.
+    others: Option<Range<Cursor>>,
     joiner: Joiner,
     totals: EpochTotals,
     rows: Rows,
@@ -186,7 +67,7 @@ impl Assembler {
         (program, finisher): (Arc<Program>, Option<Finisher>),
         plan: Plan,
         epochs: Epoch,
-        resume: Cursor,
+        (resume, part): (Cursor, Option<OwnRanks>),
         start: Start,
         (queue, progress): (mpsc::Sender<Assembled>, Arc<Progress>),
         stages: (Arc<StageClock>, Arc<dyn Clock>),
@@ -200,6 +81,8 @@ impl Assembler {
             plan,
             epochs,
             resume,
+            part,
+            others: None,
             joiner,
             totals,
             buffers,
@@ -271,6 +154,9 @@ impl Assembler {
                 return Ok(false);
             }
         }
+        if !self.tell_of_others(resume_place).await {
+            return Ok(false);
+        }
         self.keep(entry, chunk)?;
         self.rows.forget_before(self.joiner.first_needed());
         if self.joiner.position() < self.plan.n_splits {
@@ -284,7 +170,13 @@ impl Assembler {
             return Ok(false);
         }
         self.rows.clear();
-        self.end_epoch().await
+        Ok(self.tell_of_others(resume_place).await && self.end_epoch().await?)
+    }
+
+    /// Tells the trainer of batches that other readers take; returns false if the trainer is gone.
+    async fn tell_of_others(&mut self, resume_place: Place) -> bool {
+        let Some(Range { start: first, end: next }) = self.others.take() else { return true };
+        self.queue.send(Assembled::OfOthers { first, next, resume_place }).await.is_ok()
     }
 
     /// Keeps the rows of this split that a later batch needs, if there are any.
@@ -304,9 +196,17 @@ impl Assembler {
         let PlannedBatch { batch_index, rows, source } = batch;
         let epoch = entry.place.epoch;
         self.totals.batches = batch_index + 1;
-        if Cursor::new(epoch, batch_index) < self.resume {
+        let at = Cursor::new(epoch, batch_index);
+        if at < self.resume {
             return Ok(true);
         }
+        if self.part.is_some_and(|own| !own.takes(at).is_some_and(|(_, is_own)| is_own)) {
+            let first = self.others.take().map_or(at, |others| others.start);
+            self.others = Some(first..at.next());
+            return Ok(true);
+        }
+        // The trainer learns from the number of this batch that those before it exist.
+        self.others = None;
         // Reserve room first: a joined batch that waits would exceed the memory budget.
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
         let frame = match (source, chunk) {
@@ -386,55 +286,7 @@ fn bad(entry: &ReadySplit, error: &dyn std::fmt::Display) -> FetchError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Folders,
-        samples::{batch, entry, polled, split, view},
-    };
-
-    /// A ledger with `n` committed splits of four batches; the next one is not committed.
-    fn ledger(n: u32) -> (Ledger, Plan) {
-        let ledger = Ledger::new(view(), split(0, 0), Folders::default());
-        let entries: Vec<_> = (0..n).map(|position| entry(0, position, 4)).collect();
-        ledger.merge(polled(&entries), split(0, 0));
-        ledger.merge(polled(&[]), split(0, n));
-        (ledger, view().plan.unwrap())
-    }
-
-    #[tokio::test]
-    async fn a_trainer_begins_with_the_split_that_completes_its_batch() {
-        let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 5)).await.unwrap();
-        assert_eq!((start.at, start.place), (batch(0, 5), split(0, 1)));
-        assert_eq!(start.joiner.position(), 1);
-        assert_eq!((start.totals.batches, start.totals.splits, start.totals.rows), (4, 1, 32));
-    }
-
-    #[tokio::test]
-    async fn a_trainer_without_a_checkpoint_begins_with_the_first_split() {
-        let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 0)).await.unwrap();
-        assert_eq!((start.at, start.place), (batch(0, 0), split(0, 0)));
-    }
-
-    #[tokio::test]
-    async fn a_batch_that_was_never_made_is_refused() {
-        let (ledger, plan) = ledger(3);
-        let refused = async |at| match Start::seek(&ledger, &plan, 1, at).await {
-            Err(FetchError::Misplaced(why)) => why,
-            Err(error) => panic!("{error}"),
-            Ok(start) => panic!("it begins at {:?}", start.at),
-        };
-        assert!(refused(batch(0, 100)).await.contains("only 12 of its batches"));
-        assert!(refused(batch(1, 3)).await.contains("the job has 1 epochs"));
-        assert!(refused(batch(7, 0)).await.contains("the job has 1 epochs"));
-    }
-
-    #[tokio::test]
-    async fn behind_the_last_batch_of_an_epoch_comes_the_next_epoch() {
-        let (ledger, plan) = ledger(20);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 80)).await.unwrap();
-        assert_eq!((start.at, start.place), (batch(1, 0), split(1, 0)));
-    }
+    use crate::samples::entry;
 
     #[test]
     fn an_object_holds_what_its_entry_promises() {

@@ -2,10 +2,10 @@
 
 use crate::{
     FetchError,
-    assembler::{counts, cut},
     ledger::{Ledger, Of},
     local::{LocalStore, Recompute, open, recompute},
     progress::Progress,
+    start::{counts, cut},
 };
 use bytes::Bytes;
 use gristmill_chunk::Chunk;
@@ -218,6 +218,7 @@ impl Fetching {
             let error = match get_long_range(&**objects, path, 0..bytes, None).await {
                 Ok(object) => {
                     self.ledger.set_trouble(Of::Objects, None);
+                    self.ledger.note_fetched(object.len() as u64);
                     return Ok(Some(object));
                 }
                 Err(ObjectError::NotFound(_)) => return Ok(None),

@@ -9,7 +9,7 @@ pub use config::{FetcherConfig, FetcherPorts};
 pub use delivery::{Batch, Delivery, EpochTotals, Snapshot};
 
 use crate::{
-    FetchError,
+    FetchError, OwnRanks,
     assembler::Assembled,
     ledger::Ledger,
     progress::{BatchTimes, Progress},
@@ -33,6 +33,8 @@ pub struct Fetcher {
     ports: FetcherPorts,
     config: FetcherConfig,
     batches: mpsc::Receiver<Assembled>,
+    /// The batch that the stream begins with.
+    begin: Cursor,
     source: BatchSource,
     visitation: Visitation,
     /// The item taken from the queue but not yet handed over.
@@ -62,7 +64,8 @@ impl Fetcher {
         };
         self.progress.reopen(at);
         self.ledger.reopen(Place::start_of(at.epoch));
-        self.batches = self.source.stream(at, &mut self.streaming);
+        self.batches = self.source.stream(at, self.config.own, &mut self.streaming);
+        self.begin = at;
         (self.held, self.last_batch, self.ended) = (None, None, false);
         self.last_handed_over = None;
         self.wait.restart();
@@ -129,6 +132,10 @@ impl Fetcher {
                 }
                 Ok(Delivery::Batch(batch))
             }
+            Assembled::OfOthers { next, .. } => {
+                self.report_if_due();
+                Ok(Delivery::OfOthers { next })
+            }
             Assembled::EpochEnd(totals) => {
                 let waits = std::mem::take(&mut self.waits);
                 let plan = self.view().and_then(|view| view.plan);
@@ -177,7 +184,20 @@ impl Fetcher {
                 self.progress.urgent.notify_one();
             }
         }
+        if let Some(Assembled::OfOthers { first, resume_place, .. }) = next {
+            self.progress.next_is(first, resume_place);
+        }
         self.held = next;
+    }
+
+    /// The ranks that this fetcher serves, if it does not take every batch for one trainer.
+    pub fn own(&self) -> Option<OwnRanks> {
+        self.config.own
+    }
+
+    /// The batch that the stream was opened at.
+    pub(crate) fn begin(&self) -> Cursor {
+        self.begin
     }
 
     /// Records whether the trainer computes, or waits for its next delivery. A server requests that while
@@ -259,8 +279,10 @@ impl Fetcher {
     pub fn snapshot(&self) -> Snapshot {
         let metrics = self.progress.metrics();
         let healed = self.ledger.healed();
+        let fetched_bytes = self.ledger.fetched_bytes();
         self.ledger.watch(|scale, active_workers, workers_max, indexed_files| Snapshot {
             healed,
+            fetched_bytes,
             metrics,
             scale: scale.clone(),
             active_workers,

@@ -2,7 +2,7 @@
 
 use crate::{
     Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
-    Listing, Service, Source, StreamOptions, Workers,
+    Listing, OwnRanks, Service, Source, StreamOptions, Workers,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::Cursor;
@@ -198,11 +198,25 @@ impl Job {
         cursor: Cursor,
         options: &StreamOptions,
     ) -> Result<Fetcher, FetchError> {
+        self.open_for(None, cursor, options).await
+    }
+
+    /// As [`Job::open_at`], for the ranks `own` of a run.
+    ///
+    /// # Errors
+    /// As [`Job::batches`].
+    pub async fn open_for(
+        &self,
+        own: Option<OwnRanks>,
+        cursor: Cursor,
+        options: &StreamOptions,
+    ) -> Result<Fetcher, FetchError> {
         let Service { ns, bucket, ports, .. } = &self.service;
         let config = FetcherConfig {
             local_workers: self.local_workers,
             prefetch_bytes: options.prefetch_mib << 20,
             resume: cursor,
+            own,
             patience: options.patience,
             folders: self.folders.clone(),
             ..FetcherConfig::new(ns.clone(), bucket.clone(), self.view.job.clone())

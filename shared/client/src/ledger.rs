@@ -44,6 +44,8 @@ struct Inner {
     /// Whether a poll was ever answered.
     answered: bool,
     healed: u32,
+    /// Bytes read from the object store.
+    fetched_bytes: u64,
     /// The cached chunks of epochs that are delivered without workers.
     cached: Option<CacheManifest>,
     /// Folders that errors name by their paths.
@@ -200,6 +202,15 @@ impl Ledger {
 
     pub fn healed(&self) -> u32 {
         self.lock().healed
+    }
+
+    /// Counts bytes that were read from the object store.
+    pub fn note_fetched(&self, bytes: u64) {
+        self.lock().fetched_bytes += bytes;
+    }
+
+    pub fn fetched_bytes(&self) -> u64 {
+        self.lock().fetched_bytes
     }
 
     /// The facts that explain a wait; `stage` is the next batch's stage, and whether its split is unclaimed.

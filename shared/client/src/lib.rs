@@ -41,6 +41,7 @@ pub mod server;
 mod service;
 mod service_file;
 pub mod signals;
+mod start;
 mod steps;
 mod stream;
 mod trouble;

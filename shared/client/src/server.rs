@@ -321,7 +321,7 @@ impl<C: CursorStore> Server<C> {
                     self.save(at.next())?;
                     self.fetcher.checkpointed(at);
                 }
-                Delivery::EpochEnd(_) => {}
+                Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
                 Delivery::End => return Ok(()),
             }
         }

@@ -1,10 +1,11 @@
-//! One stream of batches for all ranks of a run: a step at a time, whole or not at all.
+//! The batches of some or all ranks of a run: a step at a time, whole or not at all.
 
 use crate::{Batch, Delivery, EpochTotals, FetchError, Fetcher};
 use bytes::Bytes;
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
-use std::collections::VecDeque;
+use gristmill_model::splits::readers::RankRange;
+use std::{collections::VecDeque, num::NonZeroU32};
 
 /// A batch of one rank at one step.
 #[derive(Debug, Clone)]
@@ -20,15 +21,18 @@ pub enum StepDelivery {
     /// A whole step.
     Step {
         step: Step,
-        /// One for each rank. With an uneven tail, the last ranks may have none at the last step of an epoch.
+        /// One for each rank served here, in order of rank. With an uneven tail, the last ranks may have none at
+        /// the last step of an epoch.
         batches: Vec<Option<RankBatch>>,
         /// Start of a later run that goes on after this step.
         next: Cursor,
     },
     EpochEnd {
         totals: EpochTotals,
-        /// The last batches of the epoch, which are too few for a step and which no rank gets.
-        left_out: Vec<Batch>,
+        /// Last batches of the epoch, which are too few for a step and which no rank gets.
+        left_out: u64,
+        /// These batches, if all ranks are served here; else none.
+        left_batches: Vec<Batch>,
     },
     /// All epochs are delivered.
     End,
@@ -39,11 +43,13 @@ pub enum StepDelivery {
 pub struct Steps {
     fetcher: Fetcher,
     ranks: Ranks,
+    /// The ranks served here.
+    range: RankRange,
     /// The next step.
     step: Step,
     /// Batches of its epoch that are known to exist.
     known: KnownBatches,
-    /// Batches of the next step that have arrived.
+    /// Batches of the ranks served here that have arrived.
     arrived: VecDeque<Batch>,
     /// Totals of the epoch, once all of it has arrived.
     totals: Option<EpochTotals>,
@@ -51,12 +57,17 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// `fetcher` begins at `ranks.from`.
-    pub fn new(fetcher: Fetcher, ranks: Ranks) -> Self {
+    /// The ranks that `fetcher` serves; one rank, if it has none. It begins at the first batch of a step.
+    pub fn new(fetcher: Fetcher) -> Self {
+        let at = fetcher.begin();
+        let one = || (Ranks::one(at), RankRange::all(NonZeroU32::MIN));
+        let (ranks, range) = fetcher.own().map_or_else(one, |own| (own.run.ranks, own.range));
+        let first = Step { epoch: at.epoch, number: 0 };
         Self {
             fetcher,
             ranks,
-            step: Step { epoch: ranks.from.epoch, number: 0 },
+            range,
+            step: ranks.step_of(at).unwrap_or(first),
             known: KnownBatches::default(),
             arrived: VecDeque::new(),
             totals: None,
@@ -64,14 +75,38 @@ impl Steps {
         }
     }
 
-    /// The stream of all ranks.
+    /// The ranks of the run, those that others serve included.
+    pub fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
+    /// The stream of the ranks served here.
     pub fn fetcher(&self) -> &Fetcher {
         &self.fetcher
     }
 
-    /// The stream of all ranks, once its steps are over.
+    /// The stream of the ranks served here, once its steps are over.
     pub fn into_fetcher(self) -> Fetcher {
         self.fetcher
+    }
+
+    /// Begins again at the step that begins at `at`.
+    ///
+    /// # Errors
+    /// [`FetchError::Misplaced`] if no step of the run begins there.
+    pub async fn reopen(&mut self, at: Cursor) -> Result<(), FetchError> {
+        let ranks = &self.ranks;
+        let step = ranks.step_of(at).filter(|step| ranks.first_of(*step) == at.batch_index);
+        let Some(step) = step else {
+            return Err(FetchError::Misplaced(format!(
+                "no step of {ranks} begins at {at}: begin at the first batch of a step"
+            )));
+        };
+        self.fetcher.reopen(at).await;
+        (self.step, self.known, self.totals) = (step, KnownBatches::default(), None);
+        self.arrived.clear();
+        self.ended = false;
+        Ok(())
     }
 
     /// Records whether the ranks compute: time in which the next step arrives meanwhile is no wait.
@@ -102,6 +137,7 @@ impl Steps {
         while !self.ended && self.ranks.assign_batches(self.step, self.known).is_none() {
             match self.fetcher.next().await? {
                 Delivery::Batch(batch) => self.take_in(batch),
+                Delivery::OfOthers { next } => self.know(next),
                 Delivery::EpochEnd(totals) => {
                     self.enter(totals.epoch);
                     self.known = KnownBatches { count: totals.batches, is_all: true };
@@ -114,14 +150,19 @@ impl Steps {
     }
 
     fn take_in(&mut self, batch: Batch) {
-        self.enter(batch.epoch);
-        self.known.count = batch.batch_index + 1;
+        self.know(batch.cursor().next());
         // A copy releases the memory budget: a step that is larger than the budget must not wait for itself.
         let frame = match self.ranks.count.get() {
             1 => batch.frame,
             _ => Bytes::copy_from_slice(&batch.frame),
         };
         self.arrived.push_back(Batch { frame, ..batch });
+    }
+
+    /// All batches before `next` exist.
+    fn know(&mut self, next: Cursor) {
+        self.enter(next.epoch);
+        self.known.count = self.known.count.max(next.batch_index);
     }
 
     /// Goes on to `epoch`, if the stream began after the last batch of an earlier one.
@@ -133,10 +174,8 @@ impl Steps {
 
     fn begin_step(&mut self, assigned: &[Assignment]) -> StepDelivery {
         let step = self.step;
-        let first = self.ranks.first_of(step);
         let find = |batch_index: u64| {
-            let offset = usize::try_from(batch_index - first).ok()?;
-            self.arrived.get(offset).cloned()
+            self.arrived.iter().find(|batch| batch.batch_index == batch_index).cloned()
         };
         let batch_of = |assignment: &Assignment| match *assignment {
             Assignment::Batch { batch_index } => {
@@ -147,10 +186,11 @@ impl Steps {
             }
             Assignment::Wait | Assignment::End => None,
         };
-        let batches = assigned.iter().map(batch_of).collect();
-        let is_new = |assignment: &&Assignment| matches!(assignment, Assignment::Batch { .. });
-        let given = assigned.iter().filter(is_new).count();
-        self.arrived.drain(..given.min(self.arrived.len()));
+        let RankRange { first, count } = self.range;
+        let own = assigned.iter().skip(first as usize).take(count.get() as usize);
+        let batches = own.map(batch_of).collect();
+        let later = self.ranks.first_of(step.next());
+        self.arrived.retain(|batch| batch.batch_index >= later);
         let next = self.ranks.cursor_after(step, self.known);
         self.step = step.next();
         StepDelivery::Step { step, batches, next }
@@ -159,9 +199,12 @@ impl Steps {
     fn end_epoch(&mut self) -> StepDelivery {
         let epoch = self.step.epoch;
         let totals = self.totals.take().unwrap_or(EpochTotals { epoch, ..EpochTotals::default() });
-        let left_out = self.arrived.drain(..).collect();
+        let left_out = self.ranks.left_out(epoch, totals.batches);
+        let is_all = self.range == RankRange::all(self.ranks.count);
+        let arrived = self.arrived.drain(..);
+        let left_batches = arrived.filter(|_| is_all).collect();
         self.enter(epoch + 1);
-        StepDelivery::EpochEnd { totals, left_out }
+        StepDelivery::EpochEnd { totals, left_out, left_batches }
     }
 
     /// Records that every rank's checkpoint goes on at `next` or later.

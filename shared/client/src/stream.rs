@@ -1,10 +1,11 @@
 //! Downloads and joins splits, from a given batch to the end of the run.
 
 use crate::{
-    FetchError,
-    assembler::{Assembled, Assembler, Start},
+    FetchError, OwnRanks,
+    assembler::{Assembled, Assembler},
     downloader::{Downloader, MAX_AHEAD},
     progress::Progress,
+    start::Start,
     waits::StageClock,
 };
 use gristmill_executor::Finisher;
@@ -23,13 +24,21 @@ pub(crate) struct BatchSource {
     pub downloader: Downloader,
     pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
+    /// The ranks served here, if other readers serve the rest.
+    pub part: Option<OwnRanks>,
 }
 
 impl BatchSource {
-    /// Starts a stream at batch `at` as one of `tasks`.
-    pub fn stream(&self, at: Cursor, tasks: &mut JoinSet<()>) -> mpsc::Receiver<Assembled> {
+    /// Starts a stream for the ranks `own` at batch `at` as one of `tasks`.
+    pub fn stream(
+        &self,
+        at: Cursor,
+        own: Option<OwnRanks>,
+        tasks: &mut JoinSet<()>,
+    ) -> mpsc::Receiver<Assembled> {
         let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
-        tasks.spawn(self.clone().run(at, queue));
+        let part = own.filter(|own| !own.are_all());
+        tasks.spawn(Self { part, ..self.clone() }.run(at, queue));
         batches
     }
 
@@ -54,7 +63,7 @@ impl BatchSource {
     }
 
     async fn batches(self, at: Cursor, queue: mpsc::Sender<Assembled>) -> Result<(), FetchError> {
-        let Self { downloader, progress, stages } = self;
+        let Self { downloader, progress, stages, part } = self;
         let view = downloader.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
         let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at).await?;
@@ -68,7 +77,7 @@ impl BatchSource {
         let program = (Arc::clone(program), finisher);
         let stages = (stages, Arc::clone(&downloader.runner.clock));
         let (epochs, to) = (view.spec.epochs, (queue, progress));
-        let assembler = Assembler::new(program, plan, epochs, at, start, to, stages);
+        let assembler = Assembler::new(program, plan, epochs, (at, part), start, to, stages);
         let downloading = downloader.run((place, next), plan, sender);
         tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
     }

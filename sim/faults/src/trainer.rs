@@ -290,6 +290,7 @@ async fn run_once(
             Delivery::EpochEnd(totals) => {
                 sim.event(format_args!("{totals:?}"));
             }
+            Delivery::OfOthers { .. } => {}
             Delivery::End => break,
         }
     }

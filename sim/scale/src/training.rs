@@ -264,7 +264,7 @@ pub async fn train(deployment: &Arc<Deployment>, most: u64, keeps: bool) -> Resu
                     fetcher.checkpointed(batch.cursor());
                 }
             }
-            Delivery::EpochEnd(_) => {}
+            Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
             Delivery::End => {
                 fetcher.checkpointed_epochs(1);
                 fetcher.finish().await?;

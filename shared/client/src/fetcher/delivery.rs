@@ -29,6 +29,10 @@ impl Batch {
 #[derive(Debug)]
 pub enum Delivery {
     Batch(Batch),
+    /// The batches before `next` exist, and other readers take those that were not delivered here.
+    OfOthers {
+        next: Cursor,
+    },
     EpochEnd(EpochTotals),
     /// All epochs are delivered.
     End,
@@ -86,4 +90,6 @@ pub struct Snapshot {
     pub indexed_files: u32,
     /// Committed splits that were recomputed here because their objects were missing or damaged.
     pub healed: u32,
+    /// Bytes of objects that this fetcher read from the store.
+    pub fetched_bytes: u64,
 }

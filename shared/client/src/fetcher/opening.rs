@@ -74,15 +74,17 @@ impl Fetcher {
             downloader,
             progress: Arc::clone(&progress),
             stages: Arc::clone(&stages),
+            part: None,
         };
         let mut streaming = JoinSet::new();
-        let batches = source.stream(resume, &mut streaming);
+        let batches = source.stream(resume, config.own, &mut streaming);
         Ok(Self {
             ledger,
             progress,
             ports,
             config,
             batches,
+            begin: resume,
             source,
             visitation,
             held: None,

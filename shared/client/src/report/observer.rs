@@ -128,7 +128,7 @@ impl Observer {
                     self.epochs.push(epoch);
                 }
             }
-            Delivery::End => {}
+            Delivery::OfOthers { .. } | Delivery::End => {}
         }
         Ok(())
     }

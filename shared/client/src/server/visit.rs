@@ -234,7 +234,7 @@ impl<C: CursorStore> Server<C> {
                     self.turns.sent += 1;
                     self.activity.send_replace(Activity::Fetching);
                 }
-                Delivery::EpochEnd(_) => {}
+                Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
                 Delivery::End => break,
             }
         }

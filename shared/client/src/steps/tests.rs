@@ -1,17 +1,28 @@
 //! Steps of ranks over a sample job.
 
 use super::*;
+use crate::OwnRanks;
 use crate::samples::{SampleJob, batch};
+use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::Tail;
-use std::num::NonZeroU32;
-use std::time::Duration;
+use gristmill_model::splits::run::TrainingRun;
+use std::{num::NonZeroU32, ops::Range, time::Duration};
 
 /// The steps of `count` ranks over a job of `n_splits` splits of four batches, from `from` on.
 async fn steps(n_splits: u32, count: u32, from: Cursor, tail: Tail) -> Steps {
     let (_, ports, mut config) = SampleJob::new(n_splits, n_splits as usize).await;
     config.resume = from;
-    let fetcher = Fetcher::start(ports, config).await.unwrap();
-    Steps::new(fetcher, Ranks { count: NonZeroU32::new(count).unwrap(), from, tail })
+    config.own = Some(own(count, 0..count, from, tail));
+    Steps::new(Fetcher::start(ports, config).await.unwrap())
+}
+
+/// The ranks `range` of `count`.
+fn own(count: u32, range: Range<u32>, from: Cursor, tail: Tail) -> OwnRanks {
+    let number = |count| NonZeroU32::new(count).unwrap();
+    let ranks = Ranks { count: number(count), from, tail };
+    let run = TrainingRun { token: RunToken::of("run"), ranks };
+    let range = RankRange { first: range.start, count: number(range.end - range.start) };
+    OwnRanks { run, range, is_successor: false }
 }
 
 /// The batches of each step by rank, the cursors after them, and the batches left out.
@@ -24,9 +35,10 @@ async fn all(mut steps: Steps) -> (Vec<Vec<Option<u64>>>, Vec<Cursor>, Vec<u64>)
                 given.push(batches.iter().map(|batch| batch.as_ref().map(index)).collect());
                 cursors.push(next);
             }
-            StepDelivery::EpochEnd { totals, left_out } => {
+            StepDelivery::EpochEnd { totals, left_out, left_batches } => {
                 assert_eq!(totals.batches % 4, 0);
-                left.extend(left_out.iter().map(|batch| batch.batch_index));
+                assert_eq!(left_out, left_batches.len() as u64);
+                left.extend(left_batches.iter().map(|batch| batch.batch_index));
             }
             StepDelivery::End => return (given, cursors, left),
         }
@@ -62,10 +74,9 @@ async fn a_run_of_other_ranks_goes_on_at_any_batch() {
 
 #[tokio::test]
 async fn no_rank_gets_a_batch_of_a_step_that_is_not_whole() {
-    let (job, ports, config) = SampleJob::new(2, 1).await;
-    let fetcher = Fetcher::start(ports, config).await.unwrap();
-    let (count, from) = (NonZeroU32::new(3).unwrap(), Cursor::default());
-    let mut steps = Steps::new(fetcher, Ranks { count, from, tail: Tail::Repeat });
+    let (job, ports, mut config) = SampleJob::new(2, 1).await;
+    config.own = Some(own(3, 0..3, Cursor::default(), Tail::Repeat));
+    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
     assert!(matches!(steps.next().await.unwrap(), StepDelivery::Step { .. }));
     // Batch 3 is here, and batches 4 and 5 are not committed.
     let early = tokio::time::timeout(Duration::from_millis(300), steps.next()).await;
@@ -83,9 +94,8 @@ async fn a_step_that_is_larger_than_the_memory_budget_arrives() {
     let (_, ports, mut config) = SampleJob::new(4, 4).await;
     // Two objects of four batches at a time.
     config.prefetch_bytes = 1;
-    let fetcher = Fetcher::start(ports, config).await.unwrap();
-    let (count, from) = (NonZeroU32::new(16).unwrap(), Cursor::default());
-    let mut steps = Steps::new(fetcher, Ranks { count, from, tail: Tail::Drop });
+    config.own = Some(own(16, 0..16, Cursor::default(), Tail::Drop));
+    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
     let StepDelivery::Step { batches, .. } = steps.next().await.unwrap() else {
         panic!("there is a step");
     };
@@ -93,4 +103,47 @@ async fn a_step_that_is_larger_than_the_memory_budget_arrives() {
     steps.checkpointed(batch(1, 0));
     assert!(matches!(steps.next().await.unwrap(), StepDelivery::EpochEnd { .. }));
     steps.into_fetcher().finish().await.unwrap();
+}
+
+#[tokio::test]
+async fn readers_of_some_ranks_take_what_one_reader_of_all_takes() {
+    for tail in [Tail::Drop, Tail::Uneven] {
+        for from in [batch(0, 0), batch(0, 3)] {
+            let (whole, cursors, left) = all(steps(5, 3, from, tail).await).await;
+            for (first, end) in [(0, 1), (1, 3), (2, 3)] {
+                let (_, ports, mut config) = SampleJob::new(5, 5).await;
+                config.resume = from;
+                config.own = Some(own(3, first..end, from, tail));
+                let mut run = Steps::new(Fetcher::start(ports, config).await.unwrap());
+                for (expected, cursor) in whole.iter().zip(&cursors) {
+                    let StepDelivery::Step { batches, next, .. } = run.next().await.unwrap() else {
+                        panic!("every reader has the same steps");
+                    };
+                    let own = &expected[first as usize..end as usize];
+                    let given = batches.iter().map(|b| Some(b.as_ref()?.batch.batch_index));
+                    assert_eq!((given.collect::<Vec<_>>(), &next), (own.to_vec(), cursor));
+                }
+                let StepDelivery::EpochEnd { left_out, .. } = run.next().await.unwrap() else {
+                    panic!("the epoch ends after the same step");
+                };
+                assert_eq!(left_out, left.len() as u64);
+                assert!(matches!(run.next().await.unwrap(), StepDelivery::End));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_begins_again_at_any_of_its_steps() {
+    let mut run = steps(2, 3, batch(0, 1), Tail::Drop).await;
+    let first = async |run: &mut Steps| match run.next().await.unwrap() {
+        StepDelivery::Step { batches, .. } => batches[0].clone().unwrap().batch.batch_index,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([first(&mut run).await, first(&mut run).await], [1, 4]);
+    let refused = run.reopen(batch(0, 3)).await.unwrap_err();
+    assert!(refused.to_string().contains("first batch of a step"), "{refused}");
+    run.reopen(batch(0, 4)).await.unwrap();
+    run.fetcher().announce();
+    assert_eq!(first(&mut run).await, 4);
 }
