@@ -1,4 +1,4 @@
-//! Reads a whole object in memory.
+//! Reads an object in memory, whole or in part.
 
 use bytes::{Bytes, BytesMut};
 
@@ -7,10 +7,11 @@ use crate::{
     ALIGN_BYTES, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, VERSION,
 };
 
-/// An object with verified head and index. Frames are verified when they are read.
+/// An object, or parts of it, with a verified index. Frames are verified when they are read.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    bytes: Bytes,
+    /// Bytes of the object by their offset in it, in order.
+    parts: Vec<(u64, Bytes)>,
     footer: Footer,
     limits: Limits,
 }
@@ -43,7 +44,27 @@ impl Chunk {
                 return Err(FormatError::corrupt(format!("frame {i} is not padded with zeros")));
             }
         }
-        Ok(Chunk { bytes, footer, limits: limits.clone() })
+        Ok(Chunk { parts: vec![(0, bytes)], footer, limits: limits.clone() })
+    }
+
+    /// Frames of the object that `footer` indexes, out of bytes at these offsets in it. Reading another frame is an
+    /// error.
+    ///
+    /// # Errors
+    /// [`FormatError::Corrupt`] if a frame in these bytes is not the one that the index has.
+    pub fn of_parts(
+        footer: Footer,
+        mut parts: Vec<(u64, Bytes)>,
+        limits: &Limits,
+    ) -> Result<Self, FormatError> {
+        parts.sort_unstable_by_key(|(offset, _)| *offset);
+        let chunk = Chunk { parts, footer, limits: limits.clone() };
+        for info in chunk.frames() {
+            if let Some(stored) = chunk.stored(info) {
+                info.check_stored(&stored)?;
+            }
+        }
+        Ok(chunk)
     }
 
     /// The frames in order: batches, then at most one remainder.
@@ -77,10 +98,9 @@ impl Chunk {
         lend: impl FnOnce(BytesMut) -> Bytes,
     ) -> Result<Bytes, FormatError> {
         let info = self.info(i)?;
-        // The index has been checked to lie within the object, which fits in memory.
-        let range = info.range();
-        let stored = self.bytes.slice(range.start as usize..range.end as usize);
-        info.decode_with(stored, take, lend)
+        let absent =
+            || FormatError::invalid(format!("frame {i} is not among those that were read"));
+        info.decode_with(self.stored(info).ok_or_else(absent)?, take, lend)
     }
 
     /// Frame `i` with a parsed header, checked to have the number of rows in the index.
@@ -97,6 +117,16 @@ impl Chunk {
             )));
         }
         Ok(frame)
+    }
+
+    /// The bytes of a frame, as stored; none if they are not here.
+    fn stored(&self, info: &FrameInfo) -> Option<Bytes> {
+        let range = info.range();
+        let at = self.parts.partition_point(|(offset, _)| *offset <= range.start).checked_sub(1)?;
+        let (offset, part) = self.parts.get(at)?;
+        let start = usize::try_from(range.start - offset).ok()?;
+        let end = usize::try_from(range.end - offset).ok()?;
+        (end <= part.len()).then(|| part.slice(start..end))
     }
 
     fn info(&self, i: usize) -> Result<&FrameInfo, FormatError> {

@@ -112,7 +112,7 @@ impl FrameInfo {
         }
     }
 
-    fn check_stored(&self, stored: &[u8]) -> Result<(), FormatError> {
+    pub(crate) fn check_stored(&self, stored: &[u8]) -> Result<(), FormatError> {
         if stored.len() as u64 != self.stored_bytes {
             return Err(FormatError::corrupt(format!(
                 "frame at byte {} has {} bytes instead of {}",
@@ -274,6 +274,25 @@ impl Footer {
     /// Bytes that [`write`](Self::write) appends.
     pub(crate) fn written_bytes(frames: usize) -> usize {
         frames * ENTRY_BYTES + TRAILER_BYTES
+    }
+
+    /// Bytes of the index and the trailer at the end of an object of `frames` frames.
+    pub fn bytes(frames: u64) -> u64 {
+        frames.saturating_mul(ENTRY_BYTES as u64).saturating_add(TRAILER_BYTES as u64)
+    }
+
+    /// The byte ranges of the object that hold `frames`, which ascend: one for each run of neighbours. Frames that the
+    /// object lacks are left out.
+    pub fn runs(&self, frames: impl IntoIterator<Item = usize>) -> Vec<Range<u64>> {
+        let mut runs: Vec<(usize, Range<u64>)> = Vec::new();
+        for i in frames {
+            let Some(range) = self.frames.get(i).map(FrameInfo::range) else { continue };
+            match runs.last_mut() {
+                Some((next, run)) if *next == i => (*next, run.end) = (i + 1, range.end),
+                _ => runs.push((i + 1, range)),
+            }
+        }
+        runs.into_iter().map(|(_, run)| run).collect()
     }
 }
 

@@ -2,18 +2,19 @@
 //! batch gets its number.
 
 use crate::{
-    Batch, EpochTotals, FetchError, OwnRanks,
-    downloader::{Arrival, Content},
+    Batch, EpochTotals, FetchError,
+    downloader::Arrival,
+    own_batches::Picked,
     progress::Progress,
-    rows::Rows,
-    start::{Start, add, counts, cut},
+    rows::{Chunks, Rows},
+    start::{Start, add},
     waits::{Stage, StageClock},
 };
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
 use gristmill_executor::{Finisher, Program};
 use gristmill_model::Epoch;
-use gristmill_model::splits::batches::{Batch as PlannedBatch, Joiner, Source};
+use gristmill_model::splits::batches::{Batch as PlannedBatch, Source};
 use gristmill_model::splits::{Cursor, Place, SplitKind};
 use gristmill_model::wire::{Plan, ReadySplit};
 use gristmill_ports::{BufferPool, Clock};
@@ -23,8 +24,8 @@ use tokio::sync::mpsc;
 pub(crate) enum Assembled {
     Batch {
         batch: Batch,
-        /// First split that a restart at this batch needs.
-        resume_place: Place,
+        /// First split that a restart at this batch needs; none if a batch of others is repeated.
+        resume_place: Option<Place>,
     },
     /// Batches of other readers, from `first` up to `next`.
     OfOthers {
@@ -46,12 +47,6 @@ pub(crate) struct Assembler {
     finisher: Option<Finisher>,
     plan: Plan,
     epochs: Epoch,
-    resume: Cursor,
-    /// The ranks served here, if other readers serve the rest.
-    part: Option<OwnRanks>,
-    /// Batches of other readers, not yet reported to the trainer.
-    others: Option<Range<Cursor>>,
-    joiner: Joiner,
     totals: EpochTotals,
     rows: Rows,
     /// Buffers of batches joined here.
@@ -67,12 +62,10 @@ impl Assembler {
         (program, finisher): (Arc<Program>, Option<Finisher>),
         plan: Plan,
         epochs: Epoch,
-        (resume, part): (Cursor, Option<OwnRanks>),
-        start: Start,
+        start: &Start,
         (queue, progress): (mpsc::Sender<Assembled>, Arc<Progress>),
         stages: (Arc<StageClock>, Arc<dyn Clock>),
     ) -> Self {
-        let Start { joiner, totals, .. } = start;
         let buffers = BufferPool::default();
         Self {
             program,
@@ -80,11 +73,7 @@ impl Assembler {
             rows: Rows::new(plan.batch_size, buffers.clone()),
             plan,
             epochs,
-            resume,
-            part,
-            others: None,
-            joiner,
-            totals,
+            totals: start.totals,
             buffers,
             queue,
             progress,
@@ -96,24 +85,27 @@ impl Assembler {
     /// because the trainer is then gone.
     pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<(), FetchError> {
         if self.plan.n_splits == 0 {
-            for epoch in self.resume.epoch..self.epochs {
+            for epoch in self.totals.epoch..self.epochs {
                 self.totals = EpochTotals { epoch, ..EpochTotals::default() };
                 let _ = self.end_epoch().await?;
             }
         }
         loop {
             self.enter(Stage::Commit);
-            let Some(Arrival { entry, content }) = arrivals.recv().await else { break };
-            let chunk = match content {
-                Content::Nothing => None,
-                Content::Pending(chunk) => {
-                    self.enter(Stage::Fetch);
-                    let gone = |_| FetchError::BadObject("a download was cut off".into());
-                    Some(chunk.await.map_err(gone)??)
-                }
-            };
+            let Some(arrival) = arrivals.recv().await else { break };
+            let Arrival { entry, picked, contents } = arrival;
+            if !contents.is_empty() {
+                self.enter(Stage::Fetch);
+            }
+            let mut chunks = Chunks::new();
+            for content in contents {
+                let gone = |_| FetchError::BadObject("a download was cut off".into());
+                let chunk = content.chunk.await.map_err(gone)??;
+                check_counts(&content.entry, &chunk, self.plan.batch_size)?;
+                chunks.insert(content.entry.place.position, chunk);
+            }
             self.enter(Stage::Decode);
-            if !self.take_in(&entry, chunk.as_ref()).await? {
+            if !self.take_in(&entry, picked, &chunks).await? {
                 return Ok(());
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
@@ -135,97 +127,68 @@ impl Assembler {
     async fn take_in(
         &mut self,
         entry: &ReadySplit,
-        chunk: Option<&Chunk>,
+        picked: Picked,
+        chunks: &Chunks,
     ) -> Result<bool, FetchError> {
-        if let Some(chunk) = chunk {
-            check_counts(entry, chunk, self.plan.batch_size)?;
+        let Picked { resume_place, .. } = picked;
+        if !picked.is_passed {
+            add(&mut self.totals, entry);
         }
-        // After a resume, splits before the joiner's position only supply leftover rows.
-        if entry.place.position < self.joiner.position() {
-            self.keep(entry, chunk)?;
-            return Ok(true);
-        }
-        let resume_place = Place::new(entry.place.epoch, self.joiner.first_needed());
-        let mut planned = Vec::new();
-        self.joiner.push(counts(entry), |batch| planned.push(batch));
-        add(&mut self.totals, entry);
-        for batch in planned {
-            if !self.deliver(batch, entry, chunk, resume_place).await? {
+        for batch in picked.batches {
+            if !self.deliver(batch, entry, chunks, Some(resume_place)).await? {
                 return Ok(false);
             }
         }
-        if !self.tell_of_others(resume_place).await {
-            return Ok(false);
+        if let Some(Range { start: first, end: next }) = picked.others {
+            let others = Assembled::OfOthers { first, next, resume_place };
+            if self.queue.send(others).await.is_err() {
+                return Ok(false);
+            }
         }
-        self.keep(entry, chunk)?;
-        self.rows.forget_before(self.joiner.first_needed());
-        if self.joiner.position() < self.plan.n_splits {
-            return Ok(true);
+        for batch in picked.repeats {
+            if !self.deliver(batch, entry, chunks, None).await? {
+                return Ok(false);
+            }
         }
-        let fresh = Joiner::new(cut(&self.plan));
-        let last = std::mem::replace(&mut self.joiner, fresh).finish();
-        if let Some(batch) = last
-            && !self.deliver(batch, entry, None, resume_place).await?
-        {
-            return Ok(false);
+        if let Some(left) = &picked.left {
+            self.rows.keep(left, chunks).map_err(|error| bad(entry, &error))?;
         }
+        self.rows.forget_before(picked.needed);
+        let Some(batches) = picked.epoch_end else { return Ok(true) };
+        self.totals.batches = batches;
         self.rows.clear();
-        Ok(self.tell_of_others(resume_place).await && self.end_epoch().await?)
+        self.end_epoch().await
     }
 
-    /// Tells the trainer of batches that other readers take; returns false if the trainer is gone.
-    async fn tell_of_others(&mut self, resume_place: Place) -> bool {
-        let Some(Range { start: first, end: next }) = self.others.take() else { return true };
-        self.queue.send(Assembled::OfOthers { first, next, resume_place }).await.is_ok()
-    }
-
-    /// Keeps the rows of this split that a later batch needs, if there are any.
-    fn keep(&mut self, entry: &ReadySplit, chunk: Option<&Chunk>) -> Result<(), FetchError> {
-        let piece = self.joiner.carry().find(|piece| piece.position == entry.place.position);
-        let (Some(piece), Some(chunk)) = (piece, chunk) else { return Ok(()) };
-        self.rows.keep(piece, chunk).map_err(|error| bad(entry, &error))
-    }
-
+    /// Delivers one batch; returns false if the trainer is gone.
     async fn deliver(
         &mut self,
         batch: PlannedBatch,
         entry: &ReadySplit,
-        chunk: Option<&Chunk>,
-        resume_place: Place,
+        chunks: &Chunks,
+        resume_place: Option<Place>,
     ) -> Result<bool, FetchError> {
         let PlannedBatch { batch_index, rows, source } = batch;
         let epoch = entry.place.epoch;
-        self.totals.batches = batch_index + 1;
-        let at = Cursor::new(epoch, batch_index);
-        if at < self.resume {
-            return Ok(true);
-        }
-        if self.part.is_some_and(|own| !own.takes(at).is_some_and(|(_, is_own)| is_own)) {
-            let first = self.others.take().map_or(at, |others| others.start);
-            self.others = Some(first..at.next());
-            return Ok(true);
-        }
-        // The trainer learns from the number of this batch that those before it exist.
-        self.others = None;
         // Reserve room first: a joined batch that waits would exceed the memory budget.
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
-        let frame = match (source, chunk) {
-            (Source::Whole { frame, .. }, Some(chunk)) => {
+        let frame = match source {
+            Source::Whole { position, frame } => {
+                let lacks = || bad(entry, &"it has no content");
+                let chunk = chunks.get(&position).ok_or_else(lacks)?;
                 let (take, lend) = (|bytes| self.buffers.take(bytes), |raw| self.buffers.lend(raw));
                 let frame = chunk.frame_with(frame as usize, take, lend);
-                let padded = frame.and_then(|frame| match self.program.pads_late() {
+                frame.and_then(|frame| match self.program.pads_late() {
                     true => self.padded(frame),
                     false => Ok(frame),
-                });
-                padded.map_err(|error| bad(entry, &error))?
+                })
             }
-            (Source::Whole { .. }, None) => return Err(bad(entry, &"it has no content")),
-            (Source::Joined(pieces), _) => {
-                let joined = self.rows.join(&pieces, chunk);
-                let padded = joined.and_then(|joined| self.padded(joined));
-                padded.map_err(|error| bad(entry, &error))?
+            Source::Joined(pieces) => {
+                let joined = self.rows.join(&pieces, chunks);
+                joined.and_then(|joined| self.padded(joined))
             }
         };
+        let frame = frame.map_err(|error| bad(entry, &error))?;
         let finisher = self.finisher.as_mut();
         let frame = finished(finisher, &self.buffers, frame).map_err(|error| bad(entry, &error))?;
         let batch = Batch { epoch, batch_index, rows, frame };

@@ -118,12 +118,14 @@ impl Fetcher {
         let (waited, waits) = self.wait.end(now, &self.stages);
         self.waits += waits;
         match assembled {
-            Assembled::Batch { batch, .. } => {
+            Assembled::Batch { batch, resume_place } => {
                 let before = self.last_handed_over.replace(now).unwrap_or(now - waited);
                 let fetching = waits.fetch + waits.decode;
                 let times = BatchTimes { since_last: now - before, waited, fetching };
                 self.progress.handed_over(times, queued);
-                self.last_batch = Some(batch.cursor());
+                if resume_place.is_some() {
+                    self.last_batch = Some(batch.cursor());
+                }
                 self.report_if_due();
                 if self.visitation == Visitation::AtMostOnce {
                     // Take the next item while the trainer works on this batch.
@@ -161,7 +163,7 @@ impl Fetcher {
             let next = self.batches.recv().await;
             self.hold(next);
         }
-        if let (Visitation::AtMostOnce, Some(Assembled::Batch { batch, .. })) =
+        if let (Visitation::AtMostOnce, Some(Assembled::Batch { batch, resume_place: Some(_) })) =
             (self.visitation, &self.held)
         {
             let next = batch.cursor().next();
@@ -177,7 +179,7 @@ impl Fetcher {
 
     /// Holds the next item until it is handed over; with at-most-once delivery, reports it as consumed at once.
     fn hold(&mut self, next: Option<Assembled>) {
-        if let Some(Assembled::Batch { batch, resume_place }) = &next {
+        if let Some(Assembled::Batch { batch, resume_place: Some(resume_place) }) = &next {
             self.progress.next_is(batch.cursor(), *resume_place);
             if self.visitation == Visitation::AtMostOnce {
                 self.progress.durable(batch.cursor().next());

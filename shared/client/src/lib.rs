@@ -28,6 +28,7 @@ mod log;
 mod memory;
 mod options;
 mod own;
+mod own_batches;
 mod own_ranks;
 mod pace;
 mod poller;

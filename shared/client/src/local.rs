@@ -3,7 +3,7 @@
 use crate::{FetchError, ledger::Ledger};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Codec, FormatError, Limits, checksum, repack};
+use gristmill_chunk::{Chunk, Codec, Footer, FormatError, Limits, checksum, repack};
 use gristmill_model::splits::{Commit, Place, SplitKind};
 use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, IdleReason, ReadySplit};
 use gristmill_model::{Epoch, InvocationId, Nonce, Position};
@@ -62,6 +62,8 @@ struct LocalSink {
     ledger: Arc<Ledger>,
     /// Stores chunks that other processes read too.
     objects: ObjectSink,
+    /// Whether other readers of the run need every chunk.
+    is_shared: bool,
 }
 
 #[async_trait]
@@ -75,10 +77,10 @@ impl Sink for LocalSink {
         if split.indexed {
             return Ok(split.commit(name.split_index, SplitKind::Local, 0));
         }
-        let commit = match split.shelf {
-            // The object belongs to the cache, or may become part of it.
-            Some(_) => self.objects.store(name, split).await?,
-            None => {
+        // A chunk on a shelf belongs to the cache, or may become part of it.
+        let commit = match self.is_shared || split.shelf.is_some() {
+            true => self.objects.store(name, split).await?,
+            false => {
                 let checksum =
                     checksum(&split.object).map_err(|error| RunError::fatal(error.to_string()))?;
                 split.commit(name.split_index, SplitKind::Local, checksum)
@@ -89,15 +91,17 @@ impl Sink for LocalSink {
     }
 }
 
-/// Claims and works in this process until the job ends or the run fails.
+/// Claims and works in this process until the job ends or the run fails. Chunks are stored too if they are shared
+/// with other readers.
 pub(crate) async fn work(
     runner: Runner,
     context: Arc<JobContext>,
     store: Arc<LocalStore>,
     ledger: Arc<Ledger>,
+    is_shared: bool,
 ) {
     let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
-    let sink = LocalSink { store, ledger: Arc::clone(&ledger), objects };
+    let sink = LocalSink { store, ledger: Arc::clone(&ledger), objects, is_shared };
     let invocation = InvocationId(format!("local-{}", runner.clock.nonce()));
     while ledger.error().is_none() {
         let deadline_ms = runner.clock.now_ms() + NO_DEADLINE_MS;
@@ -183,10 +187,93 @@ fn as_committed(object: Bytes, entry: &ReadySplit) -> Result<Option<Bytes>, Form
 
 /// Opens a split's object and verifies that it is the one committed as `entry`.
 pub(crate) fn open(object: Bytes, entry: &ReadySplit, name: &str) -> Result<Chunk, FetchError> {
-    let bad = |error: String| FetchError::BadObject(format!("{name}: {error}"));
-    let checksum = checksum(&object).map_err(|error| bad(error.to_string()))?;
-    if checksum != entry.outcome.crc32c || object.len() as u64 != entry.outcome.object_bytes {
-        return Err(bad("it is not the object that was committed".into()));
+    check(&object, object.len() as u64, entry, name)?;
+    Chunk::open(object, &Limits::default()).map_err(|error| bad(name, error))
+}
+
+/// Opens the index at the end of a split's object, and verifies that the object is the one committed as `entry`.
+pub(crate) fn open_index(
+    index: &[u8],
+    entry: &ReadySplit,
+    name: &str,
+) -> Result<Footer, FetchError> {
+    let object_bytes = entry.outcome.object_bytes;
+    check(index, object_bytes, entry, name)?;
+    Footer::parse(index, object_bytes, &Limits::default()).map_err(|error| bad(name, error))
+}
+
+/// The checksum at the end of an object identifies it.
+fn check(end: &[u8], bytes: u64, entry: &ReadySplit, name: &str) -> Result<(), FetchError> {
+    let checksum = checksum(end).map_err(|error| bad(name, error))?;
+    match checksum == entry.outcome.crc32c && bytes == entry.outcome.object_bytes {
+        true => Ok(()),
+        false => Err(bad(name, "it is not the object that was committed")),
     }
-    Chunk::open(object, &Limits::default()).map_err(|error| bad(error.to_string()))
+}
+
+fn bad(name: &str, error: impl std::fmt::Display) -> FetchError {
+    FetchError::BadObject(format!("{name}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        FetcherPorts, Folders,
+        samples::{SampleJob, entry, split},
+    };
+    use gristmill_model::splits::WorkerTimes;
+    use gristmill_runner::RunnerConfig;
+
+    /// A chunk without frames, computed as the split at position 1.
+    fn finished() -> (SplitName, FinishedSplit) {
+        let mut writer = gristmill_chunk::ChunkWriter::new(Codec::Stored);
+        let outcome = entry(0, 1, 0).outcome;
+        let finished = FinishedSplit {
+            position: 1,
+            object: writer.finish().unwrap().into(),
+            outcome,
+            skipped: Vec::new(),
+            quarantined: Vec::new(),
+            times: WorkerTimes::default(),
+            indexed: false,
+            shelf: None,
+            cached: Vec::new(),
+            profile: None,
+        };
+        let nonce = Nonce([1; 8]);
+        let name =
+            SplitName { epoch: 0, position: 1, bundle: 0, split_index: 1, attempt: 1, nonce };
+        (name, finished)
+    }
+
+    #[tokio::test]
+    async fn a_chunk_is_stored_for_other_readers_and_kept_here() {
+        for is_shared in [true, false] {
+            let (_, ports, config) = SampleJob::new(0, 0).await;
+            let store = Arc::new(LocalStore::new(1 << 20));
+            let ledger =
+                Arc::new(Ledger::new(crate::samples::view(), split(0, 0), Folders::default()));
+            let objects = Arc::clone(&ports.objects);
+            let FetcherPorts { coordinator, objects: put, clock, compute, operators } = ports;
+            let at = RunnerConfig {
+                ns: config.ns,
+                bucket: config.bucket.clone(),
+                local: true,
+                shape: None,
+            };
+            let runner =
+                Runner { coordinator, objects: put, clock, compute, operators, config: at };
+            let put = ObjectSink { runner, job: config.job };
+            let sink = LocalSink { store: Arc::clone(&store), ledger, objects: put, is_shared };
+            let (name, finished) = finished();
+            let Commit { outcome, .. } = sink.store(&name, &finished).await.unwrap();
+            let kind = if is_shared { SplitKind::Object } else { SplitKind::Local };
+            assert_eq!(outcome.kind, kind);
+            let stored = objects.list(&config.bucket, "").await.unwrap();
+            assert_eq!(stored.len(), usize::from(is_shared));
+            let entry = ReadySplit { nonce: name.nonce, outcome, ..entry(0, 1, 0) };
+            assert_eq!(store.take(&entry), Some(finished.object));
+        }
+    }
 }

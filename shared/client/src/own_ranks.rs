@@ -1,8 +1,10 @@
 //! The ranks of a training run that one fetcher serves.
 
+use gristmill_model::Epoch;
+use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::{Assignment, KnownBatches, Step};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
-use gristmill_model::splits::{Cursor, ranks::Step};
 
 /// The ranks of a run that one fetcher serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,21 @@ impl OwnRanks {
         let RankRange { first, .. } = self.range;
         Some((step, (u64::from(first)..u64::from(self.range.end())).contains(&rank)))
     }
+
+    /// Batches of other ranks that these ranks take again at the last step of `epoch`, which has `count` batches.
+    pub fn repeats(&self, epoch: Epoch, count: u64) -> Vec<u64> {
+        let Self { run: TrainingRun { ranks, .. }, range, .. } = self;
+        let last = count.checked_sub(1).and_then(|last| ranks.step_of(Cursor::new(epoch, last)));
+        let Some(step) = last else { return Vec::new() };
+        let known = KnownBatches { count, is_all: true };
+        let own = range.first..range.end();
+        let repeated = own.filter_map(|rank| match ranks.assign(step, rank, known) {
+            Assignment::Repeat { batch_index, .. } => Some(batch_index),
+            _ => None,
+        });
+        let is_own = |index: u64| self.takes(Cursor::new(epoch, index)).is_some_and(|(_, own)| own);
+        repeated.filter(|index| !is_own(*index)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -50,5 +67,25 @@ mod tests {
         assert_eq!(taken(1, 2), None, "before the run");
         assert_eq!([taken(1, 3), taken(1, 5)], [Some((0, false)), Some((0, true))]);
         assert_eq!([taken(1, 7), taken(2, 3)], [Some((1, false)), Some((0, true))]);
+    }
+
+    #[test]
+    fn a_rank_without_a_batch_repeats_one_of_another_rank() {
+        let ranks = Ranks {
+            count: NonZeroU32::new(4).unwrap(),
+            from: Cursor::default(),
+            tail: Tail::Repeat,
+        };
+        let run = TrainingRun { token: RunToken::of("t"), ranks };
+        let repeats = |first, count, batches| {
+            let range = RankRange { first, count: NonZeroU32::new(count).unwrap() };
+            OwnRanks { run, range, is_successor: false }.repeats(0, batches)
+        };
+        assert_eq!(repeats(2, 2, 6), [4, 5]);
+        assert_eq!(repeats(2, 2, 5), [4, 4]);
+        assert_eq!(repeats(1, 2, 6), [4], "rank 2 repeats batch 4 of rank 0");
+        assert!(repeats(1, 1, 6).is_empty(), "rank 1 takes batch 5");
+        assert!(repeats(0, 4, 6).is_empty(), "all batches are here");
+        assert!(repeats(3, 1, 8).is_empty() && repeats(3, 1, 0).is_empty());
     }
 }

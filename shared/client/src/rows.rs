@@ -7,6 +7,9 @@ use gristmill_model::splits::batches::Piece;
 use gristmill_ports::BufferPool;
 use std::{collections::BTreeMap, ops::Range};
 
+/// Objects in memory, or frames of them, by split.
+pub(crate) type Chunks = BTreeMap<Position, Chunk>;
+
 /// Rows of one split, copied out of its object so that the object can be freed.
 struct Kept {
     /// Index in the split of the first row.
@@ -28,13 +31,14 @@ impl Rows {
         Self { size, kept: BTreeMap::new(), buffers }
     }
 
-    /// Joins the rows of `pieces` into one frame; rows of splits that were not kept come from `chunk`.
-    pub fn join(&self, pieces: &[Piece], chunk: Option<&Chunk>) -> Result<Bytes, FormatError> {
+    /// Joins the rows of `pieces` into one frame; rows of splits that were not kept come from `chunks`.
+    pub fn join(&self, pieces: &[Piece], chunks: &Chunks) -> Result<Bytes, FormatError> {
         let mut parts: Vec<(Frame, Range<usize>)> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let Some(Kept { first, frame }) = self.kept.get(&piece.position) else {
                 let missing = || FormatError::invalid("rows of an earlier split are missing");
-                self.find(chunk.ok_or_else(missing)?, &piece.rows, &mut parts)?;
+                let chunk = chunks.get(&piece.position).ok_or_else(missing)?;
+                self.find(chunk, &piece.rows, &mut parts)?;
                 continue;
             };
             let missing = || FormatError::invalid("rows of an earlier split were not kept");
@@ -46,9 +50,9 @@ impl Rows {
         Ok(self.buffers.lend(joined))
     }
 
-    /// Keeps rows of the split in `chunk` for later.
-    pub fn keep(&mut self, piece: &Piece, chunk: &Chunk) -> Result<(), FormatError> {
-        let frame = self.join(std::slice::from_ref(piece), Some(chunk))?;
+    /// Keeps rows of a split in `chunks` for later.
+    pub fn keep(&mut self, piece: &Piece, chunks: &Chunks) -> Result<(), FormatError> {
+        let frame = self.join(std::slice::from_ref(piece), chunks)?;
         let frame = Frame::parse(frame, &Limits::default())?;
         self.kept.insert(piece.position, Kept { first: piece.rows.start, frame });
         Ok(())

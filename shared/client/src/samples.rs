@@ -1,9 +1,13 @@
 //! Answers of a coordinator, and a whole job, for unit tests.
 
-use crate::{FetcherConfig, FetcherPorts};
+use crate::{FetcherConfig, FetcherPorts, OwnRanks};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{ChunkWriter, Codec, DType, FrameKind, Schema, TensorSpec, checksum};
+use gristmill_model::RunToken;
+use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::readers::RankRange;
+use gristmill_model::splits::run::TrainingRun;
 use gristmill_model::splits::{Ack, Cursor, Place};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
@@ -11,6 +15,8 @@ use gristmill_model::wire::{
 };
 use gristmill_ports::{CallError, Coordinator, ObjectPath, Objects, memory::MemoryObjects};
 use serde_json::{Value, json};
+use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A job of one epoch: 640 records in 20 splits of four batches of 8.
@@ -39,6 +45,15 @@ pub(crate) fn split(epoch: u32, position: u32) -> Place {
 
 pub(crate) fn view() -> JobView {
     serde_json::from_value(job()).unwrap()
+}
+
+/// The ranks `range` of `count`.
+pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: Tail) -> OwnRanks {
+    let number = |count| NonZeroU32::new(count).unwrap();
+    let ranks = Ranks { count: number(count), from, tail };
+    let run = TrainingRun { token: RunToken::of("run"), ranks };
+    let range = RankRange { first: range.start, count: number(range.end - range.start) };
+    OwnRanks { run, range, is_successor: false }
 }
 
 /// A committed split of `batches` batches that took 40 ms to read and 400 ms to compute.
@@ -96,19 +111,48 @@ source: { tfrecord: ., features: { value: { key: value, dtype: i64 } } }
 ops: [{ batch: { size: 8 } }]
 ";
 
+/// The splits of a sample job.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    /// Rows of each split.
+    pub rows: Vec<u32>,
+    /// Numbers of 8 bytes in a row; the first is the row's number in the epoch.
+    pub width: u64,
+    pub codec: Codec,
+    pub in_order: bool,
+}
+
+impl Shape {
+    pub fn of(rows: &[u32]) -> Self {
+        Self { rows: rows.to_vec(), width: 1, codec: Codec::Stored, in_order: false }
+    }
+}
+
 impl SampleJob {
     /// A job of `n_splits` splits, of which `committed` are committed and stored.
     pub async fn new(n_splits: u32, committed: usize) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
+        let (job, ports, config) = Self::of(&Shape::of(&vec![32; n_splits as usize])).await;
+        job.commit(committed);
+        (job, ports, config)
+    }
+
+    /// A job of splits that are all committed and stored.
+    pub async fn of(shape: &Shape) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
         let mut view = view();
         view.spec.pipeline = gristmill_operators::parse(PIPELINE).unwrap().canonical_json();
         let plan = view.plan.as_mut().unwrap();
-        (plan.n_splits, plan.records) = (n_splits, u64::from(n_splits) * 32);
+        let records: u32 = shape.rows.iter().sum();
+        (plan.n_splits, plan.records) = (shape.rows.len() as u32, u64::from(records));
+        plan.in_order = shape.in_order;
         let config = FetcherConfig::new("a".parse().unwrap(), "b".into(), view.job.clone());
         let objects = MemoryObjects::default();
         let mut entries = Vec::new();
-        for position in 0..n_splits {
-            let object = object(position);
-            let mut entry = entry(0, position, 4);
+        let mut first = 0;
+        for (position, rows) in (0..).zip(&shape.rows) {
+            let object = object(shape, first, *rows);
+            first += u64::from(*rows);
+            let mut entry = entry(0, position, rows / 8);
+            (entry.outcome.rows, entry.outcome.remainder_rows) = (*rows, rows % 8);
             entry.outcome.object_bytes = object.len() as u64;
             entry.outcome.crc32c = checksum(&object).unwrap();
             let prefix = keys::bundle_prefix(&config.ns, &view.job, 0, entry.bundle);
@@ -116,7 +160,7 @@ impl SampleJob {
             objects.put_if_absent(&ObjectPath::new("b", &key), object, "chunk").await.unwrap();
             entries.push(entry);
         }
-        let state = Mutex::new(State { committed, ..State::default() });
+        let state = Mutex::new(State { committed: entries.len(), ..State::default() });
         let job = Arc::new(Self { view, entries, state });
         let ports = FetcherPorts::new(Arc::<Self>::clone(&job), Arc::new(objects));
         (job, ports, config)
@@ -160,17 +204,22 @@ impl SampleJob {
     }
 }
 
-/// A chunk of four batches, whose rows are numbered through the epoch.
-fn object(position: u32) -> Bytes {
-    let schema = Schema::new(vec![TensorSpec::fixed("value", DType::I64, [])]).unwrap();
-    let mut writer = ChunkWriter::new(Codec::Stored);
-    for batch in 0..4 {
+/// A chunk of `rows` rows, which are numbered from `first` on.
+fn object(shape: &Shape, first: u64, rows: u32) -> Bytes {
+    let dims = if shape.width == 1 { vec![] } else { vec![shape.width as usize] };
+    let schema = Schema::new(vec![TensorSpec::fixed("value", DType::I64, dims)]).unwrap();
+    let mut writer = ChunkWriter::new(shape.codec);
+    for begin in (0..rows).step_by(8) {
+        let rows = (rows - begin).min(8);
         writer.begin_frame(&schema, 8).unwrap();
-        for row in 0..8 {
-            let value = u64::from(position) * 32 + batch * 8 + row;
-            writer.row_mut(0, row as usize).unwrap().copy_from_slice(&value.to_le_bytes());
+        for row in 0..rows {
+            let number = first + u64::from(begin + row);
+            let numbers = (0..shape.width).map(|i| if i == 0 { number } else { number * i });
+            let bytes: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+            writer.row_mut(0, row as usize).unwrap().copy_from_slice(&bytes);
         }
-        writer.end_frame(FrameKind::Batch, 8).unwrap();
+        let kind = if rows == 8 { FrameKind::Batch } else { FrameKind::Remainder };
+        writer.end_frame(kind, rows as usize).unwrap();
     }
     writer.finish().unwrap().into()
 }

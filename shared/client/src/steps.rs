@@ -126,7 +126,7 @@ impl Steps {
         if assigned.iter().all(|assignment| *assignment == Assignment::End) {
             return Ok(self.end_epoch());
         }
-        Ok(self.begin_step(&assigned))
+        self.begin_step(&assigned)
     }
 
     /// Resolves once [`Steps::next`] need not wait. Cancel safe.
@@ -172,28 +172,27 @@ impl Steps {
         }
     }
 
-    fn begin_step(&mut self, assigned: &[Assignment]) -> StepDelivery {
+    fn begin_step(&mut self, assigned: &[Assignment]) -> Result<StepDelivery, FetchError> {
         let step = self.step;
-        let find = |batch_index: u64| {
-            self.arrived.iter().find(|batch| batch.batch_index == batch_index).cloned()
+        let find = |batch_index: u64, repeated_for| {
+            let found = self.arrived.iter().find(|batch| batch.batch_index == batch_index);
+            let lacks = || FetchError::BadObject(format!("batch {batch_index} did not arrive"));
+            let batch = found.cloned().ok_or_else(lacks)?;
+            Ok(Some(RankBatch { batch, repeated_for }))
         };
         let batch_of = |assignment: &Assignment| match *assignment {
-            Assignment::Batch { batch_index } => {
-                Some(RankBatch { batch: find(batch_index)?, repeated_for: None })
-            }
-            Assignment::Repeat { batch_index, slot } => {
-                Some(RankBatch { batch: find(batch_index)?, repeated_for: Some(slot) })
-            }
-            Assignment::Wait | Assignment::End => None,
+            Assignment::Batch { batch_index } => find(batch_index, None),
+            Assignment::Repeat { batch_index, slot } => find(batch_index, Some(slot)),
+            Assignment::Wait | Assignment::End => Ok::<_, FetchError>(None),
         };
         let RankRange { first, count } = self.range;
         let own = assigned.iter().skip(first as usize).take(count.get() as usize);
-        let batches = own.map(batch_of).collect();
+        let batches = own.map(batch_of).collect::<Result<_, _>>()?;
         let later = self.ranks.first_of(step.next());
         self.arrived.retain(|batch| batch.batch_index >= later);
         let next = self.ranks.cursor_after(step, self.known);
         self.step = step.next();
-        StepDelivery::Step { step, batches, next }
+        Ok(StepDelivery::Step { step, batches, next })
     }
 
     fn end_epoch(&mut self) -> StepDelivery {
@@ -213,5 +212,7 @@ impl Steps {
     }
 }
 
+#[cfg(test)]
+mod readers;
 #[cfg(test)]
 mod tests;

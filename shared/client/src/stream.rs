@@ -4,8 +4,9 @@ use crate::{
     FetchError, OwnRanks,
     assembler::{Assembled, Assembler},
     downloader::{Downloader, MAX_AHEAD},
+    own_batches::OwnBatches,
     progress::Progress,
-    start::Start,
+    start::{Start, cut},
     waits::StageClock,
 };
 use gristmill_executor::Finisher;
@@ -68,8 +69,8 @@ impl BatchSource {
         let Some(plan) = view.plan else { return Ok(()) };
         let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at).await?;
         let (at, place) = (start.at, start.place);
-        let next = Place::new(at.epoch, start.joiner.position());
-        progress.starts_at(at, place, next);
+        progress.starts_at(at, place, Place::new(at.epoch, start.joiner.position()));
+        let own = OwnBatches::new(part, at, (cut(&plan), plan.n_splits), start.joiner.clone());
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
         let JobContext { program, pipeline, .. } = &*downloader.context;
         let finisher = Finisher::compile(pipeline);
@@ -77,8 +78,8 @@ impl BatchSource {
         let program = (Arc::clone(program), finisher);
         let stages = (stages, Arc::clone(&downloader.runner.clock));
         let (epochs, to) = (view.spec.epochs, (queue, progress));
-        let assembler = Assembler::new(program, plan, epochs, (at, part), start, to, stages);
-        let downloading = downloader.run((place, next), plan, sender);
+        let assembler = Assembler::new(program, plan, epochs, &start, to, stages);
+        let downloading = downloader.run(place, own, plan, sender);
         tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
     }
 }

@@ -56,10 +56,11 @@ impl Fetcher {
             patience: config.patience,
         };
         tasks.spawn(poller.run());
+        let is_shared = config.own.is_some_and(|own| !own.are_all());
         for _ in 0..config.local_workers {
             let context = Arc::new((*context).clone());
             let (store, ledger) = (Arc::clone(&store), Arc::clone(&ledger));
-            tasks.spawn(local::work(runner.clone(), context, store, ledger));
+            tasks.spawn(local::work(runner.clone(), context, store, ledger, is_shared));
         }
         let downloader = Downloader {
             runner,

@@ -1,12 +1,9 @@
 //! Steps of ranks over a sample job.
 
 use super::*;
-use crate::OwnRanks;
-use crate::samples::{SampleJob, batch};
-use gristmill_model::RunToken;
+use crate::samples::{SampleJob, batch, own};
 use gristmill_model::splits::ranks::Tail;
-use gristmill_model::splits::run::TrainingRun;
-use std::{num::NonZeroU32, ops::Range, time::Duration};
+use std::time::Duration;
 
 /// The steps of `count` ranks over a job of `n_splits` splits of four batches, from `from` on.
 async fn steps(n_splits: u32, count: u32, from: Cursor, tail: Tail) -> Steps {
@@ -14,15 +11,6 @@ async fn steps(n_splits: u32, count: u32, from: Cursor, tail: Tail) -> Steps {
     config.resume = from;
     config.own = Some(own(count, 0..count, from, tail));
     Steps::new(Fetcher::start(ports, config).await.unwrap())
-}
-
-/// The ranks `range` of `count`.
-fn own(count: u32, range: Range<u32>, from: Cursor, tail: Tail) -> OwnRanks {
-    let number = |count| NonZeroU32::new(count).unwrap();
-    let ranks = Ranks { count: number(count), from, tail };
-    let run = TrainingRun { token: RunToken::of("run"), ranks };
-    let range = RankRange { first: range.start, count: number(range.end - range.start) };
-    OwnRanks { run, range, is_successor: false }
 }
 
 /// The batches of each step by rank, the cursors after them, and the batches left out.

@@ -97,7 +97,7 @@ pub struct Consumer {
     pub durable: Cursor,
     /// Objects of splits before this one are not needed from `durable` on.
     pub durable_place: Place,
-    /// Collected horizon: what a run that begins before this cursor needs is computed again.
+    /// Collected horizon: no restart from before this cursor.
     pub collected: Cursor,
     /// Objects of splits before this one may have been deleted.
     pub collected_place: Place,
@@ -153,7 +153,7 @@ pub fn register(
     begin(before, from, None, now_ms)
 }
 
-/// As [`register`]; a run that names itself may begin before the horizon.
+/// As [`register`], for a run that may have several ranks.
 pub(super) fn begin(
     before: Option<&Consumer>,
     from: &Ack,
@@ -170,17 +170,13 @@ pub(super) fn begin(
             return Err(Refusal::Fenced { generation: before.generation });
         }
     }
-    let is_behind = from.durable < collected.0;
-    if is_behind && run.is_none() {
+    if from.durable < collected.0 {
         return Err(Refusal::Collected { horizon: collected.0 });
     }
     // One cursor may be saved with different places: a split without rows moves the place but not
     // the cursor. Objects that are not needed from the horizon on are not needed from a later
     // cursor either.
-    let durable_place = match is_behind {
-        true => from.durable_place,
-        false => from.durable_place.max(collected.1),
-    };
+    let durable_place = from.durable_place.max(collected.1);
     let past = before.map_or_else(PastRuns::default, |before| match before.run {
         Some(superseded) => before.past.with(superseded.token),
         None => before.past,

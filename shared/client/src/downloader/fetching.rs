@@ -1,0 +1,174 @@
+//! Gets one split, or frames of it: computed here, downloaded, or recomputed.
+
+use super::{budget::hold, needs::Share};
+use crate::{
+    FetchError,
+    ledger::{Ledger, Of},
+    local::{Recompute, open, open_index, recompute},
+    progress::Progress,
+};
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use gristmill_chunk::{Chunk, Footer, Limits};
+use gristmill_model::splits::SplitKind;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{CachedChunk, CachingView, ReadySplit};
+use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
+use gristmill_runner::{JobContext, Runner};
+use std::{ops::Range, sync::Arc, time::Duration};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// First and longest pause before a failing object store is retried.
+const FIRST_REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(2);
+/// Parts of one object that are read at the same time.
+const PARTS_AT_ONCE: usize = 4;
+
+/// Gets splits.
+pub(super) struct Fetching {
+    pub runner: Runner,
+    pub context: Arc<JobContext>,
+    pub ledger: Arc<Ledger>,
+    pub progress: Arc<Progress>,
+    pub patience: Duration,
+}
+
+impl Fetching {
+    /// `share` of the split committed as `entry`; `here` holds its bytes if this process computed it.
+    pub async fn chunk(
+        &self,
+        (entry, share): (&ReadySplit, &Share),
+        here: Option<Bytes>,
+        permit: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Chunk, FetchError> {
+        let cached = self.ledger.cached_chunk(entry.place);
+        let caching = self.ledger.view().and_then(|view| view.caching);
+        let key = key_of(&self.runner, &self.context, entry, cached, caching.as_ref());
+        let opened = |bytes| open(hold(bytes, &permit), entry, &key);
+        let lacking = match (entry.outcome.kind, here) {
+            (_, Some(object)) => return opened(object),
+            (SplitKind::Local, None) => None,
+            (_, None) => match self.stored(entry, share, &key, &permit).await? {
+                Ok(chunk) => return Ok(chunk),
+                Err(lacking) => Some(lacking),
+            },
+        };
+        if let Some(lacking) = &lacking {
+            // A too old checkpoint lacks many objects; wait for its refusal before recomputing any.
+            tokio::select! {
+                biased;
+                error = self.ledger.failed() => return Err(error),
+                () = self.progress.admitted() => {}
+            }
+            tracing::warn!(
+                "{lacking}: split {} of epoch {} is computed here again",
+                entry.place.position,
+                entry.place.epoch
+            );
+            if cached.is_none() {
+                self.ledger.note_healed();
+            }
+        }
+        let at = Recompute::of(entry, cached, caching.as_ref());
+        match (recompute(&self.runner, &self.context, entry, at).await, lacking) {
+            (Ok(object), _) => opened(object),
+            (Err(error), None) => Err(error),
+            (Err(error), Some(lacking)) => Err(FetchError::BadObject(format!(
+                "{lacking}, and cannot be computed again: {error}"
+            ))),
+        }
+    }
+
+    /// `share` of the stored object, or why it is not to be had.
+    async fn stored(
+        &self,
+        entry: &ReadySplit,
+        share: &Share,
+        key: &str,
+        permit: &Arc<OwnedSemaphorePermit>,
+    ) -> Result<Result<Chunk, String>, FetchError> {
+        let path = ObjectPath::new(&self.runner.config.bucket, key);
+        let gone = || Ok(Err(format!("{path} is gone")));
+        let object_bytes = entry.outcome.object_bytes;
+        let Share::Frames { frames, .. } = share else {
+            let Some(object) = self.read(&path, 0..object_bytes).await? else { return gone() };
+            return Ok(open(hold(object, permit), entry, key).map_err(|error| error.to_string()));
+        };
+        let index_at = object_bytes.saturating_sub(index_bytes(entry));
+        let Some(index) = self.read(&path, index_at..object_bytes).await? else { return gone() };
+        let index = match open_index(&index, entry, key) {
+            Ok(index) => index,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let runs = index.runs(frames.iter().map(|frame| *frame as usize));
+        let part = async |run: Range<u64>| match self.read(&path, run.clone()).await? {
+            Some(bytes) => Ok(Some((run.start, hold(bytes, permit)))),
+            None => Ok::<_, FetchError>(None),
+        };
+        let parts = stream::iter(runs).map(part).buffered(PARTS_AT_ONCE);
+        let parts: Vec<Option<(u64, Bytes)>> = parts.try_collect().await?;
+        let Some(parts) = parts.into_iter().collect() else { return gone() };
+        Ok(Chunk::of_parts(index, parts, &Limits::default())
+            .map_err(|error| format!("{path}: {error}")))
+    }
+
+    /// Bytes `range` of the object at `path`; none if it does not exist. Retries a failing store.
+    async fn read(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+    ) -> Result<Option<Bytes>, FetchError> {
+        let Runner { objects, clock, .. } = &self.runner;
+        let give_up = clock.monotonic() + self.patience;
+        let mut rest = FIRST_REST;
+        loop {
+            let error = match get_long_range(&**objects, path, range.clone(), None).await {
+                Ok(bytes) => {
+                    self.ledger.set_trouble(Of::Objects, None);
+                    self.ledger.note_fetched(bytes.len() as u64);
+                    return Ok(Some(bytes));
+                }
+                Err(ObjectError::NotFound(_)) => return Ok(None),
+                Err(error) => error.to_string(),
+            };
+            if clock.monotonic() >= give_up {
+                let waited_s = self.patience.as_secs();
+                return Err(FetchError::BadObject(format!(
+                    "{path} cannot be read for {waited_s} s: {error}"
+                )));
+            }
+            self.ledger.set_trouble(Of::Objects, Some(error));
+            tokio::select! {
+                biased;
+                error = self.ledger.failed() => return Err(error),
+                () = clock.sleep(rest) => rest = (rest * 2).min(LONGEST_REST),
+            }
+        }
+    }
+}
+
+/// Bytes of the index at the end of the object committed as `entry`.
+fn index_bytes(entry: &ReadySplit) -> u64 {
+    let outcome = &entry.outcome;
+    Footer::bytes(u64::from(outcome.batches) + u64::from(outcome.remainder_rows > 0))
+}
+
+/// The key of a chunk: among the job's own objects, on a shelf of this job, or on the shelf of the job that
+/// cached it. Reads are limited to the committed length: a larger object is not the committed one.
+fn key_of(
+    runner: &Runner,
+    context: &JobContext,
+    entry: &ReadySplit,
+    cached: Option<CachedChunk>,
+    caching: Option<&CachingView>,
+) -> String {
+    let own = || {
+        let ns = &runner.config.ns;
+        keys::bundle_prefix(ns, &context.view.job, entry.place.epoch, entry.bundle)
+    };
+    let delivered = caching.and_then(|caching| caching.delivered_shelf(entry.place.epoch));
+    let shelf = delivered.or_else(|| caching.and_then(|c| c.chunks_shelf(entry.place.epoch)));
+    let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, entry.bundle));
+    let position = cached.map_or(entry.place.position, |chunk| chunk.position);
+    keys::chunk(&prefix, position, entry.attempt, entry.nonce)
+}

@@ -1,0 +1,190 @@
+//! Which batches of the stream are delivered here: all of them, or those that some ranks of a run take.
+//! Arithmetic on the counts of committed splits, without their objects.
+
+use crate::OwnRanks;
+use gristmill_model::splits::batches::{Batch, Counts, Cut, Joiner, Piece};
+use gristmill_model::splits::{Cursor, Place};
+use gristmill_model::{Epoch, Position};
+use std::{collections::VecDeque, ops::Range};
+
+/// Picks the batches that are delivered here, from splits in order.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnBatches {
+    /// The ranks served here, if other readers serve the rest.
+    part: Option<OwnRanks>,
+    /// The first batch that is delivered.
+    from: Cursor,
+    cut: Cut,
+    n_splits: Position,
+    joiner: Joiner,
+    /// Batches of others in the step that is not whole yet; ranks served here may repeat them.
+    recent: VecDeque<Batch>,
+}
+
+/// Batches that a split brings.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Picked {
+    /// Whether the stream begins after the batches that this split completes; it may leave rows for later ones.
+    pub is_passed: bool,
+    /// Batches to deliver, in order.
+    pub batches: Vec<Batch>,
+    /// Batches of other readers after the last of them.
+    pub others: Option<Range<Cursor>>,
+    /// Batches of other readers that ranks served here take again, because the epoch ends.
+    pub repeats: Vec<Batch>,
+    /// Rows of the split that a later batch takes, if every batch is delivered here.
+    pub left: Option<Piece>,
+    /// The first split that later batches may need rows of.
+    pub needed: Position,
+    /// The first split that a restart at these batches needs.
+    pub resume_place: Place,
+    /// Number of batches of the epoch, if it ends with the split.
+    pub epoch_end: Option<u64>,
+}
+
+impl OwnBatches {
+    /// Picks batches of the ranks `part`, or all batches, from `from` on, which `joiner` has counted up to.
+    pub fn new(
+        part: Option<OwnRanks>,
+        from: Cursor,
+        (cut, n_splits): (Cut, Position),
+        joiner: Joiner,
+    ) -> Self {
+        Self { part, from, cut, n_splits, joiner, recent: VecDeque::new() }
+    }
+
+    /// Whether other readers take some of the batches.
+    pub fn is_part(&self) -> bool {
+        self.part.is_some()
+    }
+
+    /// Adds the split at `place`.
+    pub fn push(&mut self, place: Place, counts: Counts) -> Picked {
+        let Place { epoch, position } = place;
+        let resume_place = Place::new(epoch, self.joiner.first_needed());
+        if position < self.joiner.position() {
+            let (left, needed) = (self.left(position), self.joiner.first_needed());
+            return Picked { is_passed: true, left, needed, resume_place, ..Picked::default() };
+        }
+        let mut made = Vec::new();
+        self.joiner.push(counts, |batch| made.push(batch));
+        let mut picked = Picked { left: self.left(position), resume_place, ..Picked::default() };
+        if self.joiner.position() >= self.n_splits {
+            let fresh = Joiner::new(self.cut);
+            let ended = std::mem::replace(&mut self.joiner, fresh);
+            let before = ended.batch_index();
+            let last = ended.finish();
+            picked.epoch_end = Some(before + u64::from(last.is_some()));
+            picked.left = None;
+            made.extend(last);
+        }
+        for batch in made {
+            self.pick(batch, epoch, &mut picked);
+        }
+        if let Some(count) = picked.epoch_end {
+            let repeats = self.part.map(|own| own.repeats(epoch, count)).unwrap_or_default();
+            self.recent.retain(|batch| repeats.contains(&batch.batch_index));
+            picked.repeats = self.recent.drain(..).collect();
+        }
+        self.forget_whole_steps(epoch);
+        let recent = self.recent.iter().flat_map(Batch::positions).min();
+        picked.needed = recent.map_or(self.joiner.first_needed(), |position| {
+            position.min(self.joiner.first_needed())
+        });
+        picked
+    }
+
+    /// Rows of the split at `position` that a later batch takes. The rows for a batch of some ranks are read when
+    /// it is known whose it is.
+    fn left(&self, position: Position) -> Option<Piece> {
+        let left = || self.joiner.carry().find(|piece| piece.position == position).cloned();
+        if self.is_part() { None } else { left() }
+    }
+
+    fn pick(&mut self, batch: Batch, epoch: Epoch, picked: &mut Picked) {
+        let at = Cursor::new(epoch, batch.batch_index);
+        if at < self.from {
+            return;
+        }
+        let is_own = |own: OwnRanks| own.takes(at).is_some_and(|(_, is_own)| is_own);
+        if self.part.is_none_or(is_own) {
+            // The trainer learns from the number of this batch that those before it exist.
+            picked.others = None;
+            picked.batches.push(batch);
+            return;
+        }
+        let first = picked.others.take().map_or(at, |others| others.start);
+        picked.others = Some(first..at.next());
+        self.recent.push_back(batch);
+    }
+
+    /// Forgets batches of steps that all ranks take part in: none of them is repeated.
+    fn forget_whole_steps(&mut self, epoch: Epoch) {
+        let Some(own) = self.part else { return };
+        let next = Cursor::new(epoch, self.joiner.batch_index());
+        let first = own.run.ranks.step_of(next).map(|step| own.run.ranks.first_of(step));
+        self.recent.retain(|batch| first.is_some_and(|first| batch.batch_index >= first));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_model::RunToken;
+    use gristmill_model::splits::ranks::{Ranks, Tail};
+    use gristmill_model::splits::readers::RankRange;
+    use gristmill_model::splits::run::TrainingRun;
+    use std::num::NonZeroU32;
+
+    const CUT: Cut = Cut { size: 8, drop_last: false, in_order: false };
+
+    /// Picks for rank `rank` of three, in an epoch of `n_splits` splits.
+    fn picker(rank: u32, n_splits: Position, tail: Tail) -> OwnBatches {
+        let ranks = Ranks { count: NonZeroU32::new(3).unwrap(), from: Cursor::default(), tail };
+        let run = TrainingRun { token: RunToken::of("run"), ranks };
+        let range = RankRange { first: rank, count: NonZeroU32::MIN };
+        let own = OwnRanks { run, range, is_successor: false };
+        OwnBatches::new(Some(own), Cursor::default(), (CUT, n_splits), Joiner::new(CUT))
+    }
+
+    fn push(picker: &mut OwnBatches, position: Position, batches: u32, rows: u32) -> Picked {
+        let counts = Counts { batches, remainder_rows: rows };
+        picker.push(Place::new(0, position), counts)
+    }
+
+    fn numbers(batches: &[Batch]) -> Vec<u64> {
+        batches.iter().map(|batch| batch.batch_index).collect()
+    }
+
+    #[test]
+    fn a_rank_takes_its_batches_and_learns_of_those_of_others() {
+        let mut picker = picker(1, 3, Tail::Drop);
+        let picked = push(&mut picker, 0, 4, 0);
+        assert_eq!(numbers(&picked.batches), [1]);
+        assert_eq!(picked.others, Some(Cursor::new(0, 2)..Cursor::new(0, 4)));
+        let picked = push(&mut picker, 1, 1, 0);
+        assert_eq!((numbers(&picked.batches), picked.others), (vec![4], None));
+        let picked = push(&mut picker, 2, 0, 0);
+        assert_eq!((picked.batches, picked.others, picked.epoch_end), (vec![], None, Some(5)));
+    }
+
+    #[test]
+    fn a_batch_of_others_is_repeated_only_where_the_epoch_ends() {
+        let mut picker = picker(2, 2, Tail::Repeat);
+        let picked = push(&mut picker, 0, 4, 0);
+        assert_eq!(numbers(&picked.batches), [2]);
+        assert_eq!((picked.needed, picker.recent.len()), (0, 1), "batch 3 may be repeated");
+        let picked = push(&mut picker, 1, 0, 0);
+        assert_eq!((numbers(&picked.repeats), picked.epoch_end), (vec![3], Some(4)));
+        assert!(picker.recent.is_empty());
+    }
+
+    #[test]
+    fn rows_that_are_left_are_needed_until_their_batch_is_complete() {
+        let mut picker = picker(0, 3, Tail::Drop);
+        assert_eq!(push(&mut picker, 0, 3, 5).needed, 0);
+        let picked = push(&mut picker, 1, 0, 4);
+        assert_eq!((numbers(&picked.batches), picked.needed), (vec![3], 1));
+        assert_eq!(picked.batches[0].positions().collect::<Vec<_>>(), [0, 1]);
+    }
+}

@@ -1,0 +1,153 @@
+//! Several readers of one run: each takes the batches of its ranks, and reads only their bytes.
+
+use super::*;
+use crate::samples::{SampleJob, Shape, batch, own};
+use gristmill_chunk::Codec;
+use gristmill_model::splits::ranks::Tail;
+use gristmill_ports::ObjectPath;
+use std::ops::Range;
+
+const TAILS: [Tail; 3] = [Tail::Drop, Tail::Repeat, Tail::Uneven];
+/// Splits with and without remainders, some smaller than a batch, two without rows.
+const UNEVEN: [u32; 12] = [13, 3, 30, 0, 8, 5, 21, 17, 2, 40, 0, 9];
+
+/// A batch as a rank gets it: step, rank, number, the number it is repeated for, bytes.
+type Given = (u64, u32, u64, Option<u64>, Bytes);
+
+/// All that one reader gives its ranks.
+#[derive(Default)]
+struct Read {
+    given: Vec<Given>,
+    cursors: Vec<Cursor>,
+    left_out: u64,
+    fetched_bytes: u64,
+}
+
+/// Reads the ranks `range` of a run.
+async fn read(shape: &Shape, range: Range<u32>, run: (u32, Cursor, Tail)) -> Read {
+    let (count, from, tail) = run;
+    let (_, ports, mut config) = SampleJob::of(shape).await;
+    config.resume = from;
+    // Two objects of the usual size at a time.
+    config.prefetch_bytes = 1;
+    config.own = Some(own(count, range.clone(), from, tail));
+    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+    let mut read = Read::default();
+    loop {
+        match steps.next().await.unwrap() {
+            StepDelivery::Step { step, batches, next } => {
+                assert_eq!(batches.len(), range.len());
+                for (rank, batch) in range.clone().zip(batches) {
+                    let Some(RankBatch { batch, repeated_for }) = batch else { continue };
+                    let Batch { batch_index, frame, .. } = batch;
+                    read.given.push((step.number, rank, batch_index, repeated_for, frame));
+                }
+                read.cursors.push(next);
+            }
+            StepDelivery::EpochEnd { left_out, .. } => read.left_out = left_out,
+            StepDelivery::End => break,
+        }
+    }
+    read.fetched_bytes = steps.fetcher().snapshot().fetched_bytes;
+    read
+}
+
+/// Reads a run by readers of `ranks` ranks each; together they give what one reader of all ranks gives.
+async fn divided(shape: &Shape, ranks: u32, run: (u32, Cursor, Tail)) -> u64 {
+    let (count, ..) = run;
+    let whole = read(shape, 0..count, run).await;
+    let (mut given, mut fetched_bytes) = (Vec::new(), 0);
+    for first in (0..count).step_by(ranks as usize) {
+        let part = read(shape, first..count.min(first + ranks), run).await;
+        assert_eq!(part.cursors, whole.cursors, "all readers have the same steps: {run:?}");
+        assert_eq!(part.left_out, whole.left_out);
+        given.extend(part.given);
+        fetched_bytes += part.fetched_bytes;
+    }
+    given.sort_by_key(|(step, rank, ..)| (*step, *rank));
+    assert!(given == whole.given, "the readers of {ranks} ranks give the same batches: {run:?}");
+    fetched_bytes
+}
+
+/// Splits whose objects are too large to be read whole without need.
+fn large(rows: &[u32]) -> Shape {
+    Shape { width: 512, ..Shape::of(rows) }
+}
+
+#[tokio::test]
+async fn readers_together_give_what_one_reader_gives() {
+    for in_order in [false, true] {
+        let shape = Shape { in_order, ..large(&UNEVEN) };
+        for tail in TAILS {
+            for count in 2..=8 {
+                divided(&shape, 1, (count, Cursor::default(), tail)).await;
+                divided(&shape, count.div_ceil(2), (count, batch(0, 5), tail)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn compressed_frames_and_small_objects_are_the_same_batches() {
+    let packed = Shape { codec: Codec::Zstd { level: 3 }, width: 4096, ..Shape::of(&UNEVEN) };
+    for shape in [packed, Shape::of(&UNEVEN), Shape::of(&[0, 0]), large(&[5])] {
+        for tail in TAILS {
+            divided(&shape, 2, (3, Cursor::default(), tail)).await;
+            divided(&shape, 1, (4, batch(0, 0), tail)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn readers_read_little_more_than_the_objects_once() {
+    // Every split leaves a remainder, and two or three of them make a batch.
+    let rows: Vec<u32> = (0..24).map(|split| 64 + 3 + split % 4).collect();
+    for width in [64, 512] {
+        let shape = Shape { width, ..Shape::of(&rows) };
+        let (_, ports, config) = SampleJob::of(&shape).await;
+        let objects = ports.objects.list(&config.bucket, "").await.unwrap();
+        let bytes: u64 = objects.iter().map(|object| object.size).sum();
+        let fetched = divided(&shape, 2, (8, Cursor::default(), Tail::Drop)).await;
+        assert!(fetched * 10 <= bytes * 11, "{fetched} of {bytes} bytes, {width} numbers a row");
+    }
+}
+
+/// The first step of a reader of rank 2 of 8, after `change` to the first object; none removes it.
+async fn after(
+    change: impl FnOnce(Vec<u8>) -> Option<Vec<u8>>,
+) -> Result<StepDelivery, FetchError> {
+    let (_, ports, mut config) = SampleJob::of(&large(&[64, 64])).await;
+    let objects = &ports.objects;
+    let first = objects.list("b", "").await.unwrap().remove(0);
+    let path = ObjectPath::new("b", &first.key);
+    let object = objects.get(&path).await.unwrap();
+    objects.delete("b", &[first.key]).await.unwrap();
+    if let Some(object) = change(object.to_vec()) {
+        objects.put_if_absent(&path, object.into(), "changed").await.unwrap();
+    }
+    config.own = Some(own(8, 2..3, Cursor::default(), Tail::Drop));
+    Steps::new(Fetcher::start(ports, config).await.unwrap()).next().await
+}
+
+/// The object with a changed byte in frame `frame`, or in the index.
+fn flipped(frame: Option<usize>) -> impl FnOnce(Vec<u8>) -> Option<Vec<u8>> {
+    move |mut object| {
+        let at = frame.map_or(object.len() - 60, |frame| frame * 33_000 + 10_000);
+        object[at] ^= 1;
+        Some(object)
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_is_not_as_committed_is_computed_again() {
+    // The sample job has no data to compute it from, so the error names what was wrong at first.
+    let lacks = async |what: &str, change| {
+        let error = after(change).await.unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("cannot be computed again"), "{error}");
+    };
+    lacks("its index does not match", flipped(None)).await;
+    lacks("has crc32c", flipped(Some(2))).await;
+    assert!(after(flipped(Some(3))).await.is_ok(), "another reader's frame");
+    let gone = after(|_| None).await.unwrap_err().to_string();
+    assert!(gone.contains("is gone") && gone.contains("cannot be computed again"), "{gone}");
+}
