@@ -167,9 +167,9 @@ pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
         SplitRefusal::Fenced { .. } | SplitRefusal::Replaced { .. } => RefusalKind::Fenced,
         SplitRefusal::Collected { .. } => RefusalKind::Collected,
         SplitRefusal::NotDone { .. } | SplitRefusal::NotDurable { .. } => RefusalKind::Busy,
+        SplitRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { ranks: *run },
         SplitRefusal::Contradiction { .. }
         | SplitRefusal::Invalid { .. }
-        | SplitRefusal::RunDiffers { .. }
         | SplitRefusal::TooManySkipped { .. }
         | SplitRefusal::Ended { .. } => RefusalKind::Invalid,
     };

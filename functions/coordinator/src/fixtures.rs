@@ -25,6 +25,7 @@ pub(crate) fn running_job() -> JobItem {
         max_bundle_splits: 4,
         window_splits: 40,
         window_bytes: 1 << 30,
+        batch_bytes: 0,
     };
     JobItem {
         registered_ms: 1,

@@ -65,6 +65,7 @@ impl Coordinator {
             max_bundle_splits,
             window_splits: window_of(workers, max_bundle_splits),
             window_bytes: self.settings.window_bytes,
+            batch_bytes: record_bytes.saturating_mul(batch),
         })
     }
 }
@@ -184,6 +185,7 @@ mod tests {
             max_bundle_splits: 1,
             window_splits: 1,
             window_bytes: 1,
+            batch_bytes: 1,
         };
         let failed = |files: &[(u64, u32)], members: &[u32]| match planned_state(
             &plan(0),

@@ -78,6 +78,7 @@ impl Handle<Status> for Coordinator {
             trouble: trouble(&self.settings, &item, &scale, &scan),
             scale: scale.without_policy(),
             profile: self.profile(job).await?,
+            run: self.run_status(job, &item, &consumer).await?,
         })
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::{
     Coordinator, Handle,
-    items::{ItemName, reader_sks},
+    items::{ItemName, JobItem, reader_sks},
     polls::steps,
     snapshot::{JobSnapshot, PollItems},
     store::{Stored as _, Unchanged, Versioned, decode, invalid},
@@ -15,7 +15,9 @@ use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, TrainingRun};
 use gristmill_model::splits::{Consumer, Refusal as SplitRefusal};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Poll, PollReader, Polled, ReaderPolled, Refusal};
+use gristmill_model::wire::{
+    Poll, PollReader, Polled, ReaderPolled, ReaderStatus, Refusal, RefusalKind, RunStatus,
+};
 use gristmill_model::{JobName, Visitation};
 
 /// Most bundles of splits in the answer to a poll that follows.
@@ -32,7 +34,7 @@ impl Handle<PollReader> for Coordinator {
         let consumer = decode::<Consumer>(&names[0], consumer.as_ref())?;
         let reader = decode::<ReaderProgress>(&names[1], reader.as_ref())?;
         let consumer = match &call.join {
-            Some(join) => Some(self.join(job, consumer, join).await?),
+            Some(join) => Some(self.join((job, *ranks), consumer, join).await?),
             None => consumer.item,
         };
         let (run, progress) = joined(consumer)?;
@@ -75,11 +77,67 @@ fn joined(consumer: Option<Consumer>) -> Result<(TrainingRun, Consumer), Refusal
     consumer.ok_or_else(|| invalid("the reader has not joined: send a call that joins"))
 }
 
+/// Refuses a reader of `ranks` if a reader of other ranks of the same run serves some of them.
+fn overlapping(
+    ranks: RankRange,
+    consumer: &Consumer,
+    others: &[ReaderProgress],
+) -> Option<Refusal> {
+    let of_run = others.iter().filter(|other| other.generation == consumer.generation);
+    let mut taken = of_run.filter(|other| other.ranks != ranks && other.ranks.overlaps(ranks));
+    taken.next().map(|other| Refusal {
+        kind: RefusalKind::Fenced,
+        message: format!(
+            "another reader of this run serves {}, and this one {ranks}: give each rank to one, in a new run",
+            other.ranks
+        ),
+    })
+}
+
+/// The state of `run` from the job's progress and the reports of its readers.
+fn run_status(
+    run: TrainingRun,
+    item: &JobItem,
+    (consumer, reports): (&Consumer, &[ReaderProgress]),
+    now_ms: u64,
+) -> RunStatus {
+    let all = RankRange::all(run.ranks.count);
+    let of_run = reports.iter().filter(|report| report.generation == consumer.generation);
+    let current: Vec<_> = of_run
+        .map(|report| match report.ranks == all {
+            // It acknowledges on the job's progress itself.
+            true => ReaderProgress {
+                delivered: consumer.delivered,
+                durable: consumer.durable,
+                durable_place: consumer.durable_place,
+                heartbeat_ms: consumer.heartbeat_ms,
+                ..*report
+            },
+            false => *report,
+        })
+        .collect();
+    let plan = item.plan.map_or((1, 0), |plan| (plan.n_splits, plan.split_batches()));
+    let furthest = current.iter().map(|reader| reader.delivered.linear(plan.0)).max();
+    let status = |progress: &ReaderProgress| {
+        let behind = furthest.unwrap_or(0) - progress.delivered.linear(plan.0);
+        ReaderStatus {
+            progress: *progress,
+            lag_batches: behind.saturating_mul(u64::from(plan.1)),
+            silent_ms: now_ms.saturating_sub(progress.heartbeat_ms),
+        }
+    };
+    let uncovered = match item.state.is_ended() {
+        true => None,
+        false => readers::waits_for(consumer, &current, now_ms),
+    };
+    RunStatus { run, readers: current.iter().map(status).collect(), uncovered }
+}
+
 impl Coordinator {
     /// Lets a reader join the job's current run, or begin a new one.
     async fn join(
         &self,
-        job: &JobName,
+        (job, ranks): (&JobName, RankRange),
         read: Versioned<Consumer>,
         join: &Join,
     ) -> Result<Consumer, Refusal> {
@@ -97,9 +155,21 @@ impl Coordinator {
         }
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&Consumer>| {
-            run::join(before, join, now_ms).map_err(Unchanged::Declined)
+            let joined = match ranks == RankRange::all(join.run.ranks.count) {
+                true => run::join_alone(before, join, now_ms),
+                false => run::join(before, join, now_ms),
+            };
+            joined.map_err(Unchanged::Declined)
         };
-        Ok(self.store.update_from(&ItemName::Consumer(job), read, decide).await?)
+        let consumer = self.store.update_from(&ItemName::Consumer(job), read, decide).await?;
+        let others = match is_new {
+            true => Vec::new(),
+            false => self.reports(job).await?,
+        };
+        match overlapping(ranks, &consumer, &others) {
+            Some(refusal) => Err(refusal),
+            None => Ok(consumer),
+        }
     }
 
     /// Writes the report of a reader of the current run.
@@ -123,17 +193,34 @@ impl Coordinator {
     /// Merges the reports of all readers into the job's progress. Returns the rank that keeps it from
     /// moving on, if there is one.
     async fn merge(&self, job: &JobName) -> Result<Option<String>, Refusal> {
-        let pk = keys::job_partition(&self.store.ns, job);
-        let (first, last) = reader_sks();
-        let stored = self.store.range(&pk, &first, &last).await?;
-        let reports = stored.iter().map(|(_, item)| ReaderProgress::decode(&item.body));
-        let reports = reports.collect::<Result<Vec<_>, _>>().map_err(invalid)?;
+        let reports = self.reports(job).await?;
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&Consumer>| {
             readers::merge(before, &reports, now_ms).map_err(Unchanged::Declined)
         };
         let consumer: Consumer = self.store.update(&ItemName::Consumer(job), decide).await?;
-        Ok(readers::covering(&consumer, &reports).err().map(|uncovered| uncovered.to_string()))
+        Ok(readers::waits_for(&consumer, &reports, now_ms))
+    }
+
+    /// The reports of all readers that ever reported, in order of rank.
+    async fn reports(&self, job: &JobName) -> Result<Vec<ReaderProgress>, Refusal> {
+        let pk = keys::job_partition(&self.store.ns, job);
+        let (first, last) = reader_sks();
+        let stored = self.store.range(&pk, &first, &last).await?;
+        let reports = stored.iter().map(|(_, item)| ReaderProgress::decode(&item.body));
+        reports.collect::<Result<Vec<_>, _>>().map_err(invalid)
+    }
+
+    /// The job's current run and its readers, for `status`.
+    pub(crate) async fn run_status(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        consumer: &Consumer,
+    ) -> Result<Option<RunStatus>, Refusal> {
+        let Some(run) = consumer.run else { return Ok(None) };
+        let reports = self.reports(job).await?;
+        Ok(Some(run_status(run, item, (consumer, &reports), self.clock.now_ms())))
     }
 
     /// Reads the job's progress and the splits that are ready, and changes nothing.

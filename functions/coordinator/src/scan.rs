@@ -200,6 +200,8 @@ impl Reach {
         let n = plan.n_splits;
         let window =
             Window::new(plan.window_splits, plan.window_bytes, item.ramp().max_bundle_splits());
+        let ranks = consumer.run.map_or(1, |run| run.ranks.count.get());
+        let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
         let window = if splits == 0 { window } else { window.at_most(splits) };
         let delivered = consumer.delivered.linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);

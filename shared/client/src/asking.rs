@@ -87,7 +87,8 @@ pub(crate) async fn beginning(
     config: &FetcherConfig,
     visitation: Visitation,
 ) -> Result<Cursor, FetchError> {
-    if visitation == Visitation::ExactlyOnce {
+    // A reader of a run begins where the others do.
+    if visitation == Visitation::ExactlyOnce || config.own.is_some() {
         return Ok(config.resume);
     }
     let status = ask(ports, &Status { job: config.job.clone() }, config.patience).await?;

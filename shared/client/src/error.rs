@@ -1,6 +1,7 @@
 //! Errors of a trainer's stream, by what the trainer does next.
 
 use crate::Folders;
+use gristmill_model::splits::Cursor;
 use gristmill_ports::CallError;
 
 /// Why a stream delivers no more batches.
@@ -29,6 +30,12 @@ pub enum FetchError {
     /// The batches after the trainer's checkpoint are deleted: it is too old, or the job is done.
     #[error("{0}")]
     Collected(String),
+    /// Another fetcher began this run at another batch.
+    #[error(
+        "another fetcher began this run at {from}, and this one would begin at {own}: resume all ranks from one \
+         checkpoint"
+    )]
+    RunBegan { from: Cursor, own: Cursor },
     /// An object is missing, or its bytes differ from the committed ones.
     #[error("{0}")]
     BadObject(String),
@@ -48,6 +55,7 @@ impl FetchError {
             Self::BadObject(text) => Self::BadObject(words(text)),
             named @ (Self::JobStopped
             | Self::Fenced(_)
+            | Self::RunBegan { .. }
             | Self::Misplaced(_)
             | Self::Collected(_)) => named,
         }
@@ -55,7 +63,7 @@ impl FetchError {
 
     /// Whether the error concerns only the trainer's start; it may begin elsewhere.
     pub(crate) fn is_of_place(&self) -> bool {
-        matches!(self, Self::Misplaced(_) | Self::Collected(_))
+        matches!(self, Self::Misplaced(_) | Self::Collected(_) | Self::RunBegan { .. })
     }
 }
 

@@ -71,6 +71,16 @@ impl Fetcher {
         self.wait.restart();
     }
 
+    /// Begins the run of the own ranks at batch `from`, where another fetcher has begun it. Announce it again
+    /// afterwards.
+    pub async fn begin_run(&mut self, from: Cursor) {
+        if let Some(own) = &mut self.config.own {
+            own.run.ranks.from = from;
+            self.progress.serve(*own);
+        }
+        self.reopen(from).await;
+    }
+
     /// Resolves once the batch to begin with is located.
     ///
     /// # Errors
@@ -93,7 +103,8 @@ impl Fetcher {
     ///
     /// # Errors
     /// [`FetchError::Misplaced`] if data that the trainer needs was deleted or never made,
-    /// [`FetchError::Fenced`] if there is another trainer; the error that ended the run.
+    /// [`FetchError::RunBegan`] if another fetcher began the run elsewhere, [`FetchError::Fenced`] if there is
+    /// another trainer; the error that ended the run.
     pub async fn admitted(&self) -> Result<(), FetchError> {
         tokio::select! {
             biased;
@@ -325,7 +336,8 @@ impl Fetcher {
     /// so that the job is closed and its objects are deleted.
     ///
     /// # Errors
-    /// The job could not be closed: it failed, or the service did not answer.
+    /// The job could not be closed: it failed, or the service did not answer. With several readers, it is closed
+    /// once all of them have reported its end.
     pub async fn finish(self) -> Result<Snapshot, FetchError> {
         let snapshot = self.snapshot();
         self.settle().await?;
@@ -345,7 +357,8 @@ impl Fetcher {
                 return Err(error);
             }
             let waited = self.ports.clock.monotonic() - began;
-            if waited >= self.config.patience {
+            // Other readers may take any time; the poller notices if the service does not answer.
+            if waited >= self.config.patience && self.own().is_none_or(|own| own.are_all()) {
                 let error = "the job is not closed yet: end it again with its last checkpoint";
                 return Err(FetchError::Unreachable {
                     waited_s: waited.as_secs(),

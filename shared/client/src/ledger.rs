@@ -27,6 +27,8 @@ pub(crate) enum Of {
 struct Inner {
     /// The latest errors of calls that are being retried.
     troubles: BTreeMap<Of, String>,
+    /// The ranks that keep the job from moving on, as the coordinator reports it.
+    uncovered: Option<String>,
     entries: BTreeMap<Place, ReadySplit>,
     /// Every entry before this place is known; later entries may be known too.
     known_until: Place,
@@ -195,6 +197,11 @@ impl Ledger {
         }
     }
 
+    /// Records which ranks the job waits for.
+    pub fn set_uncovered(&self, uncovered: Option<String>) {
+        self.lock().uncovered = uncovered;
+    }
+
     /// Counts a split that is recomputed here because its object was missing or damaged.
     pub fn note_healed(&self) {
         self.lock().healed += 1;
@@ -224,6 +231,7 @@ impl Ledger {
             objects: inner.troubles.get(&Of::Objects).cloned(),
             job: inner.troubles.get(&Of::Job).cloned(),
             answered: inner.answered,
+            uncovered: inner.uncovered.clone(),
             indexing: (!is_planned).then_some((inner.indexed_files, n_files)),
             next: inner.known_until,
             stage: stage.0,
@@ -392,6 +400,8 @@ mod tests {
         assert_eq!(ledger.facts(stage).objects.as_deref(), Some("slow down"));
         ledger.set_trouble(Of::Objects, None);
         assert_eq!(ledger.facts(stage).objects, None);
+        ledger.set_uncovered(Some("rank 1 of 2 has no reader yet".into()));
+        assert_eq!(ledger.facts(stage).uncovered.as_deref(), Some("rank 1 of 2 has no reader yet"));
         ledger.note_healed();
         assert_eq!(ledger.healed(), 1);
     }

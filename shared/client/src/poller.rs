@@ -5,12 +5,12 @@ use crate::{
     cached::Shelves,
     ledger::{Ledger, Of},
     pace::Pace,
-    progress::Progress,
+    progress::{Progress, Request, Said},
     waits::StageClock,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Ack, Place};
-use gristmill_model::wire::{Poll, Polled, Refusal, RefusalKind};
+use gristmill_model::splits::{Place, ranks::Ranks, readers::HEARTBEAT_MS};
+use gristmill_model::wire::{Poll, PollReader, Polled, ReaderPolled, Refusal, RefusalKind};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
 
@@ -39,20 +39,27 @@ impl Poller {
         let mut doubted = None;
         while self.ledger.error().is_none() {
             let (started, now_ms) = (self.clock.monotonic(), self.clock.now_ms());
-            let due = now_ms.saturating_sub(last_ack_ms) >= ACK_INTERVAL_MS
+            let (quiet_ms, every_ms) =
+                (now_ms.saturating_sub(last_ack_ms), self.progress.report_every_ms());
+            let due = quiet_ms >= ACK_INTERVAL_MS.max(every_ms)
                 || self.progress.acknowledges_always()
                 || self.ledger.window_waits(&self.progress);
-            let ack = if due { self.progress.send_ack() } else { None };
+            let request = self.progress.request(due, quiet_ms >= HEARTBEAT_MS.max(every_ms));
             let from = self.ledger.known_until();
-            match self.poll(from, ack).await {
-                Ok(polled) => {
+            match self.poll(from, &request).await {
+                Ok((polled, said)) => {
+                    if let Some(why) = said.and_then(|said| {
+                        self.progress.answered(&request, &said, now_ms, self.clock.nonce())
+                    }) {
+                        self.ledger.fail(FetchError::Fenced(why));
+                    }
                     if let Some(error) = doubted.take()
                         && !self.progress.is_own(polled.generation)
                     {
                         self.ledger.fail(error);
                     }
                     self.progress.takes_over(polled.generation, now_ms, self.clock.nonce());
-                    if let Some(ack) = ack {
+                    if let Some(ack) = request.ack() {
                         self.progress.acknowledged(ack);
                         last_ack_ms = now_ms;
                     }
@@ -70,7 +77,7 @@ impl Poller {
                     self.learn_cached().await;
                 }
                 Err(CallError::Refused(refusal)) if !refusal.kind.is_passing() => {
-                    doubted = self.refused(refusal, ack.is_some()).or(doubted);
+                    doubted = self.refused(refusal, &request).or(doubted);
                 }
                 Err(error) => {
                     self.ledger.set_trouble(Of::Coordinator, Some(error.to_string()));
@@ -92,6 +99,16 @@ impl Poller {
 
     /// Waits for the next poll; the last one began at `started`.
     async fn pause(&self, pace: &mut Pace<impl PartialEq>, started: Duration) {
+        self.rest(pace, started).await;
+        let since = self.clock.monotonic().saturating_sub(started);
+        let left = self.progress.poll_every().saturating_sub(since);
+        if !left.is_zero() {
+            self.clock.sleep(left).await;
+        }
+    }
+
+    /// Waits until this reader has reason to poll.
+    async fn rest(&self, pace: &mut Pace<impl PartialEq>, started: Duration) {
         let Progress { urgent, soon, .. } = &*self.progress;
         tokio::select! {
             biased;
@@ -108,12 +125,21 @@ impl Poller {
     }
 
     /// Handles a refusal by the coordinator. Returns the error if the next answer decides whether it stands.
-    fn refused(&self, refusal: Refusal, acknowledged: bool) -> Option<FetchError> {
-        let begins = acknowledged && !self.progress.is_accepted();
+    fn refused(&self, refusal: Refusal, request: &Request) -> Option<FetchError> {
+        let begins = match request {
+            Request::Poll { ack } => ack.is_some() && !self.progress.is_accepted(),
+            Request::Reader { join, .. } => join.is_some(),
+        };
         let error = match refusal.kind {
             RefusalKind::Fenced if begins && self.progress.takes_over_anew() => {
                 return Some(CallError::Refused(refusal).into());
             }
+            RefusalKind::RunDiffers { ranks } => match self.progress.own() {
+                Some(own) if own.run.ranks == Ranks { from: own.run.ranks.from, ..ranks } => {
+                    FetchError::RunBegan { from: ranks.from, own: own.run.ranks.from }
+                }
+                _ => FetchError::Refused(refusal.message),
+            },
             RefusalKind::Collected if begins => FetchError::Collected(refusal.message),
             RefusalKind::Invalid if begins => FetchError::Misplaced(refusal.message),
             _ => CallError::Refused(refusal).into(),
@@ -139,15 +165,28 @@ impl Poller {
         }
     }
 
-    async fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
-        let call = Poll {
-            job: self.job.clone(),
-            from,
-            ack,
-            metrics: self.progress.metrics(),
-            report: self.progress.report(),
-        };
-        self.coordinator.call(call).await
+    /// Sends `request`. Returns what the answer says of the run, if it is that of a reader.
+    async fn poll(
+        &self,
+        from: Place,
+        request: &Request,
+    ) -> Result<(Polled, Option<Said>), CallError> {
+        let (job, metrics) = (self.job.clone(), self.progress.metrics());
+        let training = self.progress.report();
+        match *request {
+            Request::Poll { ack } => {
+                let call = Poll { job, from, ack, metrics, report: training };
+                Ok((self.coordinator.call(call).await?, None))
+            }
+            Request::Reader { ranks, join, report } => {
+                let call = PollReader { job, from, ranks, join, report, metrics, training };
+                let answer = self.coordinator.call(call).await?;
+                let said = Said::of(&answer);
+                let ReaderPolled { polled, uncovered, .. } = answer;
+                self.ledger.set_uncovered(uncovered);
+                Ok((polled, Some(said)))
+            }
+        }
     }
 }
 

@@ -1,19 +1,24 @@
 //! Progress of the trainer: its stream advances it, and the poller reports it.
 
 mod acks;
+mod membership;
 mod meter;
 
+pub(crate) use membership::{Request, Said};
 pub(crate) use meter::BatchTimes;
 
+use crate::OwnRanks;
 use acks::Acks;
 use gristmill_model::Nonce;
 use gristmill_model::splits::{Ack, Cursor, Place};
 use gristmill_model::wire::{Polled, TrainerMetrics, TrainingReport};
+use membership::Membership;
 use meter::Meter;
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 /// The cursor protocol and the measurements of one trainer, with notifications for waiting tasks.
@@ -47,6 +52,15 @@ impl Progress {
             always: AtomicBool::new(false),
             acknowledged: watch::Sender::default(),
         }
+    }
+
+    /// As [`Progress::new`], for a fetcher that serves `own` ranks of a run.
+    pub fn of(durable: Cursor, own: Option<OwnRanks>) -> Self {
+        let progress = Self::new(durable);
+        if let Some(own) = own {
+            progress.acks().serve(own);
+        }
+        progress
     }
 
     fn acks(&self) -> MutexGuard<'_, Acks> {
@@ -164,9 +178,40 @@ impl Progress {
         self.acks().make_durable(next);
     }
 
-    /// The acknowledgement to send now, if there is a new one: see [`Acks::send`].
-    pub fn send_ack(&self) -> Option<Ack> {
-        self.acks().send()
+    /// What the next poll sends: see [`Acks::request`].
+    pub fn request(&self, is_due: bool, beats: bool) -> Request {
+        self.acks().request(is_due, beats)
+    }
+
+    /// Records the answer to a reader's request: see [`Acks::answered`].
+    pub fn answered(
+        &self,
+        request: &Request,
+        said: &Said,
+        now_ms: u64,
+        lot: Nonce,
+    ) -> Option<String> {
+        self.acks().answered(request, said, (now_ms, lot))
+    }
+
+    /// Begins the run of other ranks, or elsewhere: nothing is reported before its first split is known.
+    pub fn serve(&self, own: OwnRanks) {
+        self.acks().serve(own);
+    }
+
+    /// The ranks that are served, if it is not a trainer that takes every batch.
+    pub fn own(&self) -> Option<OwnRanks> {
+        self.acks().membership().map(|membership| *membership.own())
+    }
+
+    /// Least time between the beginnings of two polls.
+    pub fn poll_every(&self) -> Duration {
+        self.acks().membership().map_or(Duration::ZERO, Membership::poll_every)
+    }
+
+    /// Least time between two reports of a reader, in milliseconds.
+    pub fn report_every_ms(&self) -> u64 {
+        self.acks().membership().map_or(0, Membership::report_every_ms)
     }
 
     /// Acknowledges progress at every poll from now on.
@@ -243,11 +288,11 @@ mod tests {
         progress.takes_over(0, 1, Nonce([0; 8]));
         progress.starts_at(batch(0, 0), split(0, 0), split(0, 0));
         progress.announce();
-        let first = progress.send_ack().unwrap();
+        let first = progress.request(true, false).ack().unwrap();
         progress.acknowledged(first);
         progress.admitted().await;
         progress.durable(batch(0, 5));
-        let ack = progress.send_ack().unwrap();
+        let ack = progress.request(true, false).ack().unwrap();
         let waits = progress.consumed(batch(0, 5));
         progress.acknowledged(ack);
         waits.await;

@@ -103,10 +103,22 @@ impl Steps {
             )));
         };
         self.fetcher.reopen(at).await;
+        self.begin_step_at(step);
+        Ok(())
+    }
+
+    /// `step` is the next one, and nothing of it has arrived.
+    fn begin_step_at(&mut self, step: Step) {
         (self.step, self.known, self.totals) = (step, KnownBatches::default(), None);
         self.arrived.clear();
         self.ended = false;
-        Ok(())
+    }
+
+    /// Begins the run at batch `from`, where another fetcher has begun it.
+    pub async fn begin_run(&mut self, from: Cursor) {
+        self.fetcher.begin_run(from).await;
+        self.ranks.from = from;
+        self.begin_step_at(Step { epoch: from.epoch, number: 0 });
     }
 
     /// Records whether the ranks compute: time in which the next step arrives meanwhile is no wait.

@@ -40,6 +40,8 @@ pub(crate) struct Facts {
     pub objects: Option<String>,
     /// The coordinator's reason why the job makes no progress.
     pub job: Option<String>,
+    /// The ranks that the job waits for, and why.
+    pub uncovered: Option<String>,
     /// Whether the coordinator has ever answered.
     pub answered: bool,
     /// Files indexed so far, and in total.
@@ -72,6 +74,9 @@ pub(crate) fn reason(facts: &Facts) -> Waiting {
     if let Some((done, files)) = facts.indexing {
         let who = format!("{workers} workers at work, {started} started");
         return Waiting::patiently(format!("the index: {done} of {files} files done, {who}"));
+    }
+    if let Some(ranks) = &facts.uncovered {
+        return Waiting::patiently(format!("the job's other readers: {ranks}"));
     }
     Waiting::patiently(match (facts.stage, facts.unclaimed) {
         (Stage::Commit, true) => format!(

@@ -40,7 +40,7 @@ pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
 pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics, TrainingReport, WorkerSeconds};
-pub use readers::{PollReader, ReaderPolled};
+pub use readers::{PollReader, ReaderPolled, ReaderStatus, RunStatus};
 pub use settings::JobSettings;
 
 /// Version of every message; peers of another version are refused.

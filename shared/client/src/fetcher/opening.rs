@@ -38,7 +38,7 @@ impl Fetcher {
         // splits again, but only the objects that are still needed.
         let start = Place::start_of(resume.epoch);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
-        let progress = Arc::new(Progress::new(resume));
+        let progress = Arc::new(Progress::of(resume, config.own));
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
         }

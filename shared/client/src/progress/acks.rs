@@ -1,5 +1,7 @@
 //! The cursor protocol: the generation of this run, its progress, and the next acknowledgement.
 
+use super::membership::{Membership, Request, Said};
+use crate::OwnRanks;
 use gristmill_model::Nonce;
 use gristmill_model::splits::{Ack, Cursor, Place};
 use std::collections::BTreeMap;
@@ -26,6 +28,8 @@ pub(super) struct Acks {
     /// First place that a restart needs, by the batch it restarts at.
     resume_places: BTreeMap<Cursor, Place>,
     acked: Option<Ack>,
+    /// None for a trainer that takes every batch.
+    membership: Option<Membership>,
 }
 
 impl Acks {
@@ -41,10 +45,7 @@ impl Acks {
         if self.generation.is_some() {
             return;
         }
-        let [.., high, low] = lot.0;
-        let lot = u64::from(u16::from_be_bytes([high, low]));
-        let after = (last >> LOT_BITS) + 1;
-        let generation = (now_ms.max(after) << LOT_BITS) | lot;
+        let generation = later(last, now_ms, lot);
         self.generation = Some((generation, last));
         self.own.push(generation);
     }
@@ -72,18 +73,66 @@ impl Acks {
         self.announced = true;
     }
 
+    /// The ranks of a run to serve from now on.
+    pub fn serve(&mut self, own: OwnRanks) {
+        self.withdraw();
+        self.membership = Some(Membership::new(own));
+    }
+
+    /// The ranks that are served, if it is not a trainer that takes every batch.
+    pub fn membership(&self) -> Option<&Membership> {
+        self.membership.as_ref()
+    }
+
+    /// What the next poll sends. Progress is reported if that `is_due`, and by one of several readers that
+    /// `beats` even if nothing is new.
+    pub fn request(&mut self, is_due: bool, beats: bool) -> Request {
+        let Some(membership) = &self.membership else {
+            return Request::Poll { ack: if is_due { self.send() } else { None } };
+        };
+        let (is_joined, is_alone) = (membership.is_joined(), membership.is_alone());
+        let news = if is_due || !is_joined { self.send() } else { None };
+        let again = self.acked.filter(|_| beats && is_joined && !is_alone);
+        let ack = news.or(again);
+        self.membership.as_ref().map_or(Request::Poll { ack }, |membership| membership.request(ack))
+    }
+
+    /// Records the answer to a reader's `request`. Returns why it must stop, if another has taken its place.
+    pub fn answered(
+        &mut self,
+        request: &Request,
+        said: &Said,
+        (now_ms, lot): (u64, Nonce),
+    ) -> Option<String> {
+        let membership = self.membership.as_mut()?;
+        membership.set_pace(said);
+        if let Request::Reader { join: Some(join), .. } = request {
+            let is_alone = membership.is_alone();
+            if membership.joined(join, said, later(said.reader, now_ms, lot)) && !is_alone {
+                // The run has the generation of the reader that began it.
+                self.generation = Some((said.generation, said.generation));
+            }
+            return None;
+        }
+        membership.superseded(said)
+    }
+
     /// The coordinator refused this start: sends nothing until the trainer begins elsewhere.
     pub fn withdraw(&mut self) {
         (self.announced, self.began) = (false, None);
         (self.generation, self.sent, self.acked) = (None, None, None);
+        if let Some(membership) = &mut self.membership {
+            membership.withdraw();
+        }
     }
 
     /// The stream restarts at batch `at`, which its trainer has yet to confirm. A generation cannot go back
-    /// before what it sent, so a restart there needs a new one.
+    /// before what it sent, so a restart there needs a new one; a run stays the same, and its ranks get the same
+    /// batches again.
     pub fn reopen(&mut self, at: Cursor) {
         (self.announced, self.began) = (false, None);
         self.resume_places.clear();
-        if self.sent.is_some_and(|sent| at < sent) {
+        if self.membership.is_none() && self.sent.is_some_and(|sent| at < sent) {
             (self.generation, self.sent, self.acked) = (None, None, None);
         }
         let place = Place::start_of(at.epoch);
@@ -188,6 +237,15 @@ impl Acks {
         let ack = Ack { generation, over, delivered: self.delivered, durable, durable_place };
         (self.acked != Some(ack)).then_some(ack)
     }
+}
+
+/// A number that is later than `last` even if this host's clock is behind; `lot` distinguishes those that are
+/// chosen at the same time.
+fn later(last: u64, now_ms: u64, lot: Nonce) -> u64 {
+    let [.., high, low] = lot.0;
+    let lot = u64::from(u16::from_be_bytes([high, low]));
+    let after = (last >> LOT_BITS) + 1;
+    (now_ms.max(after) << LOT_BITS) | lot
 }
 
 #[cfg(test)]

@@ -124,6 +124,7 @@ mod tests {
             scale: ScaleState { target, ..ScaleState::default() },
             profile: Default::default(),
             trouble: None,
+            run: None,
         }
     }
 

@@ -178,8 +178,8 @@ pub(super) fn begin(
     // cursor either.
     let durable_place = from.durable_place.max(collected.1);
     let past = before.map_or_else(PastRuns::default, |before| match before.run {
-        Some(superseded) => before.past.with(superseded.token),
-        None => before.past,
+        Some(old) if run.is_none_or(|run| run.token != old.token) => before.past.with(old.token),
+        _ => before.past,
     });
     let after = Consumer {
         generation: from.generation,

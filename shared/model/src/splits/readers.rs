@@ -14,6 +14,10 @@ use std::{fmt, num::NonZeroU32};
 
 /// Silence of the leading reader after which the next one leads, and so on.
 const LEAD_AFTER_MS: u64 = 3_000;
+/// Silence after which a reader is named as the one that the job waits for; see [`HEARTBEAT_MS`].
+const SILENT_MS: u64 = 12_000;
+/// A reader reports at least this often, also if nothing is new.
+pub const HEARTBEAT_MS: u64 = 4_000;
 /// Polls a second of the reader that leads.
 const LEADING_POLLS: u64 = 5;
 /// Polls a second of all other readers together, and reports a second of all readers together.
@@ -37,9 +41,17 @@ impl RankRange {
         self.first.saturating_add(self.count.get())
     }
 
-    /// Number of readers before this one if all serve as many ranks.
+    /// Whether a rank is in both.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.first < other.end() && other.first < self.end()
+    }
+
+    /// Number of readers before this one if all serve as many ranks; 0 for that of rank 0 alone.
     const fn index(self) -> u32 {
-        self.first / self.count.get()
+        match self.first / self.count.get() {
+            0 if self.first > 0 => 1,
+            index => index,
+        }
     }
 }
 
@@ -168,6 +180,25 @@ pub fn covering<'a>(
         true => Err(Uncovered::Missing { rank: next, count }),
         false => Ok(of_run),
     }
+}
+
+/// What keeps the job's progress from moving on, one line: ranks without a reader, or a reader that is
+/// behind the others and silent.
+pub fn waits_for(job: &Consumer, readers: &[ReaderProgress], now_ms: u64) -> Option<String> {
+    let covering = match covering(job, readers) {
+        Ok(covering) => covering,
+        Err(uncovered) => return Some(uncovered.to_string()),
+    };
+    let last = covering.iter().min_by_key(|reader| (reader.delivered, reader.heartbeat_ms))?;
+    let is_last_alone = covering.iter().any(|reader| reader.delivered > last.delivered);
+    let silent_ms = now_ms.saturating_sub(last.heartbeat_ms);
+    (is_last_alone && silent_ms >= SILENT_MS).then(|| {
+        let (ranks, seconds) = (last.ranks, silent_ms / 1_000);
+        match ranks.count.get() {
+            1 => format!("{ranks} has been silent for {seconds} s; the job waits for it"),
+            _ => format!("{ranks} have been silent for {seconds} s; the job waits for them"),
+        }
+    })
 }
 
 /// MERGE: moves the job's progress to the least of its readers'. While some rank has no report, the

@@ -97,27 +97,48 @@ pub fn join(
     command: &Join,
     now_ms: u64,
 ) -> Result<Outcome<Consumer>, Refusal> {
+    match agreed(before, command)? {
+        Some((before, _)) => Ok(Outcome::AlreadyApplied(*before)),
+        None => consumer::begin(before, &command.start, Some(command.run), now_ms),
+    }
+}
+
+/// JOIN of a reader of all ranks. It acknowledges on the job's progress itself, so one that finds
+/// another reader of its run there takes its place with a newer generation.
+///
+/// # Errors
+/// As [`join`]; [`Refusal::Fenced`] if a reader has joined that it does not know of.
+pub fn join_alone(
+    before: Option<&Consumer>,
+    command: &Join,
+    now_ms: u64,
+) -> Result<Outcome<Consumer>, Refusal> {
+    let run = agreed(before, command)?.map_or(command.run, |(_, current)| current);
+    consumer::begin(before, &command.start, Some(run), now_ms)
+}
+
+/// The job's progress and its current run, if that is the run of `command` and both agree on it;
+/// none if `command` may begin a new run.
+fn agreed<'a>(
+    before: Option<&'a Consumer>,
+    command: &Join,
+) -> Result<Option<(&'a Consumer, TrainingRun)>, Refusal> {
     command.check()?;
     let Join { run, start, is_successor } = command;
-    let Some(before) = before else {
-        return consumer::begin(None, start, Some(*run), now_ms);
-    };
+    let Some(before) = before else { return Ok(None) };
     let Some(current) = before.run.filter(|current| current.token == run.token) else {
         let is_late = before.past.contains(run.token) || start.generation <= before.generation;
-        if is_late {
-            return Err(Refusal::Fenced { generation: before.generation });
-        }
-        return consumer::begin(Some(before), start, Some(*run), now_ms);
+        return match is_late {
+            true => Err(Refusal::Fenced { generation: before.generation }),
+            false => Ok(None),
+        };
     };
     let Ranks { count, from, tail } = current.ranks;
     let begins_alike = run.ranks.from == from || *is_successor && run.ranks.from >= before.durable;
     if (run.ranks.count, run.ranks.tail) != (count, tail) || !begins_alike {
         return Err(Refusal::RunDiffers { run: current.ranks, reader: run.ranks });
     }
-    if start.durable < before.collected {
-        return Err(Refusal::Collected { horizon: before.collected });
-    }
-    Ok(Outcome::AlreadyApplied(*before))
+    Ok(Some((before, current)))
 }
 
 #[cfg(test)]

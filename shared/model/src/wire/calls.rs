@@ -2,6 +2,7 @@
 //!
 //! To add a call: declare it, implement [`Call`], add it to [`for_each_call!`](crate::for_each_call), and implement `Handle` for it in the coordinator. The wire form, the counters and the dispatch follow from the list.
 
+use crate::splits::ranks::Ranks;
 use crate::wire::{
     CacheExplain, CacheList, CacheRemove, Claim, Describe, Fail, Flush, Forget, Leave, Mark, Poll,
     PollReader, Register, Release, Status, Stop,
@@ -159,6 +160,8 @@ pub enum RefusalKind {
     LeaseLost,
     /// A newer generation of this consumer has registered: stop.
     Fenced,
+    /// The reader joins the current run with other ranks or another beginning than it was begun with.
+    RunDiffers { ranks: Ranks },
     /// The call is malformed, or differs from what is registered: fix it.
     Invalid,
     /// No such job.

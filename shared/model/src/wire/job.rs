@@ -245,6 +245,16 @@ pub struct Plan {
     /// number of workers is at work, and bytes that may be ready beyond it.
     pub window_splits: u32,
     pub window_bytes: u64,
+    /// Bytes of a batch as estimated; 0 if not known.
+    #[serde(default)]
+    pub batch_bytes: u64,
+}
+
+impl Plan {
+    /// Batches of a split, if operators drop no elements.
+    pub fn split_batches(&self) -> u32 {
+        self.split_records / self.batch_size.max(1)
+    }
 }
 
 fn once() -> u32 {

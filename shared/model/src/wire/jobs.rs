@@ -3,7 +3,7 @@
 use crate::JobName;
 use crate::splits::{Cursor, Place};
 use crate::wire::calls::Call;
-use crate::wire::{JobView, Register, WorkProfile};
+use crate::wire::{JobView, Register, RunStatus, WorkProfile};
 use serde::{Deserialize, Serialize};
 
 impl Call for Register {
@@ -61,6 +61,9 @@ pub struct JobStatus {
     /// The reason why the job makes no progress, and the remedy under way, one line.
     #[serde(default)]
     pub trouble: Option<String>,
+    /// The current run of the training program; none for a trainer of one rank that named no run.
+    #[serde(default)]
+    pub run: Option<RunStatus>,
 }
 
 /// Ends a job. One that has ended stays as it ended.

@@ -1,13 +1,13 @@
-//! The poll of one reader among several of a training run.
+//! The poll of one reader among several of a training run, and what `status` says of them.
 //!
 //! A reader that serves all ranks of its run joins with this call too, and sends [`Poll`] from then
-//! on. The fetcher serves one rank so far, and sends [`Poll`] alone.
+//! on.
 //!
 //! [`Poll`]: crate::wire::Poll
 
 use crate::JobName;
 use crate::splits::Place;
-use crate::splits::readers::{RankRange, Report};
+use crate::splits::readers::{RankRange, ReaderProgress, Report};
 use crate::splits::run::{Join, TrainingRun};
 use crate::wire::calls::Call;
 use crate::wire::{Polled, TrainerMetrics, TrainingReport};
@@ -50,4 +50,25 @@ pub struct ReaderPolled {
     /// The rank that keeps the job from moving on, one line; known to a poll that leads.
     #[serde(default)]
     pub uncovered: Option<String>,
+}
+
+/// The current run of a job's training program, and its readers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunStatus {
+    pub run: TrainingRun,
+    /// In order of rank.
+    pub readers: Vec<ReaderStatus>,
+    /// The ranks that the job waits for, and why, one line.
+    #[serde(default)]
+    pub uncovered: Option<String>,
+}
+
+/// One reader of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReaderStatus {
+    pub progress: ReaderProgress,
+    /// Batches that the furthest reader has taken in and this one has not.
+    pub lag_batches: u64,
+    /// Time since its latest report.
+    pub silent_ms: u64,
 }

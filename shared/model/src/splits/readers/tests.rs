@@ -132,6 +132,34 @@ fn the_next_reader_leads_when_the_leader_is_silent() {
     assert!(!leading(8, 6_000) && leading(8, 6_001));
     assert!(!leading(56, 24_000) && leading(56, 24_001));
     assert!(!leads(ranks(8, 8), 9_000, 1_000), "a clock behind is no silence");
+    assert!(!leads(ranks(1, 7), 1_000, 1_000), "readers may serve unequal numbers of ranks");
+}
+
+#[test]
+fn a_reader_that_is_last_and_silent_is_named() {
+    let job = started(4, 3);
+    let at = |ranks, delivered, heartbeat_ms| ReaderProgress {
+        heartbeat_ms,
+        ..said(ranks, 3, 0, delivered)
+    };
+    let (ahead, behind) = (at(ranks(0, 2), 9, 20_000), at(ranks(2, 2), 4, 8_000));
+    let waits = |readers: &[ReaderProgress]| waits_for(&job, readers, 20_500);
+    let why = waits(&[ahead, behind]).unwrap();
+    assert_eq!(why, "ranks 2-3 have been silent for 12 s; the job waits for them");
+    let alike = at(ranks(2, 2), 9, 8_000);
+    assert_eq!(waits(&[ahead, alike]), None, "both wait for workers");
+    let alive = at(ranks(2, 2), 4, 9_000);
+    assert_eq!(waits(&[ahead, alive]), None);
+    assert_eq!(waits(&[ahead]).unwrap(), "rank 2 of 4 has no reader yet");
+    let one = [at(ranks(0, 3), 9, 20_000), at(ranks(3, 1), 4, 0)];
+    assert_eq!(waits(&one).unwrap(), "rank 3 has been silent for 20 s; the job waits for it");
+}
+
+#[test]
+fn ranges_overlap_if_they_share_a_rank() {
+    let shared = |a, b| [ranks(a, 4).overlaps(ranks(b, 2)), ranks(b, 2).overlaps(ranks(a, 4))];
+    assert_eq!([shared(4, 2), shared(4, 3)], [[false; 2], [true; 2]]);
+    assert_eq!([shared(4, 7), shared(4, 8)], [[true; 2], [false; 2]]);
 }
 
 #[test]

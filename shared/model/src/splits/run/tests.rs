@@ -106,6 +106,23 @@ fn a_trainer_without_a_token_supersedes_a_run_too() {
 }
 
 #[test]
+fn a_second_reader_of_all_ranks_takes_the_place_of_the_first() {
+    let first = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 4);
+    let alone = |command: &Join| join_alone(Some(&first), command, 0);
+    assert_eq!(alone(&reader("a", 2, 0, (0, 5))), Ok(Outcome::AlreadyApplied(first)), "repeated");
+    let mut second = reader("a", 2, 0, (5, 6));
+    (second.is_successor, second.start.durable) = (true, at(2));
+    let second = *alone(&second).unwrap().write().unwrap();
+    assert_eq!((second.generation, second.durable, second.run), (6, at(2), first.run));
+    assert!(second.past.is_empty(), "the run is the same");
+    let unknowing = alone(&reader("a", 2, 0, (4, 7)));
+    assert_eq!(unknowing, Err(Refusal::Fenced { generation: 5 }));
+    assert!(matches!(alone(&reader("a", 3, 0, (5, 6))), Err(Refusal::RunDiffers { .. })));
+    let fenced = join_alone(Some(&second), &reader("a", 2, 0, (0, 5)), 0);
+    assert_eq!(fenced, Err(Refusal::Fenced { generation: 6 }), "the first is late");
+}
+
+#[test]
 fn a_run_begins_at_its_first_batch_or_with_the_next_epoch() {
     let mut command = reader("a", 2, 7, (0, 1));
     command.start.durable = at(8);
