@@ -6,15 +6,17 @@ use crate::{
     output::{say, say_all},
 };
 use gristmill_client::{Failure, Folders, report::SkippedRecords};
-use gristmill_model::splits::Cursor;
-use gristmill_model::wire::{EpochMode, JobState, JobStatus, Status};
+use gristmill_model::Checkpoint;
+use gristmill_model::splits::ranks::Ranks;
+use gristmill_model::splits::{Cursor, ReaderProgress};
+use gristmill_model::wire::{EpochMode, JobState, JobStatus, ReaderStatus, RunStatus, Status};
 use gristmill_policy::scaling::PolicyName;
 use serde_json::json;
 
 /// Report the state of a job of a running service
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill status j1 --skipped --backend aws"
+    after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill status j1 --skipped --backend aws\n  gristmill status j1 --checkpoint"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -22,6 +24,9 @@ pub struct Args {
     /// List the records that were left out, and why
     #[arg(long)]
     pub skipped: bool,
+    /// Print the last durable checkpoint alone, as one line of JSON
+    #[arg(long, conflicts_with = "skipped")]
+    pub checkpoint: bool,
 }
 
 impl Args {
@@ -30,9 +35,13 @@ impl Args {
     }
 }
 
-async fn status(Args { job: args, skipped }: Args) -> Result<(), Failure> {
+async fn status(Args { job: args, skipped, checkpoint }: Args) -> Result<(), Failure> {
     let service = args.connect().await?;
     let status = call(&service, Status { job: args.job.clone() }).await?;
+    if checkpoint {
+        say!("{}", Checkpoint::of(&status.job, status.durable));
+        return Ok(());
+    }
     if skipped {
         let report = SkippedRecords::read(&service, &args.job).await?;
         let report = report.in_words_of(&service.folders().await);
@@ -93,8 +102,47 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "desired": job.spec.workers },
         "policy": job.spec.policy,
         "scaling": scale.log,
+        "run": status.run.as_ref().map(run_json),
         "modes": job.caching.as_ref().map(|caching| &caching.modes),
     })
+}
+
+fn run_json(RunStatus { run, readers, uncovered }: &RunStatus) -> serde_json::Value {
+    let Ranks { count, from, tail } = run.ranks;
+    let reader = |reader: &ReaderStatus| {
+        let ReaderProgress { ranks, delivered, durable, .. } = reader.progress;
+        json!({
+            "ranks": { "first": ranks.first, "count": ranks.count },
+            "delivered": { "epoch": delivered.epoch, "position": delivered.position },
+            "durable": { "epoch": durable.epoch, "batch_index": durable.batch_index },
+            "lag_batches": reader.lag_batches,
+            "silent_ms": reader.silent_ms,
+        })
+    };
+    json!({
+        "token": run.token,
+        "ranks": count,
+        "from": { "epoch": from.epoch, "batch_index": from.batch_index },
+        "tail": tail,
+        "readers": readers.iter().map(reader).collect::<Vec<_>>(),
+        "waits_for": uncovered,
+    })
+}
+
+/// The lines that describe the current run, its readers, and what it waits for.
+fn run_text(RunStatus { run, readers, uncovered }: &RunStatus) -> String {
+    let mut text = format!("run       {}\n", run.ranks);
+    for ReaderStatus { progress, lag_batches, silent_ms } in readers {
+        text += &format!(
+            "reader    {}: {lag_batches} batches behind, last reported {} s ago\n",
+            progress.ranks,
+            silent_ms / 1_000
+        );
+    }
+    if let Some(uncovered) = uncovered {
+        text += &format!("waits     {uncovered}\n");
+    }
+    text
 }
 
 /// The point before which no restart goes back; `durable` is the next batch it needs, with epochs
@@ -141,6 +189,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         0 => "trainer   has not reported yet\n".to_owned(),
         at_ms => format!("trainer   last reported {} s ago\n", now_ms.saturating_sub(at_ms) / 1000),
     };
+    if let Some(run) = &status.run {
+        text += &run_text(run);
+    }
     for EpochMode { from, mode, reason, .. } in job.caching.iter().flat_map(|c| &c.modes) {
         text += &format!("mode      from epoch {}: {mode} ({reason})\n", from + 1);
     }
@@ -151,4 +202,46 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_model::RunToken;
+    use gristmill_model::splits::ranks::Tail;
+    use gristmill_model::splits::{Place, readers::RankRange, run::TrainingRun};
+    use std::num::NonZeroU32;
+
+    fn run() -> RunStatus {
+        let of = |count| NonZeroU32::new(count).unwrap();
+        let ranks = Ranks { count: of(8), from: Cursor::new(0, 0), tail: Tail::Drop };
+        let progress = ReaderProgress {
+            generation: 1,
+            reader: 2,
+            ranks: RankRange { first: 4, count: of(4) },
+            delivered: Place::new(0, 3),
+            durable: Cursor::new(0, 12),
+            durable_place: Place::new(0, 3),
+            heartbeat_ms: 5,
+        };
+        let reader = ReaderStatus { progress, lag_batches: 40, silent_ms: 12_900 };
+        let uncovered = Some("rank 0 of 8 has no reader yet".to_owned());
+        let run = TrainingRun { token: RunToken::of("t"), ranks };
+        RunStatus { run, readers: vec![reader], uncovered }
+    }
+
+    #[test]
+    fn each_reader_has_its_ranks_its_lag_and_its_silence() {
+        assert_eq!(
+            run_text(&run()),
+            "run       8 ranks from batch 0 of epoch 0 with tail drop\n\
+             reader    ranks 4-7: 40 batches behind, last reported 12 s ago\n\
+             waits     rank 0 of 8 has no reader yet\n"
+        );
+        let json = run_json(&run());
+        assert_eq!(json["readers"][0]["ranks"], json!({ "first": 4, "count": 4 }));
+        assert_eq!((&json["ranks"], &json["tail"]), (&json!(8), &json!("drop")));
+        assert_eq!(json["readers"][0]["silent_ms"], 12_900);
+        assert_eq!(json["waits_for"], "rank 0 of 8 has no reader yet");
+    }
 }

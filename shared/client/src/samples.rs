@@ -6,15 +6,19 @@ use bytes::Bytes;
 use gristmill_chunk::{ChunkWriter, Codec, DType, FrameKind, Schema, TensorSpec, checksum};
 use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{Ranks, Tail};
-use gristmill_model::splits::readers::RankRange;
-use gristmill_model::splits::run::TrainingRun;
-use gristmill_model::splits::{Ack, Cursor, Place};
+use gristmill_model::splits::readers::{self, RankRange};
+use gristmill_model::splits::run::{self, TrainingRun};
+use gristmill_model::splits::{
+    Ack, Consumer, Cursor, Place, ReaderProgress, Refusal as SplitRefusal, ack as splits_ack,
+};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, JobState, JobView, Polled, ReadySplit, Refusal, RefusalKind,
+    AnyCall, AnyReply, JobState, JobView, PollReader, Polled, ReaderPolled, ReadySplit, Refusal,
+    RefusalKind,
 };
 use gristmill_ports::{CallError, Coordinator, ObjectPath, Objects, memory::MemoryObjects};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -102,6 +106,11 @@ pub(crate) struct SampleJob {
 struct State {
     committed: usize,
     acks: Vec<Ack>,
+    /// Names of the calls so far.
+    calls: Vec<&'static str>,
+    progress: Option<Consumer>,
+    /// Reports of readers, by their first rank.
+    reports: BTreeMap<u32, ReaderProgress>,
     /// Refuses the next acknowledgement.
     refusal: Option<RefusalKind>,
 }
@@ -185,11 +194,27 @@ impl SampleJob {
         self.state().acks.last().copied()
     }
 
+    /// Number of calls of that name so far.
+    pub fn calls(&self, name: &str) -> usize {
+        self.state().calls.iter().filter(|call| **call == name).count()
+    }
+
+    fn poll_reader(&self, call: &PollReader) -> Result<ReaderPolled, CallError> {
+        let (run, reader) = self.state().take_reader(call).map_err(refused)?;
+        let polled = self.poll(call.from, None)?;
+        let (next_poll_ms, next_report_ms, uncovered) = (0, 0, None);
+        Ok(ReaderPolled { polled, run, reader, next_poll_ms, next_report_ms, uncovered })
+    }
+
     fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
         let mut state = self.state();
         if let (Some(kind), Some(_)) = (state.refusal, ack) {
             state.refusal = None;
             return Err(Refusal { kind, message: "refused as asked".into() }.into());
+        }
+        if let (Some(progress), Some(ack)) = (state.progress, ack) {
+            let acked = splits_ack(Some(&progress), &ack, 0).map_err(refused)?;
+            state.progress = Some(acked.into_item());
         }
         state.acks.extend(ack);
         let ready = self.entries[..state.committed].iter();
@@ -202,6 +227,43 @@ impl SampleJob {
         let generation = last.map_or(0, |ack| ack.generation);
         Ok(Polled { job: view, generation, ..polled(&ready) })
     }
+}
+
+impl State {
+    /// Applies the join and the report of `call`, and merges all reports. Returns the run, and the number of the
+    /// reader of these ranks.
+    fn take_reader(&mut self, call: &PollReader) -> Result<(TrainingRun, u64), SplitRefusal> {
+        let not_joined = SplitRefusal::Invalid { what: "the reader has not joined" };
+        if let Some(join) = &call.join {
+            let is_alone = call.ranks == RankRange::all(join.run.ranks.count);
+            let join_it = if is_alone { run::join_alone } else { run::join };
+            self.progress = Some(join_it(self.progress.as_ref(), join, 0)?.into_item());
+        }
+        let progress = self.progress.ok_or(not_joined.clone())?;
+        let before = self.reports.get(&call.ranks.first);
+        let mut number = before.map_or(0, |before| before.reader);
+        if let Some(report) = &call.report {
+            let after = readers::report(before, report, 0)?.into_item();
+            number = after.reader;
+            self.reports.insert(call.ranks.first, after);
+        }
+        let reports: Vec<_> = self.reports.values().copied().collect();
+        let merged = readers::merge(Some(&progress), &reports, 0)?.into_item();
+        self.progress = Some(merged);
+        let Consumer { generation, delivered, durable, durable_place, .. } = merged;
+        self.acks.push(Ack { generation, over: 0, delivered, durable, durable_place });
+        Ok((merged.run.ok_or(not_joined)?, number))
+    }
+}
+
+/// A refusal of the split table as a coordinator sends it.
+fn refused(refusal: SplitRefusal) -> CallError {
+    let kind = match refusal {
+        SplitRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { ranks: run },
+        SplitRefusal::Fenced { .. } | SplitRefusal::Replaced { .. } => RefusalKind::Fenced,
+        _ => RefusalKind::Invalid,
+    };
+    Refusal { kind, message: refusal.to_string() }.into()
 }
 
 /// A chunk of `rows` rows, which are numbered from `first` on.
@@ -229,7 +291,14 @@ impl Coordinator for SampleJob {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         match call {
             AnyCall::Describe(_) => Ok(AnyReply::Describe(self.view.clone())),
-            AnyCall::Poll(poll) => Ok(AnyReply::Poll(self.poll(poll.from, poll.ack)?)),
+            AnyCall::PollReader(poll) => {
+                self.state().calls.push("poll_reader");
+                Ok(AnyReply::PollReader(self.poll_reader(poll)?))
+            }
+            AnyCall::Poll(poll) => {
+                self.state().calls.push("poll");
+                Ok(AnyReply::Poll(self.poll(poll.from, poll.ack)?))
+            }
             _ => Err(CallError::Rejected("not a call of a trainer's host".into())),
         }
     }

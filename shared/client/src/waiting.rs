@@ -241,6 +241,7 @@ mod tests {
             coordinator: None,
             objects: None,
             job: None,
+            uncovered: None,
             answered: true,
             indexing: None,
             next: Place::new(0, 7),
@@ -264,6 +265,8 @@ mod tests {
         assert!(reason(&objects).is_fault && text(objects.clone()).contains("slow down"));
         let gone = Facts { coordinator: Some("connection refused".into()), ..objects };
         assert!(reason(&gone).is_fault && text(gone).contains("connection refused"));
+        let alone = Facts { uncovered: Some("rank 1 of 2 has no reader yet".into()), ..facts() };
+        assert_eq!(text(alone), "the job's other readers: rank 1 of 2 has no reader yet");
         assert!(text(Facts { answered: false, ..facts() }).contains("first answer"));
     }
 

@@ -1,0 +1,177 @@
+//! Refusals as the poller takes them, and fetchers that join runs of a sample job.
+
+use super::*;
+use crate::{Delivery, Fetcher, FetcherConfig, FetcherPorts, OwnRanks, samples::SampleJob};
+use crate::{
+    Folders,
+    samples::{Silent, batch, split, view},
+};
+use gristmill_model::Nonce;
+use gristmill_model::RunToken;
+use gristmill_model::splits::Ack;
+use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::readers::RankRange;
+use gristmill_model::splits::run::TrainingRun;
+use gristmill_ports::{SystemClock, memory::MemoryObjects};
+use std::num::NonZeroU32;
+
+fn poller() -> Poller {
+    let objects = Arc::new(MemoryObjects::default());
+    let progress = Progress::new(batch(0, 0));
+    progress.takes_over(0, 1, Nonce([0; 8]));
+    progress.starts_at(batch(0, 0), split(0, 0), split(0, 0));
+    progress.announce();
+    Poller {
+        job: "j".parse().unwrap(),
+        coordinator: Arc::new(Silent),
+        clock: Arc::new(SystemClock),
+        ledger: Arc::new(Ledger::new(view(), split(0, 0), Folders::default())),
+        progress: Arc::new(progress),
+        stages: Arc::new(StageClock::new(Duration::ZERO)),
+        shelves: Shelves { objects, bucket: "b".into() },
+        patience: Duration::from_secs(1),
+    }
+}
+
+/// The first request of a trainer that begins.
+fn begins(poller: &Poller) -> Request {
+    let request = poller.progress.request(true, false);
+    assert!(request.ack().is_some());
+    request
+}
+
+fn ack() -> Ack {
+    let (delivered, durable) = (split(0, 0), batch(0, 0));
+    Ack { generation: 1, over: 0, delivered, durable, durable_place: delivered }
+}
+
+fn refusal(kind: RefusalKind) -> Refusal {
+    Refusal { kind, message: "no".into() }
+}
+
+#[test]
+fn a_first_acknowledgement_that_is_refused_names_the_trainers_place() {
+    let collected = poller();
+    assert!(collected.refused(refusal(RefusalKind::Collected), &begins(&collected)).is_none());
+    assert_eq!(collected.ledger.stream_error(), Some(FetchError::Collected("no".into())));
+    assert_eq!(collected.ledger.error(), None, "the trainer may begin elsewhere");
+    assert_eq!(
+        collected.progress.request(true, false).ack(),
+        None,
+        "nothing is sent before it does"
+    );
+    let misplaced = poller();
+    misplaced.refused(refusal(RefusalKind::Invalid), &begins(&misplaced));
+    assert_eq!(misplaced.ledger.stream_error(), Some(FetchError::Misplaced("no".into())));
+}
+
+#[test]
+fn later_refusals_end_the_run() {
+    for (kind, acknowledges) in [(RefusalKind::Invalid, false), (RefusalKind::NotFound, true)] {
+        let poller = poller();
+        let request = poller.progress.request(acknowledges, false);
+        assert!(poller.refused(refusal(kind), &request).is_none());
+        assert_eq!(poller.ledger.error(), Some(FetchError::Refused("no".into())));
+    }
+    let fenced = poller();
+    fenced.refused(refusal(RefusalKind::Fenced), &begins(&fenced));
+    assert_eq!(fenced.ledger.error(), Some(FetchError::Fenced("no".into())));
+}
+
+#[test]
+fn a_process_that_had_two_generations_asks_again_before_it_is_fenced() {
+    let poller = poller();
+    poller.progress.withdraw();
+    poller.progress.takes_over(1 << 20, 2, Nonce([0; 8]));
+    let request = Request::Poll { ack: Some(ack()) };
+    assert!(poller.refused(refusal(RefusalKind::Fenced), &request).is_some());
+    assert_eq!(poller.ledger.error(), None);
+}
+
+/// `config` for `count` ranks from `first` on of a run of two ranks that begins at batch `from`.
+fn of_run(config: &FetcherConfig, (first, count): (u32, u32), from: u64) -> FetcherConfig {
+    let count_of = |count| NonZeroU32::new(count).unwrap();
+    let ranks = Ranks { count: count_of(2), from: batch(0, from), tail: Tail::Drop };
+    let run = TrainingRun { token: RunToken::of("t"), ranks };
+    let range = RankRange { first, count: count_of(count) };
+    let own = Some(OwnRanks { run, range, is_successor: false });
+    FetcherConfig { own, resume: batch(0, from), ..config.clone() }
+}
+
+/// Takes all batches, which are durable at once, and returns their numbers.
+async fn take_all(fetcher: &mut Fetcher) -> Vec<u64> {
+    let mut taken = Vec::new();
+    loop {
+        match fetcher.next().await.unwrap() {
+            Delivery::Batch(batch) => {
+                fetcher.checkpointed_before(batch.cursor().next());
+                taken.push(batch.batch_index);
+            }
+            Delivery::OfOthers { next } => fetcher.checkpointed_before(next),
+            Delivery::EpochEnd(totals) => fetcher.checkpointed_epochs(totals.epoch + 1),
+            Delivery::End => return taken,
+        }
+    }
+}
+
+async fn start(ports: &FetcherPorts, config: FetcherConfig) -> Fetcher {
+    let fetcher = Fetcher::start(ports.clone(), config).await.unwrap();
+    fetcher.admitted().await.unwrap();
+    fetcher
+}
+
+#[tokio::test]
+async fn a_trainer_without_a_run_sends_no_call_of_a_reader_and_one_of_all_ranks_a_single_one() {
+    for (is_run, joins) in [(false, 0), (true, 1)] {
+        let (job, ports, config) = SampleJob::new(2, 2).await;
+        let config = if is_run { of_run(&config, (0, 2), 0) } else { config };
+        let mut fetcher = start(&ports, config).await;
+        assert_eq!(take_all(&mut fetcher).await, (0..8).collect::<Vec<_>>());
+        fetcher.settle().await.unwrap();
+        assert_eq!(job.calls("poll_reader"), joins);
+        assert!(job.calls("poll") > 0);
+        assert_eq!(job.last_ack().unwrap().durable, batch(1, 0));
+    }
+}
+
+#[tokio::test]
+async fn two_readers_take_every_batch_once_and_the_job_ends_with_the_last_of_them() {
+    let (job, ports, config) = SampleJob::new(2, 2).await;
+    let mut first = start(&ports, of_run(&config, (0, 1), 0)).await;
+    let mut second = start(&ports, of_run(&config, (1, 1), 0)).await;
+    assert_eq!(take_all(&mut first).await, [0, 2, 4, 6]);
+    assert!(!first.is_job_done() && job.last_ack().is_some_and(|ack| ack.durable == batch(0, 0)));
+    let (settled, taken) = tokio::join!(first.settle(), take_all(&mut second));
+    settled.unwrap();
+    assert_eq!(taken, [1, 3, 5, 7]);
+    second.settle().await.unwrap();
+    assert!(first.is_job_done() && second.is_job_done());
+    assert_eq!(job.last_ack().unwrap().durable, batch(1, 0));
+}
+
+#[tokio::test]
+async fn a_reader_that_would_begin_elsewhere_learns_where_the_run_began() {
+    let (_job, ports, config) = SampleJob::new(2, 2).await;
+    let _first = start(&ports, of_run(&config, (0, 1), 0)).await;
+    let mut second = Fetcher::start(ports, of_run(&config, (1, 1), 2)).await.unwrap();
+    let error = second.admitted().await.unwrap_err();
+    assert_eq!(error, FetchError::RunBegan { from: batch(0, 0), own: batch(0, 2) });
+    second.begin_run(batch(0, 0)).await;
+    second.located().await.unwrap();
+    second.announce();
+    second.admitted().await.unwrap();
+    let (Delivery::OfOthers { .. } | Delivery::Batch(_)) = second.next().await.unwrap() else {
+        panic!("it streams from the beginning of the run");
+    };
+}
+
+#[tokio::test]
+async fn a_successor_ends_the_reader_before_it() {
+    let (_job, ports, config) = SampleJob::new(2, 2).await;
+    for range in [(0, 2), (1, 1)] {
+        let first = start(&ports, of_run(&config, range, 0)).await;
+        let _second = start(&ports, of_run(&config, range, 0)).await;
+        first.checkpointed_before(batch(0, 2));
+        assert!(matches!(first.failed().await, FetchError::Fenced(_)), "{range:?}");
+    }
+}
