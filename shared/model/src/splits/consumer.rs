@@ -97,7 +97,7 @@ pub struct Consumer {
     pub durable: Cursor,
     /// Objects of splits before this one are not needed from `durable` on.
     pub durable_place: Place,
-    /// Collected horizon: no restart from before this cursor.
+    /// Collected horizon: what a run that begins before this cursor needs is computed again.
     pub collected: Cursor,
     /// Objects of splits before this one may have been deleted.
     pub collected_place: Place,
@@ -153,7 +153,7 @@ pub fn register(
     begin(before, from, None, now_ms)
 }
 
-/// As [`register`], for a run that may have several ranks.
+/// As [`register`]; a run that names itself may begin before the horizon.
 pub(super) fn begin(
     before: Option<&Consumer>,
     from: &Ack,
@@ -170,13 +170,17 @@ pub(super) fn begin(
             return Err(Refusal::Fenced { generation: before.generation });
         }
     }
-    if from.durable < collected.0 {
+    let is_behind = from.durable < collected.0;
+    if is_behind && run.is_none() {
         return Err(Refusal::Collected { horizon: collected.0 });
     }
     // One cursor may be saved with different places: a split without rows moves the place but not
     // the cursor. Objects that are not needed from the horizon on are not needed from a later
     // cursor either.
-    let durable_place = from.durable_place.max(collected.1);
+    let durable_place = match is_behind {
+        true => from.durable_place,
+        false => from.durable_place.max(collected.1),
+    };
     let past = before.map_or_else(PastRuns::default, |before| match before.run {
         Some(old) if run.is_none_or(|run| run.token != old.token) => before.past.with(old.token),
         _ => before.past,

@@ -4,6 +4,9 @@
 //! first that joins begins it, the others find it begun. A later run, with any number of ranks,
 //! takes over, and the tokens of earlier runs are refused from then on: a reader of an old run that
 //! restarts must not take the job back.
+//!
+//! A run may begin at any checkpoint. Committed splits outlive their objects, so its readers compute
+//! again what has been collected.
 
 use crate::RunToken;
 use crate::splits::ranks::Ranks;
@@ -91,7 +94,8 @@ impl Join {
 ///
 /// # Errors
 /// [`Refusal::RunDiffers`] for a token of the current run with other ranks or another beginning,
-/// [`Refusal::Fenced`] for a token of a superseded run; else as [`consumer::register`].
+/// [`Refusal::Fenced`] for a token of a superseded run or a generation that is not newer,
+/// [`Refusal::Invalid`].
 pub fn join(
     before: Option<&Consumer>,
     command: &Join,

@@ -214,6 +214,11 @@ fn a_reader_that_dies() {
 }
 
 #[test]
+fn a_run_that_goes_back_behind_what_was_collected() {
+    explore_all("going back", Runs::rewound(), |state| state.violation.clone(), 50_000);
+}
+
+#[test]
 fn every_mutation_of_runs_is_caught() {
     for (mutation, expected) in RunMutation::ALL {
         let world = match mutation {

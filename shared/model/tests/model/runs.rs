@@ -2,7 +2,7 @@
 //!
 //! All orders are explored of joining, taking in, steps at a barrier, checkpoints, reports, merges
 //! that read and then write, and collection, with late copies of calls, readers of superseded runs
-//! that wake, a reader that dies, and resumes from the checkpoint of either rank.
+//! that wake, a reader that dies, and resumes from the checkpoint of either rank or from an older one.
 
 use crate::run_mutants::RunMutation;
 use gristmill_model::RunToken;
@@ -31,13 +31,16 @@ pub struct Runs {
     pub copies: u8,
     pub wakes: u8,
     pub deaths: u8,
+    /// Whether a run may begin at the first batch, even if that has been collected.
+    pub rewinds: bool,
 }
 
 impl Runs {
     /// Two ranks, one and two again.
     pub fn resized() -> Self {
         let sizes = vec![2, 1, 2];
-        Self { mutation: RunMutation::None, sizes, copies: 0, wakes: 1, deaths: 0 }
+        let mutation = RunMutation::None;
+        Self { mutation, sizes, copies: 0, wakes: 1, deaths: 0, rewinds: false }
     }
 
     /// Two ranks and then one, with a call that arrives late.
@@ -48,6 +51,11 @@ impl Runs {
     /// Two ranks, one of which loses its reader, with a call that arrives late.
     pub fn with_a_reader_that_dies() -> Self {
         Self { sizes: vec![2], wakes: 0, deaths: 1, copies: 1, ..Self::resized() }
+    }
+
+    /// Two ranks, and then two that go back to the first batch.
+    pub fn rewound() -> Self {
+        Self { sizes: vec![2, 2], wakes: 0, rewinds: true, ..Self::resized() }
     }
 }
 
@@ -110,6 +118,8 @@ pub enum Action {
     Begin {
         copy: usize,
     },
+    /// A run begins at the first batch.
+    Rewind,
     Join {
         reader: usize,
         copy: bool,
@@ -138,6 +148,10 @@ pub struct Launched {
     ranks: Ranks,
     readers: Vec<Reader>,
     trainer: Vec<Rank>,
+    /// Whether it begins before the latest checkpoint of the run before.
+    goes_back: bool,
+    /// Objects before this place may have been deleted when it joined.
+    may_lack: Place,
 }
 
 impl Launched {
@@ -145,7 +159,8 @@ impl Launched {
         let rank = Rank { steps: 0, saved: from, has_ended: false };
         let ranks = Ranks { count: NonZeroU32::new(count).unwrap(), from, tail: Tail::Drop };
         let readers = (0..count).map(Reader::new).collect();
-        Self { number, ranks, readers, trainer: vec![rank; count as usize] }
+        let trainer = vec![rank; count as usize];
+        Self { number, ranks, readers, trainer, goes_back: false, may_lack: Place::default() }
     }
 
     fn token(&self) -> RunToken {
@@ -235,6 +250,7 @@ impl Model for Runs {
         let has_joined = run.readers.iter().any(|reader| reader.generation.is_some());
         if has_joined && state.runs.len() < self.sizes.len() {
             actions.extend((0..run.trainer.len()).map(|copy| Action::Begin { copy }));
+            actions.extend(self.rewinds.then_some(Action::Rewind));
         }
         for reader in 0..run.readers.len() {
             possible_of_reader(state, reader, actions);
@@ -277,6 +293,11 @@ impl Model for Runs {
                     let is_old = |report: &&ReaderProgress| report.generation < state.generation();
                     let from = state.current().ranks.from;
                     state.reports.values().filter(is_old).any(|old| old.durable > from)
+                }));
+            }
+            if self.rewinds {
+                properties.push(Property::sometimes("rewound", |_, state: &State| {
+                    state.job.is_some_and(|job| job.durable < job.collected) && state.has_ended()
                 }));
             }
             properties.push(Property::sometimes("collected", |_, state: &State| {
@@ -348,7 +369,11 @@ impl Runs {
     fn step(&self, state: &mut State, action: &Action) -> Check {
         match *action {
             Action::Commit => state.committed = SPLITS,
-            Action::Begin { copy } => self.begin(state, copy),
+            Action::Begin { copy } => self.begin(state, state.current().trainer[copy].saved),
+            Action::Rewind => {
+                self.begin(state, Cursor::default());
+                state.current_mut().goes_back = true;
+            }
             Action::Join { reader, copy } => self.join(state, reader, copy)?,
             Action::TakeIn(r) => take_in(state, r)?,
             Action::TakeStep(r) => self.take_step(state, r)?,
@@ -396,12 +421,12 @@ impl Runs {
         Ok(())
     }
 
-    /// The launcher ends the trainer and starts another one.
-    fn begin(&self, state: &mut State, copy: usize) {
-        let from = state.current().trainer[copy].saved;
+    /// The launcher ends the trainer and starts another one at `from`.
+    fn begin(&self, state: &mut State, from: Cursor) {
         let end = if from.epoch > 0 { u64::MAX } else { from.batch_index };
         let taken: Vec<u64> = state.owners.keys().copied().filter(|batch| *batch < end).collect();
         state.before.extend(taken);
+        state.before.retain(|batch| *batch < end);
         state.owners.clear();
         let number = state.runs.len();
         // Nothing but its checkpoints and its token matters of a trainer that has ended.
@@ -419,10 +444,19 @@ impl Runs {
         let call = Call::Join(command);
         state.copied(copy, &call);
         if !self.apply(state, &call)? {
-            return Err(Violation {
-                number: 12,
-                what: "the latest checkpoint of a rank was refused",
-            });
+            return Err(Violation { number: 12, what: "a checkpoint was refused" });
+        }
+        let job = state.job.unwrap_or_default();
+        match state.current().goes_back {
+            true if command.start.durable < job.collected => {
+                let current = state.current_mut();
+                current.may_lack = current.may_lack.max(job.collected_place);
+            }
+            false if job.durable < job.collected => {
+                let what = "the latest checkpoint of a rank was collected";
+                return Err(Violation { number: 12, what });
+            }
+            _ => {}
         }
         let generation = state.generation();
         let reader = &mut state.current_mut().readers[r];
@@ -516,13 +550,14 @@ fn write(state: &mut State, after: Consumer) -> Check {
     invariants::invariant_21_durable_for_every_rank(&after, saved.iter().map(|rank| rank.saved))
 }
 
-/// A reader takes in all that is committed. The objects exist, unless the reader is superseded.
+/// A reader takes in all that is committed. The objects exist, unless the reader is superseded or its
+/// run went back: then it computes again what has been collected.
 fn take_in(state: &mut State, r: usize) -> Check {
     let run = state.current();
     let is_current = state.job.and_then(|job| job.run).is_some_and(|job| job.token == run.token());
     let misses = (run.readers[r].taken..state.committed).any(|position| {
-        let is_deleted = Place { epoch: 0, position } < state.deleted;
-        is_deleted && BATCHES[position as usize] > 0
+        let place = Place { epoch: 0, position };
+        place < state.deleted && place >= run.may_lack && BATCHES[position as usize] > 0
     });
     if is_current && misses {
         return Err(Violation { number: 5, what: "a reader misses an object" });

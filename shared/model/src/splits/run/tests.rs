@@ -10,12 +10,16 @@ fn at(batch_index: u64) -> Cursor {
     Cursor { epoch: 0, batch_index }
 }
 
+fn place(position: u32) -> Place {
+    Place { epoch: 0, position }
+}
+
 /// A reader of the run called `name`, of `count` ranks from batch `from`, that finds generation
 /// `over` and takes `generation`.
 fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> Join {
     let count = NonZeroU32::new(count).unwrap();
     let ranks = Ranks { count, from: at(from), tail: Tail::Drop };
-    let place = Place { epoch: 0, position: from as u32 };
+    let place = place(from as u32);
     let start = Ack { generation, over, delivered: place, durable: at(from), durable_place: place };
     let run = TrainingRun { token: RunToken::of(name), ranks };
     Join { run, start, is_successor: false }
@@ -27,7 +31,7 @@ fn joined(before: Option<&Consumer>, command: &Join) -> Consumer {
 }
 
 fn progress(job: &Consumer, batch_index: u64) -> Consumer {
-    let place = Place { epoch: 0, position: batch_index as u32 };
+    let place = place(batch_index as u32);
     let Consumer { generation, .. } = *job;
     let command = Ack {
         generation,
@@ -69,9 +73,6 @@ fn a_successor_begins_at_the_durable_cursor_or_later() {
         assert_eq!(join(Some(&run), &successor(from), 0), Ok(Outcome::AlreadyApplied(run)));
     }
     assert!(matches!(join(Some(&run), &successor(2), 0), Err(Refusal::RunDiffers { .. })));
-    let run = collected(Some(&run)).unwrap().into_item();
-    let gone = join(Some(&run), &successor(0), 0);
-    assert_eq!(gone, Err(Refusal::Collected { horizon: at(4) }));
 }
 
 #[test]
@@ -81,8 +82,26 @@ fn a_later_run_of_any_size_takes_over_from_the_checkpoint() {
     assert_eq!((next.generation, next.durable), (9, at(2)), "an older checkpoint");
     assert!(next.past.contains(RunToken::of("a")) && !next.past.contains(RunToken::of("b")));
     let horizon = collected(Some(&progress(&next, 6))).unwrap().into_item();
-    let behind = join(Some(&horizon), &reader("c", 1, 5, (9, 10)), 0);
-    assert_eq!(behind, Err(Refusal::Collected { horizon: at(6) }));
+    let plain = register(Some(&horizon), &reader("", 1, 5, (9, 10)).start, 0);
+    assert_eq!(plain, Err(Refusal::Collected { horizon: at(6) }));
+}
+
+#[test]
+fn a_run_may_begin_before_what_has_been_collected() {
+    let first = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 6);
+    let first = collected(Some(&first)).unwrap().into_item();
+    let behind = joined(Some(&first), &reader("b", 1, 2, (5, 6)));
+    assert_eq!((behind.durable, behind.durable_place), (at(2), place(2)));
+    assert_eq!((behind.collected, behind.collected_place), (at(6), place(6)));
+    // A second reader and a successor find it so.
+    let found = Ok(Outcome::AlreadyApplied(behind));
+    assert_eq!(join(Some(&behind), &reader("b", 1, 2, (5, 7)), 0), found);
+    let successor = Join { is_successor: true, ..reader("b", 1, 3, (6, 7)) };
+    assert_eq!(join(Some(&behind), &successor, 0), found);
+    // The horizon stays until the run has passed it.
+    assert_eq!(collected(Some(&behind)), Ok(Outcome::AlreadyApplied(behind)));
+    let passed = collected(Some(&progress(&behind, 8))).unwrap().into_item();
+    assert_eq!((passed.collected, passed.collected_place), (at(8), place(8)));
 }
 
 #[test]
