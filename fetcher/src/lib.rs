@@ -4,6 +4,8 @@
 
 mod options;
 mod program;
+mod ranked;
+mod ranks;
 mod socket;
 
 pub use program::main_with;

@@ -1,5 +1,6 @@
 //! The command line of `gristmill-fetcher`.
 
+use crate::ranks::RankOptions;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gristmill_client::{Failure, JobOptions, ReportOptions, ServiceOptions, StreamOptions};
 use gristmill_model::JobName;
@@ -23,6 +24,8 @@ pub struct Options {
     /// Pipeline file, to start the job if it does not exist
     #[arg(long, value_name = "FILE")]
     pub pipeline: Option<PathBuf>,
+    #[command(flatten)]
+    pub ranks: RankOptions,
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
@@ -67,6 +70,16 @@ impl Options {
         if self.is_stdout() && self.report.json {
             return Err(Failure::usage(
                 "--socket - writes frames to standard output, which --json needs: name a socket",
+            ));
+        }
+        if self.ranks.own()?.is_some() && self.is_stdout() {
+            return Err(Failure::usage(
+                "--ranks needs a socket, to which each rank connects by itself: give --socket PATH",
+            ));
+        }
+        if self.ranks.ranks.is_some() && self.report.report.is_some() {
+            return Err(Failure::usage(
+                "--report is about one trainer of all batches: with --ranks, --json counts the steps of each rank",
             ));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Joins or starts a job on a running service and serves its batches over a unix socket or standard output.
 
-use crate::{options::Options, socket::Socket};
+use crate::{options::Options, ranked, socket::Socket};
 use gristmill_client::{
     Failure, Job, JobConfig, Service, connect,
     cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
@@ -63,6 +63,9 @@ struct Serving {
 }
 
 async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> {
+    if let Some(own) = options.ranks.own()? {
+        return ranked::serve(options, service, own).await;
+    }
     let link = &service.link;
     let starting = start(options, service);
     let Serving { job, mut server, socket, watcher, before } =
@@ -85,7 +88,7 @@ async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> 
         let (visitors, arriving) = tokio::sync::mpsc::channel(1);
         tokio::select! {
             served = server.serve(arriving) => served,
-            () = socket.accept(visitors) => Ok(()),
+            () = socket.accept(visitors, 1) => Ok(()),
         }
     };
     while_saying(serving, waiting, say).await.map_err(failure_of)?;
@@ -116,7 +119,7 @@ async fn report(
     report.verdict()
 }
 
-fn say(what: &str) {
+pub(crate) fn say(what: &str) {
     eprintln!("gristmill-fetcher: waiting for {what}");
 }
 
@@ -168,7 +171,7 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
 }
 
 /// The job that the options name: started, if they name a pipeline.
-async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> {
+pub(crate) async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> {
     let patience = options.stream.patience;
     let Some(path) = &options.pipeline else {
         let job =
@@ -189,7 +192,7 @@ async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> 
 }
 
 /// The state file, which must be of this job.
-fn open_state(options: &Options) -> Result<Box<dyn CursorStore>, Failure> {
+pub(crate) fn open_state(options: &Options) -> Result<Box<dyn CursorStore>, Failure> {
     let Some(path) = &options.state else { return Ok(Box::new(NoCursor)) };
     let mut file = CursorFile::open(path).map_err(Failure::usage)?;
     let job = options.name()?.to_string();
@@ -203,7 +206,7 @@ fn open_state(options: &Options) -> Result<Box<dyn CursorStore>, Failure> {
     Ok(Box::new(file))
 }
 
-fn failure_of(error: ServeError) -> Failure {
+pub(crate) fn failure_of(error: ServeError) -> Failure {
     match error {
         ServeError::State(why) => Failure::Usage(why),
         ServeError::Fetch(error) => error.into(),

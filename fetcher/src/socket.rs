@@ -81,15 +81,15 @@ impl Socket {
         Ok(Self { listener, path: path.to_owned(), id: id_at(path) })
     }
 
-    /// Passes trainers that connect to a server, one at a time; returns when the server is gone.
-    pub async fn accept(&self, visitors: mpsc::Sender<Visitor<UnixStream>>) {
-        let seat = Arc::new(Semaphore::new(1));
+    /// Passes trainers that connect to a server, at most `clients` at a time; returns when the server is gone.
+    pub async fn accept(&self, visitors: mpsc::Sender<Visitor<UnixStream>>, clients: usize) {
+        let seat = Arc::new(Semaphore::new(clients));
         let mut waiting = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        waiting.spawn(offer(stream, Arc::clone(&seat), visitors.clone()));
+                        waiting.spawn(offer(stream, (Arc::clone(&seat), clients), visitors.clone()));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connecting trainer now");
@@ -122,7 +122,7 @@ fn id_at(path: &Path) -> Option<(u64, u64)> {
 
 async fn offer(
     mut stream: UnixStream,
-    seat: Arc<Semaphore>,
+    (seat, clients): (Arc<Semaphore>, usize),
     visitors: mpsc::Sender<Visitor<UnixStream>>,
 ) {
     match tokio::time::timeout(SEAT_PATIENCE, seat.acquire_owned()).await {
@@ -133,12 +133,18 @@ async fn offer(
         }
         Ok(Err(_)) => {}
         Err(_) => {
-            let frame = error_frame(
-                "another trainer is connected to this fetcher: end it first, because a fetcher \
-                 serves one trainer at a time",
-            );
+            let why = match clients {
+                1 => {
+                    "another trainer is connected to this fetcher: end it first, because a fetcher \
+                      serves one trainer at a time"
+                        .to_owned()
+                }
+                _ => format!(
+                    "{clients} clients are connected to this fetcher, the most for its ranks"
+                ),
+            };
             // It may have left.
-            let _ = stream.write_all(&frame).await;
+            let _ = stream.write_all(&error_frame(&why)).await;
         }
     }
 }

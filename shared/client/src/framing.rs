@@ -4,7 +4,7 @@
 //!
 //! | bytes | field | |
 //! |---|---|---|
-//! | 4 | magic | `GMBH` hello, `GMB1` batch, `GMBE` end of job, `GMBX` error |
+//! | 4 | magic | `GMBH` hello, `GMB1` batch, `GMBR` repeated batch, `GMBC` checkpoint, `GMBE` end of job, `GMBX` error |
 //! | 4 | epoch | u32, zero-based |
 //! | 8 | batch_index | u64, number of the batch in its epoch |
 //! | 8 | payload_len | u64 |
@@ -22,6 +22,23 @@
 //! `GMA1`, epoch u32, batch_index u64: everything up to and including that batch is safe in a checkpoint and is
 //! never sent again. A trainer may send `GMAW`, the magic alone, before it reads each frame that follows the
 //! hello: it waits for that frame from then on. The fetcher then counts the time between as computing.
+//!
+//! # Ranks
+//!
+//! A fetcher of ranks adds to its hello: `seed`, `ranks` (`first`, `count`, `of`, `tail`, `run`: the token in
+//! hexadecimal digits), and `from` (`epoch`, `batch_index`), where the run begins as far as is known. A rank says
+//! hello with magic `GMH1` instead, and its JSON object adds `rank`, `of`, and optionally `run`: the name of the run
+//! as given to the fetcher. Its position is the first batch of the step that it wants next, not of its own batch.
+//!
+//! Each step of a rank is two frames. First `GMBC`: its position is the first batch of the step after this one, and
+//! its payload the text of the checkpoint that every rank may save once it has trained on this step. Then
+//! the rank's batch: `GMB1`, or `GMBR` where the epoch has too few batches for a last step. The batch_index of
+//! `GMBR` is the number of the batch that the epoch lacks, its payload another batch of the same step.
+//!
+//! `GMA1` of a rank names its own batch, or that number: its checkpoint contains this step and all before.
+//! `GMAJ`, epoch u32, batch_index u64, names a position as `GMBC` has it: the checkpoint of the whole job at this
+//! position is safe, which speaks for all ranks of the fetcher. A rank gets `GMBE` after its last step, and, if it
+//! is still there, another once the job is closed: the payload's `closed` distinguishes them.
 
 use crate::cursor::Identity;
 use gristmill_model::Epoch;
@@ -39,6 +56,9 @@ const MAX_HELLO_BYTES: u32 = 64 << 10;
 pub enum FrameKind {
     Hello,
     Batch,
+    /// A batch given again in place of one that the epoch lacks.
+    Repeat,
+    Checkpoint,
     End,
     Error,
 }
@@ -48,6 +68,8 @@ impl FrameKind {
         match self {
             Self::Hello => *b"GMBH",
             Self::Batch => *b"GMB1",
+            Self::Repeat => *b"GMBR",
+            Self::Checkpoint => *b"GMBC",
             Self::End => *b"GMBE",
             Self::Error => *b"GMBX",
         }
@@ -68,8 +90,11 @@ pub fn header(kind: FrameKind, at: Cursor, payload_len: usize) -> [u8; HEADER_BY
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientMessage {
     Hello(ClientHello),
+    RankHello(RankHello),
     /// Everything up to and including this batch is safe.
     Ack(Cursor),
+    /// The checkpoint of the whole job at this position is safe.
+    JobAck(Cursor),
     /// The trainer waits for its next frame.
     Waits,
     /// An invalid message, and the mistake in it.
@@ -107,34 +132,74 @@ impl ClientHello {
     }
 }
 
+/// The hello of a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankHello {
+    pub rank: u32,
+    /// Number of ranks of its run.
+    pub of: u32,
+    /// The run, as its launcher calls it.
+    pub run: Option<String>,
+    pub hello: ClientHello,
+}
+
+impl RankHello {
+    /// Parses JSON.
+    ///
+    /// # Errors
+    /// The mistake in it.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let hello = ClientHello::parse(text)?;
+        let own: RankFields = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let RankFields { rank, of, run } = own;
+        Ok(Self { rank, of, run, hello })
+    }
+}
+
+/// The fields of a rank's hello that a trainer of all batches does not have.
+#[derive(Deserialize)]
+struct RankFields {
+    rank: u32,
+    of: u32,
+    run: Option<String>,
+}
+
 /// The next message of a client; none once it is gone.
 pub async fn read_message(reader: &mut (impl AsyncRead + Unpin)) -> Option<ClientMessage> {
     let mut magic = [0; 4];
     reader.read_exact(&mut magic).await.ok()?;
     Some(match &magic {
-        b"GMA1" => {
-            let epoch = reader.read_u32_le().await.ok()?;
-            let batch_index = reader.read_u64_le().await.ok()?;
-            ClientMessage::Ack(Cursor { epoch, batch_index })
-        }
+        b"GMA1" => ClientMessage::Ack(read_cursor(reader).await?),
+        b"GMAJ" => ClientMessage::JobAck(read_cursor(reader).await?),
         b"GMAW" => ClientMessage::Waits,
-        b"GMAH" => {
-            let length = reader.read_u32_le().await.ok()?;
-            if length > MAX_HELLO_BYTES {
-                return Some(ClientMessage::Invalid(format!("a hello of {length} bytes")));
-            }
-            let mut payload = vec![0; length as usize];
-            reader.read_exact(&mut payload).await.ok()?;
-            match ClientHello::parse(&payload) {
-                Ok(hello) => ClientMessage::Hello(hello),
-                Err(error) => {
-                    ClientMessage::Invalid(format!("a hello that cannot be read: {error}"))
-                }
-            }
-        }
+        b"GMAH" => read_hello(reader, ClientHello::parse, ClientMessage::Hello).await?,
+        b"GMH1" => read_hello(reader, RankHello::parse, ClientMessage::RankHello).await?,
         other => {
             ClientMessage::Invalid(format!("what begins with {:?}", String::from_utf8_lossy(other)))
         }
+    })
+}
+
+async fn read_cursor(reader: &mut (impl AsyncRead + Unpin)) -> Option<Cursor> {
+    let epoch = reader.read_u32_le().await.ok()?;
+    let batch_index = reader.read_u64_le().await.ok()?;
+    Some(Cursor { epoch, batch_index })
+}
+
+async fn read_hello<H>(
+    reader: &mut (impl AsyncRead + Unpin),
+    parse: impl FnOnce(&[u8]) -> Result<H, String>,
+    message: impl FnOnce(H) -> ClientMessage,
+) -> Option<ClientMessage> {
+    let length = reader.read_u32_le().await.ok()?;
+    if length > MAX_HELLO_BYTES {
+        return Some(ClientMessage::Invalid(format!("a hello of {length} bytes")));
+    }
+    let mut payload = vec![0; length as usize];
+    reader.read_exact(&mut payload).await.ok()?;
+    Some(match parse(&payload) {
+        Ok(hello) => message(hello),
+        Err(error) => ClientMessage::Invalid(format!("a hello that cannot be read: {error}")),
     })
 }
 
@@ -170,6 +235,36 @@ mod tests {
         assert_eq!(hello.identity.job, "j");
     }
 
+    fn rank_hello(json: &str) -> Option<ClientMessage> {
+        message(&[b"GMH1", &(json.len() as u32).to_le_bytes()[..], json.as_bytes()].concat())
+    }
+
+    #[test]
+    fn messages_of_ranks_are_laid_out_as_documented() {
+        let magic = |kind| header(kind, Cursor::new(0, 0), 0)[..4].to_vec();
+        assert_eq!(magic(FrameKind::Repeat), b"GMBR");
+        assert_eq!(magic(FrameKind::Checkpoint), b"GMBC");
+        assert_eq!(
+            message(b"GMAJ\x02\0\0\0\x03\0\0\0\0\0\0\0"),
+            Some(ClientMessage::JobAck(Cursor::new(2, 3)))
+        );
+        let names = r#""job":"j","dataset":"d","fingerprint":"f""#;
+        let read = |rest: &str| rank_hello(&format!("{{{names},{rest}}}"));
+        let Some(ClientMessage::RankHello(hello)) =
+            read(r#""rank":3,"of":4,"run":"r-1","epoch":1,"batch_index":8"#)
+        else {
+            panic!("no hello")
+        };
+        assert_eq!((hello.rank, hello.of, hello.run.as_deref()), (3, 4, Some("r-1")));
+        assert_eq!(hello.hello.at(), Some(Cursor::new(1, 8)));
+        assert!(
+            matches!(read(r#""rank":0,"of":1"#), Some(ClientMessage::RankHello(h)) if h.run.is_none())
+        );
+        for rest in [r#""rank":0"#, r#""rank":-1,"of":2"#, r#""rank":0,"of":2,"epoch":1"#] {
+            assert!(matches!(read(rest), Some(ClientMessage::Invalid(_))), "{rest}");
+        }
+    }
+
     #[test]
     fn everything_else_is_invalid() {
         let names = r#""job":"j","dataset":"d","fingerprint":"f""#;
@@ -188,9 +283,12 @@ mod tests {
         assert!(
             matches!(hello(&format!("{{{names}}}")), Some(ClientMessage::Hello(h)) if h.at().is_none())
         );
-        for bytes in
-            [&b"GMB1\0\0\0\0\0\0\0\0\0\0\0\0"[..], b"GET / HTTP/1.1", b"GMAH\xff\xff\xff\xff"]
-        {
+        for bytes in [
+            &b"GMB1\0\0\0\0\0\0\0\0\0\0\0\0"[..],
+            b"GET / HTTP/1.1",
+            b"GMAH\xff\xff\xff\xff",
+            b"GMH1\xff\xff\xff\xff",
+        ] {
             assert!(matches!(message(bytes), Some(ClientMessage::Invalid(_))));
         }
     }

@@ -2,6 +2,7 @@
 //! [`crate::framing`]. One trainer at a time; it may reconnect, and its hello says where it continues.
 
 mod link;
+pub mod ranks;
 mod visit;
 
 pub use link::error_frame;

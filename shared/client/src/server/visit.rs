@@ -26,15 +26,25 @@ pub(super) enum Visit {
 
 /// Counts of a trainer's waits and batches: one that announces each wait computes between them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Turns {
+pub(in crate::server) struct Turns {
     /// Waits that the trainer announced, and batches sent to it.
     announced: u64,
     sent: u64,
 }
 
 impl Turns {
+    /// The trainer waits from now on.
+    pub fn announce(&mut self) {
+        self.announced += 1;
+    }
+
+    /// A batch is sent to it.
+    pub fn send(&mut self) {
+        self.sent += 1;
+    }
+
     /// Whether the trainer computes. One that announces nothing is taken to wait.
-    fn trainer_computes(self) -> bool {
+    pub fn trainer_computes(self) -> bool {
         self.announced > 0 && self.announced <= self.sent
     }
 }
@@ -140,7 +150,8 @@ impl<C: CursorStore> Server<C> {
         };
         let hello = match message {
             ClientMessage::Hello(hello) => hello,
-            ClientMessage::Ack(_) | ClientMessage::Waits => {
+            ClientMessage::RankHello(hello) => return Err(of_rank(hello.rank)),
+            ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits => {
                 return Err(VisitEnd::Refused(
                     "a message before a hello: a trainer says first which job its checkpoint is of"
                         .to_owned(),
@@ -231,7 +242,7 @@ impl<C: CursorStore> Server<C> {
                     self.sent.insert(at.epoch, at.batch_index);
                     self.activity.send_replace(Activity::Sending);
                     link.send(FrameKind::Batch, at, &batch.frame).await.map_err(gone)?;
-                    self.turns.sent += 1;
+                    self.turns.send();
                     self.activity.send_replace(Activity::Fetching);
                 }
                 Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
@@ -275,11 +286,18 @@ impl<C: CursorStore> Server<C> {
         let acknowledged = match message {
             ClientMessage::Ack(batch) => batch,
             ClientMessage::Waits => {
-                self.turns.announced += 1;
+                self.turns.announce();
                 return Ok(());
             }
             ClientMessage::Hello(_) => {
                 return Err(VisitEnd::Refused("a second hello: a trainer says it once".to_owned()));
+            }
+            ClientMessage::RankHello(hello) => return Err(of_rank(hello.rank)),
+            ClientMessage::JobAck(_) => {
+                return Err(VisitEnd::Refused(
+                    "GMAJ speaks for the ranks of a run, and this fetcher has no --ranks"
+                        .to_owned(),
+                ));
             }
             ClientMessage::Invalid(what) => return Err(invalid(&what)),
         };
@@ -304,6 +322,12 @@ impl<C: CursorStore> Server<C> {
 
 fn gone(_: io::Error) -> VisitEnd {
     VisitEnd::Gone
+}
+
+fn of_rank(rank: u32) -> VisitEnd {
+    VisitEnd::Refused(format!(
+        "rank {rank} says hello, and this fetcher serves one trainer of all batches: start it with --ranks"
+    ))
 }
 
 fn invalid(what: &str) -> VisitEnd {

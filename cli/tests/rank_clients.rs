@@ -1,0 +1,219 @@
+//! Ranks as processes: `examples/train.py --rank` with `gristmill-fetcher --ranks`, killed and started again.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use anyhow::{Context, Result, ensure};
+use gristmill_tests::{Background, TestDir, run_json};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// A service, and ranks on one of its jobs.
+struct Training {
+    dir: TestDir,
+    endpoint: String,
+    _service: Background,
+}
+
+impl Training {
+    /// None if there is no Python.
+    fn start() -> Result<Option<Self>> {
+        let python = Command::new("python3").arg("--version").output();
+        if !python.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: there is no python3");
+            return Ok(None);
+        }
+        let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+        dir.write_numbers()?;
+        let state = dir.path("state").display().to_string();
+        let mut up = dir.gristmill(&["up", "--json", "--state-dir", &state]);
+        let mut service = Background::start(&mut up)?;
+        let ready: Value = serde_json::from_str(&service.line()?)?;
+        let endpoint = ready["endpoint"].as_str().context("an endpoint")?.to_owned();
+        Ok(Some(Self { dir, endpoint, _service: service }))
+    }
+
+    /// A fetcher of `ranks` of two epochs of job `job`, at the socket of that name.
+    fn fetcher(&self, job: &str, socket: &str, ranks: &str, more: &[&str]) -> Command {
+        let mut fetcher = self.dir.fetcher(&["--endpoint", &self.endpoint, "--job", job, "--json"]);
+        fetcher.arg("--pipeline").arg(self.dir.path("p.yaml")).args(["--epochs", "2"]);
+        fetcher.args(["--workers", "2", "--on-error", "skip", "--max-skipped", "20%"]);
+        fetcher.arg("--socket").arg(self.dir.path(socket)).args(["--ranks", ranks, "--run", "r"]);
+        fetcher.args(more);
+        fetcher
+    }
+
+    /// A rank of `of`; checkpoint and log are named after `job` and the rank.
+    fn rank(&self, job: &str, socket: &str, (rank, of): (usize, usize), every: &str) -> Command {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/train.py");
+        let (rank, of) = (rank.to_string(), of.to_string());
+        let mut train = self.dir.program("python3".as_ref(), &[script, "--run", "r", "--json"]);
+        train.args(["--rank", &rank, "--of", &of, "--step-time", "1ms", "--ack-every", every]);
+        train.arg("--socket").arg(self.dir.path(socket));
+        train.arg("--checkpoint").arg(self.dir.path(&format!("{job}-{rank}.json")));
+        train.arg("--log").arg(self.dir.path(&format!("{job}-{rank}.log")));
+        for name in ["RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"] {
+            train.env_remove(name);
+        }
+        train
+    }
+
+    fn log(&self, job: &str, rank: usize) -> String {
+        fs::read_to_string(self.dir.path(&format!("{job}-{rank}.log"))).unwrap_or_default()
+    }
+
+    /// Waits until the checkpoint of a rank is of a step at or after batch `until` of its first epoch.
+    fn wait_for_checkpoint(&self, job: &str, rank: usize, until: u64) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(120);
+        let path = self.dir.path(&format!("{job}-{rank}.json"));
+        loop {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let saved: Value = serde_json::from_str(&text).unwrap_or_default();
+            let at = (saved["next"][0].as_u64(), saved["next"][1].as_u64());
+            if at >= (Some(0), Some(until)) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "rank {rank} saved only {saved}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Batches of each epoch by number, with their keys; repeats are counted apart.
+#[derive(Default)]
+struct Trained {
+    epochs: BTreeMap<u32, BTreeMap<u64, Vec<u64>>>,
+    repeats: usize,
+}
+
+impl Trained {
+    fn add(&mut self, log: &str) -> Result<()> {
+        for line in log.lines() {
+            let words = line.strip_prefix("repeat ").unwrap_or(line);
+            if words != line {
+                self.repeats += 1;
+                continue;
+            }
+            let numbers: Vec<u64> = words.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+            let [epoch, index, keys @ ..] = &numbers[..] else { anyhow::bail!("line {line:?}") };
+            let batches = self.epochs.entry(u32::try_from(*epoch)?).or_default();
+            ensure!(batches.insert(*index, keys.to_vec()).is_none(), "{line} was trained twice");
+        }
+        Ok(())
+    }
+
+    /// Every record of the epoch, each once.
+    fn records(&self, epoch: u32) -> usize {
+        let keys: Vec<u64> = self.epochs[&epoch].values().flatten().copied().collect();
+        let distinct: BTreeSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len(), "a record was trained twice in epoch {epoch}");
+        distinct.len()
+    }
+}
+
+#[test]
+fn ranks_and_fetcher_are_killed_and_their_logs_recount_to_exactly_once() -> Result<()> {
+    let Some(training) = Training::start()? else { return Ok(()) };
+    let fetcher = || training.fetcher("k", "k.sock", "0-1", &["--of", "2"]);
+    let rank = |rank| training.rank("k", "k.sock", (rank, 2), "3");
+    let mut serving = Background::start(&mut fetcher())?;
+    let mut ranks = [Background::start(&mut rank(0))?, Background::start(&mut rank(1))?];
+    for (round, until) in [6, 20, 34, 48, 62, 76, 90].into_iter().enumerate() {
+        training.wait_for_checkpoint("k", round % 2, until)?;
+        match round % 3 {
+            2 => {
+                serving.kill()?;
+                serving = Background::start(&mut fetcher())?;
+            }
+            victim => {
+                ranks[victim].kill()?;
+                ranks[victim] = Background::start(&mut rank(victim))?;
+            }
+        }
+    }
+    for rank in &mut ranks {
+        assert_eq!(rank.wait()?, Some(0));
+    }
+    assert_eq!(serving.wait()?, Some(0));
+    let mut trained = Trained::default();
+    (0..2).try_for_each(|rank| trained.add(&training.log("k", rank)))?;
+    assert_eq!((trained.records(0), trained.records(1)), (1000, 1000));
+    // 125 batches: rank 1 repeats one at the end of each epoch.
+    assert_eq!(trained.repeats, 2);
+    Ok(())
+}
+
+#[test]
+fn two_fetchers_share_a_run_and_one_is_killed() -> Result<()> {
+    let Some(training) = Training::start()? else { return Ok(()) };
+    let sockets = ["t0.sock", "t1.sock"];
+    let fetcher = |host: usize| {
+        let ranks = host.to_string();
+        training.fetcher("t", sockets[host], &ranks, &["--of", "2"])
+    };
+    let mut serving = [Background::start(&mut fetcher(0))?, Background::start(&mut fetcher(1))?];
+    let rank = |rank: usize| training.rank("t", sockets[rank], (rank, 2), "3");
+    let mut ranks = [Background::start(&mut rank(0))?, Background::start(&mut rank(1))?];
+    for (host, until) in [(1, 20), (0, 60)] {
+        training.wait_for_checkpoint("t", host, until)?;
+        serving[host].kill()?;
+        serving[host] = Background::start(&mut fetcher(host))?;
+    }
+    training.wait_for_checkpoint("t", 1, 90)?;
+    ranks[1].kill()?;
+    ranks[1] = Background::start(&mut rank(1))?;
+    for program in ranks.iter_mut().chain(&mut serving) {
+        assert_eq!(program.wait()?, Some(0));
+    }
+    let mut trained = Trained::default();
+    (0..2).try_for_each(|rank| trained.add(&training.log("t", rank)))?;
+    assert_eq!((trained.records(0), trained.records(1)), (1000, 1000));
+    Ok(())
+}
+
+#[test]
+fn tails_treat_what_filters_and_unreadable_records_leave() -> Result<()> {
+    let Some(training) = Training::start()? else { return Ok(()) };
+    // 930 numbers are left of 1000 and 50 unreadable lines: 117 batches, of which the last has two rows.
+    let path = training.dir.path("data").join("unreadable.jsonl");
+    fs::write(path, "{\"id\": \"none\"}\n".repeat(50))?;
+    let pipeline = "source: { jsonl: data, features: { id: { dtype: i64 } } }\n\
+        ops: [{ filter: { field: id, min: 70 } }, { batch: { size: 8 } }]\n";
+    fs::write(training.dir.path("p.yaml"), pipeline)?;
+    for (tail, steps, repeats, left_out, records) in [
+        ("drop", [58, 58], 0, 1, None),
+        ("repeat", [59, 59], 1, 0, Some(930)),
+        ("uneven", [59, 58], 0, 0, Some(930)),
+    ] {
+        let socket = format!("{tail}.sock");
+        let mut fetcher = training.fetcher(tail, &socket, "0-1", &["--of", "2", "--tail", tail]);
+        let mut ranks: Vec<_> = (0..2)
+            .map(|rank| Background::start(&mut training.rank(tail, &socket, (rank, 2), "10")))
+            .collect::<Result<_>>()?;
+        let report = run_json(&mut fetcher)?;
+        for rank in &mut ranks {
+            assert_eq!(rank.wait()?, Some(0));
+        }
+        let counted = |name: &str| -> Vec<u64> {
+            let ranks = report["ranks"].as_array().unwrap().iter();
+            ranks.map(|rank| rank[name].as_u64().unwrap()).collect()
+        };
+        assert_eq!(counted("steps"), steps.map(|steps| 2 * steps), "{tail}: {report}");
+        assert_eq!(counted("repeats").iter().sum::<u64>(), 2 * repeats, "{tail}: {report}");
+        for epoch in report["epochs"].as_array().unwrap() {
+            assert_eq!((&epoch["left_out"], &epoch["skipped"]), (&left_out.into(), &50.into()));
+        }
+        let mut trained = Trained::default();
+        (0..2).try_for_each(|rank| trained.add(&training.log(tail, rank)))?;
+        assert_eq!(trained.repeats as u64, 2 * repeats);
+        for epoch in 0..2 {
+            let found = trained.records(epoch);
+            assert!(records.is_none_or(|records| records == found), "{tail}: {found} records");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! Options about the ranks that a fetcher serves.
+
+use clap::Args;
+use gristmill_client::{Failure, read_user_text};
+use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::readers::RankRange;
+use gristmill_model::{Checkpoint, RunToken};
+use std::{num::NonZeroU32, path::Path};
+
+/// Most bytes of a checkpoint's file.
+const MAX_CHECKPOINT_BYTES: u64 = 4 << 10;
+/// Most ranks of a run: a larger number is a mistake.
+const MAX_RANKS: u32 = 1 << 20;
+
+/// The ranks of a training run that a fetcher serves.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Several ranks")]
+pub struct RankOptions {
+    /// Serve these ranks of a training run, such as 8-15: every rank connects to --socket by itself
+    ///
+    /// Each step of the run gives every rank one batch. The fetchers of all hosts share one job: start one on each
+    /// host, with the host's ranks, the same --of and the same --run. docs/training.md describes checkpoints, and
+    /// what happens when a rank, a fetcher or a host fails.
+    #[arg(long, value_name = "A-B", value_parser = parse_range, requires = "of")]
+    pub ranks: Option<RankRange>,
+    /// Number of ranks of the run, on all hosts together
+    #[arg(long, value_name = "C", requires = "ranks")]
+    pub of: Option<NonZeroU32>,
+    /// Name of the run: the same on all hosts, and another whenever all ranks start again
+    ///
+    /// Default: torchrun's run id and restart count, else Slurm's job, step and restart count.
+    #[arg(long, value_name = "NAME", requires = "ranks")]
+    pub run: Option<String>,
+    /// Checkpoint that a new run begins at, a file or the text itself; default: that of the ranks
+    #[arg(long, value_name = "CHECKPOINT", requires = "ranks")]
+    pub resume: Option<String>,
+    /// Last batches of an epoch that are fewer than the ranks: drop, repeat or uneven
+    ///
+    /// drop: no rank gets them. repeat: ranks that would have none get one of the others, marked as a repeat. uneven:
+    /// the last ranks get none, for evaluation. Default: drop if the pipeline drops its remainder, else repeat.
+    #[arg(long, value_name = "TAIL", requires = "ranks")]
+    pub tail: Option<Tail>,
+}
+
+impl RankOptions {
+    /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches.
+    ///
+    /// # Errors
+    /// The ranks are not among those of the run.
+    pub fn own(&self) -> Result<Option<(RankRange, NonZeroU32)>, Failure> {
+        let (Some(range), Some(of)) = (self.ranks, self.of) else { return Ok(None) };
+        if of.get() > MAX_RANKS {
+            return Err(Failure::Usage(format!("--of {of}: {MAX_RANKS} ranks are the most")));
+        }
+        if range.end() > of.get() {
+            let last = range.end() - 1;
+            return Err(Failure::Usage(format!(
+                "--ranks names rank {last}, and --of {of} has ranks 0 to {}: give --of the number of ranks on all \
+                 hosts together",
+                of.get() - 1
+            )));
+        }
+        Ok(Some((range, of)))
+    }
+
+    /// The token of the run. `variable` reads the environment.
+    ///
+    /// # Errors
+    /// Nothing names the run.
+    pub fn token(&self, variable: impl Fn(&str) -> Option<String>) -> Result<RunToken, Failure> {
+        let name = self.run.clone().or_else(|| name_of_launcher(variable));
+        let name = name.filter(|name| !name.trim().is_empty()).ok_or_else(|| {
+            Failure::usage(
+                "--run names this run of the training program: give all hosts the same name, and another one \
+                 whenever all ranks start again (torchrun and Slurm name it in the environment)",
+            )
+        })?;
+        Ok(RunToken::of(&name))
+    }
+
+    /// The checkpoint that the run begins at.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn checkpoint(&self) -> Result<Option<Checkpoint>, Failure> {
+        let Some(resume) = &self.resume else { return Ok(None) };
+        let named = |why: String| Failure::Usage(format!("--resume {resume}: {why}"));
+        let text = match resume.trim_start().starts_with('{') {
+            true => resume.clone(),
+            false => read_user_text(Path::new(resume), MAX_CHECKPOINT_BYTES).map_err(named)?,
+        };
+        let parsed = text.parse::<Checkpoint>();
+        parsed.map(Some).map_err(|error| Failure::Usage(format!("--resume: {error}")))
+    }
+}
+
+/// The name of the run by torchrun's or Slurm's variables.
+fn name_of_launcher(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let restarts = |name: &str| set(name).unwrap_or_else(|| "0".to_owned());
+    if let Some(run) = set("TORCHELASTIC_RUN_ID").filter(|run| run != "none") {
+        return Some(format!("torchrun {run} {}", restarts("TORCHELASTIC_RESTART_COUNT")));
+    }
+    let (job, step) = (set("SLURM_JOB_ID")?, set("SLURM_STEP_ID")?);
+    Some(format!("slurm {job}.{step} {}", restarts("SLURM_RESTART_COUNT")))
+}
+
+/// Reads `8-15` or `3`.
+fn parse_range(text: &str) -> Result<RankRange, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let parsed = first.parse::<u32>().ok().zip(last.parse::<u32>().ok());
+    let range = parsed.and_then(|(first, last)| {
+        let count = last.checked_sub(first)?.checked_add(1)?;
+        first.checked_add(count)?;
+        Some(RankRange { first, count: NonZeroU32::new(count)? })
+    });
+    range.ok_or_else(|| "give the first and the last rank, such as 8-15, or one rank".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(count: u32) -> NonZeroU32 {
+        NonZeroU32::new(count).unwrap()
+    }
+
+    #[test]
+    fn ranks_are_a_range_within_the_run() {
+        assert_eq!(parse_range("8-15"), Ok(RankRange { first: 8, count: count(8) }));
+        assert_eq!(parse_range("3"), Ok(RankRange { first: 3, count: count(1) }));
+        for text in ["", "-", "8-", "-8", "8-7", "a-b", "0-4294967295", "4294967295"] {
+            assert!(parse_range(text).is_err(), "{text}");
+        }
+        let options = |ranks, of| RankOptions {
+            ranks: Some(parse_range(ranks).unwrap()),
+            of: Some(count(of)),
+            ..RankOptions::default()
+        };
+        assert!(options("2-3", 4).own().is_ok_and(|own| own.is_some()));
+        let why = options("2-4", 4).own().unwrap_err().to_string();
+        assert!(why.contains("--ranks names rank 4, and --of 4 has ranks 0 to 3"), "{why}");
+        assert!(RankOptions::default().own().is_ok_and(|own| own.is_none()));
+    }
+
+    #[test]
+    fn a_run_is_named_by_the_user_or_the_launcher() {
+        let named = |run: Option<&str>, variables: &[(&str, &str)]| {
+            let options = RankOptions { run: run.map(str::to_owned), ..RankOptions::default() };
+            let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+            options.token(|name| find(name).map(|(_, value)| (*value).to_owned())).ok()
+        };
+        let torch = [("TORCHELASTIC_RUN_ID", "r"), ("TORCHELASTIC_RESTART_COUNT", "2")];
+        let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0")];
+        assert_eq!(named(Some("a"), &torch), Some(RunToken::of("a")));
+        assert_eq!(named(None, &torch), Some(RunToken::of("torchrun r 2")));
+        assert_eq!(named(None, &slurm), Some(RunToken::of("slurm 7.0 0")));
+        assert_eq!(named(None, &[("TORCHELASTIC_RUN_ID", "none")]), None);
+        assert_eq!(named(Some(" "), &torch), None);
+        assert_eq!(named(None, &slurm[..1]), None);
+    }
+
+    #[test]
+    fn a_checkpoint_is_a_text_or_a_file_of_one() {
+        let options = |resume: &str| RankOptions {
+            resume: Some(resume.to_owned()),
+            ..RankOptions::default()
+        };
+        let fingerprint = "0".repeat(64);
+        let text =
+            format!(r#"{{"job":"j","fingerprint":"{fingerprint}","seed":0,"epoch":1,"g":8}}"#);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("checkpoint.json");
+        std::fs::write(&path, format!("{text}\n")).unwrap();
+        for resume in [&*text, path.to_str().unwrap()] {
+            let read = options(resume).checkpoint().unwrap().unwrap();
+            assert_eq!((read.epoch, read.batch_index), (1, 8));
+        }
+        let why = options("missing.json").checkpoint().unwrap_err().to_string();
+        assert!(why.starts_with("--resume missing.json: "), "{why}");
+        assert!(options("{}").checkpoint().unwrap_err().to_string().contains("not a checkpoint"));
+        assert!(RankOptions::default().checkpoint().unwrap().is_none());
+    }
+}

@@ -1,0 +1,186 @@
+//! Hellos of ranks: who may sit down, and where the run begins.
+
+use super::{
+    Phase, RankServer,
+    links::{Event, Frame, What},
+    seats::{LinkId, Seats},
+};
+use crate::{
+    FetchError, OwnRanks,
+    cursor::CursorStore,
+    framing::{FrameKind, RankHello},
+    server::ServeError,
+};
+use gristmill_model::RunToken;
+use gristmill_model::splits::Cursor;
+
+impl<C: CursorStore> RankServer<C> {
+    /// Seats a rank; the inner error is why it is refused.
+    pub(super) async fn on_hello(
+        &mut self,
+        link: LinkId,
+        hello: RankHello,
+    ) -> Result<Result<(), String>, ServeError> {
+        let seat = match self.seat_of(&hello) {
+            Ok(seat) => seat,
+            Err(why) => return Ok(Err(why)),
+        };
+        let at = hello.hello.at();
+        if let Phase::Over(_) = self.phase {
+            return Ok(self.tell_end(link, at));
+        }
+        if self.seats.link(seat).is_some() {
+            self.links.wait(link, seat, hello);
+            return Ok(Ok(()));
+        }
+        if [Phase::Greeting, Phase::Misplaced].contains(&self.phase) {
+            self.begin(at).await;
+        }
+        let seated = self.seats.sit(seat, at, link);
+        if seated.is_ok() {
+            self.links.seat(link, seat);
+        }
+        Ok(seated)
+    }
+
+    /// The seat of a rank of this fetcher.
+    fn seat_of(&self, hello: &RankHello) -> Result<usize, String> {
+        let OwnRanks { run, range, .. } = self.own;
+        let RankHello { rank, of, run: name, hello } = hello;
+        if let Some(why) = hello.identity.mismatch(&self.identity, "the rank's checkpoint") {
+            return Err(why);
+        }
+        let count = run.ranks.count.get();
+        if *of != count {
+            return Err(format!(
+                "rank {rank} is of {of} ranks, and this fetcher's run has {count}: start all with the same number"
+            ));
+        }
+        let token = name.as_deref().map(RunToken::of);
+        if let Some(token) = token.filter(|token| *token != run.token) {
+            let name = plain(name.as_deref().unwrap_or_default());
+            return Err(format!(
+                "rank {rank} is of run {name} (token {token}), and this fetcher serves the run with token {}: give \
+                 both the same --run",
+                run.token
+            ));
+        }
+        let is_own = (range.first..range.end()).contains(rank);
+        let seat = rank.checked_sub(range.first).filter(|_| is_own).map(|seat| seat as usize);
+        seat.ok_or_else(|| format!("this fetcher serves {range} of {count}, and not rank {rank}"))
+    }
+
+    /// Answers a rank of a job that was done before.
+    fn tell_end(&mut self, link: LinkId, at: Option<Cursor>) -> Result<(), String> {
+        let end = Cursor::start_of(self.view.spec.epochs);
+        if at.is_none_or(|at| at < end) {
+            return Err(self.done());
+        }
+        self.has_reported_end = true;
+        let frame = Frame::new(FrameKind::End, end, self.summary(true));
+        self.links.send(link, vec![frame]);
+        Ok(())
+    }
+
+    /// Decides where the run begins, and opens the stream there.
+    async fn begin(&mut self, hello: Option<Cursor>) {
+        let at = self.beginning.with(hello);
+        self.set_beginning(at).await;
+        self.named = hello;
+        self.phase = Phase::Locating;
+    }
+
+    async fn set_beginning(&mut self, at: Cursor) {
+        let is_successor = self.beginning.is_successor();
+        if at != self.opened {
+            self.steps.begin_run(at).await;
+            self.own.run.ranks.from = at;
+            self.opened = at;
+        }
+        let (ranks, epochs) = (self.own.run.ranks, self.view.spec.epochs);
+        self.seats = Seats::new(ranks, self.own.range, (epochs, at), is_successor);
+    }
+
+    /// The beginning is located: asks the coordinator to accept the ranks. What is kept is stored first.
+    pub(super) fn join(&mut self) -> Result<(), ServeError> {
+        self.save(self.opened)?;
+        self.fetcher().announce();
+        self.phase = Phase::Joining;
+        Ok(())
+    }
+
+    /// The stream failed. An error about a place that a rank named concerns the ranks only.
+    pub(super) async fn on_failure(&mut self, error: FetchError) -> Result<(), ServeError> {
+        let is_open = self.beginning.is_open();
+        match (self.phase, error) {
+            (Phase::Greeting, error) if error.is_of_place() && is_open => {
+                self.phase = Phase::Misplaced;
+                Ok(())
+            }
+            (Phase::Joining, FetchError::RunBegan { from, .. }) if self.can_adopt() => {
+                tracing::info!("the run was begun at {from} by another fetcher: going on there");
+                self.adopt(from).await;
+                Ok(())
+            }
+            (Phase::Locating | Phase::Joining, error) if error.is_of_place() && is_open => {
+                self.refuse_all(&error.to_string());
+                self.named = None;
+                let known = self.beginning.known();
+                self.set_beginning(known).await;
+                self.phase = Phase::Greeting;
+                Ok(())
+            }
+            (_, error) => Err(error.into()),
+        }
+    }
+
+    /// Whether nobody named where the run begins.
+    fn can_adopt(&self) -> bool {
+        self.beginning.is_open() && self.named.is_none()
+    }
+
+    /// Begins the run at `from`; ranks that are connected have named nothing else.
+    async fn adopt(&mut self, from: Cursor) {
+        let links: Vec<_> = (0..self.seats.len()).map(|seat| self.seats.link(seat)).collect();
+        self.set_beginning(from).await;
+        for (seat, link) in links.into_iter().enumerate() {
+            if let Some(link) = link
+                && let Err(why) = self.seats.sit(seat, None, link)
+            {
+                self.links.refuse(link, &why);
+            }
+        }
+        self.phase = Phase::Locating;
+    }
+
+    fn refuse_all(&mut self, why: &str) {
+        for seat in 0..self.seats.len() {
+            if let Some(link) = self.seats.link(seat) {
+                self.links.refuse(link, why);
+            }
+        }
+    }
+
+    /// A seat is free: a client that waits for it sits down.
+    pub(super) async fn free(&mut self, seat: usize, link: LinkId) -> Result<(), ServeError> {
+        if self.seats.link(seat) != Some(link) {
+            return Ok(());
+        }
+        self.seats.leave(seat);
+        tracing::info!("rank {} left", self.own.range.first as usize + seat);
+        let Some((link, hello)) = self.links.waiting_for(seat) else { return Ok(()) };
+        if let Err(why) = self.on_hello(link, hello).await? {
+            self.links.refuse(link, &why);
+        }
+        for message in self.links.take_deferred(link) {
+            let event = Event { link, what: What::Message(message) };
+            Box::pin(self.on_event(event)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes an untrusted name safe for a line of text.
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(63).collect()
+}

@@ -1,0 +1,258 @@
+//! The connections of ranks: a task that reads and one that writes for each, so that no rank waits for another.
+
+use super::seats::LinkId;
+use crate::{
+    framing::{ClientMessage, FrameKind, HEADER_BYTES, RankHello, header, read_message},
+    server::{HELLO_PATIENCE, Visitor},
+};
+use bytes::Bytes;
+use gristmill_model::splits::Cursor;
+use gristmill_ports::Clock;
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    sync::{OwnedSemaphorePermit, mpsc},
+    task::JoinSet,
+};
+
+/// How long a second client of a rank waits for the first to leave: one that reconnects may be faster than the
+/// end of its old connection.
+const SEAT_PATIENCE: Duration = Duration::from_secs(3);
+/// Most messages to one rank that wait to be written: its hello, a step, the end, an error.
+const MAX_OUTGOING: usize = 8;
+
+/// Most messages that are kept for a client that waits for its seat.
+const MAX_DEFERRED: usize = 16;
+
+/// A frame to write.
+pub(super) struct Frame {
+    header: [u8; HEADER_BYTES],
+    payload: Bytes,
+}
+
+impl Frame {
+    pub fn new(kind: FrameKind, at: Cursor, payload: impl Into<Bytes>) -> Self {
+        let payload = payload.into();
+        Self { header: header(kind, at, payload.len()), payload }
+    }
+}
+
+/// Something that happened to a connection.
+pub(super) struct Event {
+    pub link: LinkId,
+    pub what: What,
+}
+
+pub(super) enum What {
+    Message(ClientMessage),
+    /// All frames of one call of [`Links::send`] are written.
+    Written,
+    /// The client is gone; all its messages came before.
+    Gone,
+}
+
+/// The role of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It has yet to say hello.
+    New,
+    /// It said hello as a rank whose seat is taken.
+    Waiting(usize, RankHello),
+    Seated(usize),
+    /// Its last frame says why it was refused, or that all is over.
+    Leaving,
+}
+
+struct Link {
+    outgoing: mpsc::Sender<Vec<Frame>>,
+    role: Role,
+    /// When it is given up; a time of the monotonic clock.
+    deadline: Option<Duration>,
+    deferred: Vec<ClientMessage>,
+    /// Ends its tasks when dropped.
+    _tasks: JoinSet<()>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// All connections.
+pub(super) struct Links {
+    clock: Arc<dyn Clock>,
+    links: BTreeMap<LinkId, Link>,
+    opened: LinkId,
+}
+
+impl Links {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, links: BTreeMap::new(), opened: 0 }
+    }
+
+    /// Adds a connection, which must say hello soon.
+    pub fn open<S>(&mut self, visitor: Visitor<S>, events: mpsc::Sender<Event>) -> LinkId
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let Visitor { stream, seat } = visitor;
+        let link = self.opened;
+        self.opened += 1;
+        let (reader, writer) = tokio::io::split(stream);
+        let (outgoing, frames) = mpsc::channel(MAX_OUTGOING);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(read(link, reader, events.clone()));
+        tasks.spawn(write(link, writer, frames, events));
+        let deadline = Some(self.clock.monotonic() + HELLO_PATIENCE);
+        let (role, deferred) = (Role::New, Vec::new());
+        let opened = Link { outgoing, role, deadline, deferred, _tasks: tasks, _permit: seat };
+        self.links.insert(link, opened);
+        link
+    }
+
+    /// The role of a connection; none if it is gone.
+    pub fn role(&self, link: LinkId) -> Option<&Role> {
+        self.links.get(&link).map(|link| &link.role)
+    }
+
+    /// The connection says hello as a rank.
+    pub fn seat(&mut self, link: LinkId, seat: usize) {
+        self.set(link, Role::Seated(seat), None);
+    }
+
+    /// The connection waits for another of its rank to end.
+    pub fn wait(&mut self, link: LinkId, seat: usize, hello: RankHello) {
+        self.set(link, Role::Waiting(seat, hello), Some(SEAT_PATIENCE));
+    }
+
+    fn set(&mut self, link: LinkId, role: Role, patience: Option<Duration>) {
+        let now = self.clock.monotonic();
+        if let Some(link) = self.links.get_mut(&link) {
+            (link.role, link.deadline) = (role, patience.map(|patience| now + patience));
+        }
+    }
+
+    /// The first connection that waits for the seat.
+    pub fn waiting_for(&self, seat: usize) -> Option<(LinkId, RankHello)> {
+        self.links.iter().find_map(|(link, Link { role, .. })| match role {
+            Role::Waiting(waiting, hello) if *waiting == seat => Some((*link, hello.clone())),
+            _ => None,
+        })
+    }
+
+    /// Writes frames after those that wait.
+    pub fn send(&self, link: LinkId, frames: Vec<Frame>) {
+        if let Some(known) = self.links.get(&link) {
+            // A writer that has ended could not write: the reader says when the client is gone.
+            let _ = known.outgoing.try_send(frames);
+        }
+    }
+
+    /// Keeps a message of a connection that waits for its seat; whether there was room.
+    pub fn defer(&mut self, link: LinkId, message: ClientMessage) -> bool {
+        let Some(link) = self.links.get_mut(&link) else { return true };
+        let has_room = link.deferred.len() < MAX_DEFERRED;
+        link.deferred.extend(has_room.then_some(message));
+        has_room
+    }
+
+    /// The messages that were kept for a connection.
+    pub fn take_deferred(&mut self, link: LinkId) -> Vec<ClientMessage> {
+        let link = self.links.get_mut(&link);
+        link.map(|link| std::mem::take(&mut link.deferred)).unwrap_or_default()
+    }
+
+    /// Tells a connection why it ends, and ends it.
+    pub fn refuse(&mut self, link: LinkId, why: &str) {
+        tracing::warn!("refused a client: {why}");
+        self.send(link, vec![Frame::new(FrameKind::Error, Cursor::default(), why.to_owned())]);
+        self.let_go(link);
+    }
+
+    /// Ends a connection once everything is written.
+    fn let_go(&mut self, link: LinkId) {
+        self.set(link, Role::Leaving, Some(HELLO_PATIENCE));
+        if let Some(link) = self.links.get_mut(&link) {
+            // The writer ends when nobody can send any more.
+            link.outgoing = mpsc::channel(1).0;
+        }
+    }
+
+    /// Ends all connections with a last frame to each.
+    pub fn end_all(&mut self, frame: impl Fn() -> Frame) {
+        let links: Vec<_> = self.links.keys().copied().collect();
+        for link in links {
+            self.send(link, vec![frame()]);
+            self.let_go(link);
+        }
+    }
+
+    /// Waits until all connections have ended, or had time to.
+    pub async fn drain(&mut self, events: &mut mpsc::Receiver<Event>) {
+        while let Some(deadline) = self.deadline() {
+            tokio::select! {
+                biased;
+                event = events.recv() => if let Some(Event { link, what: What::Gone }) = event {
+                    self.remove(link);
+                },
+                () = self.clock.sleep(deadline.saturating_sub(self.clock.monotonic())) => {
+                    self.overdue().into_iter().for_each(|link| self.remove(link));
+                }
+            }
+        }
+    }
+
+    pub fn remove(&mut self, link: LinkId) {
+        self.links.remove(&link);
+    }
+
+    /// The earliest time at which a connection is given up.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.links.values().filter_map(|link| link.deadline).min()
+    }
+
+    /// Connections that are given up now.
+    pub fn overdue(&self) -> Vec<LinkId> {
+        let now = self.clock.monotonic();
+        let is_due = |link: &Link| link.deadline.is_some_and(|deadline| deadline <= now);
+        self.links.iter().filter(|(_, link)| is_due(link)).map(|(id, _)| *id).collect()
+    }
+}
+
+async fn read(link: LinkId, mut reader: impl AsyncRead + Unpin, events: mpsc::Sender<Event>) {
+    while let Some(message) = read_message(&mut reader).await {
+        let is_last = matches!(message, ClientMessage::Invalid(_));
+        if events.send(Event { link, what: What::Message(message) }).await.is_err() || is_last {
+            return;
+        }
+    }
+    // Nobody listens once serving has ended.
+    let _ = events.send(Event { link, what: What::Gone }).await;
+}
+
+async fn write(
+    link: LinkId,
+    mut writer: impl AsyncWrite + Unpin,
+    mut outgoing: mpsc::Receiver<Vec<Frame>>,
+    events: mpsc::Sender<Event>,
+) {
+    while let Some(frames) = outgoing.recv().await {
+        if write_frames(&mut writer, frames).await.is_err() {
+            // The reader says when the client is gone, after its last messages.
+            return;
+        }
+        if events.send(Event { link, what: What::Written }).await.is_err() {
+            break;
+        }
+    }
+    // The client may be gone, and nobody may listen any more.
+    let _ = writer.shutdown().await;
+    let _ = events.send(Event { link, what: What::Gone }).await;
+}
+
+async fn write_frames(
+    writer: &mut (impl AsyncWrite + Unpin),
+    frames: Vec<Frame>,
+) -> io::Result<()> {
+    for Frame { header, payload } in frames {
+        writer.write_all(&header).await?;
+        writer.write_all(&payload).await?;
+    }
+    writer.flush().await
+}

@@ -1,0 +1,404 @@
+//! The progress of each rank, and the steps that are kept for ranks which have yet to take them.
+//!
+//! Cursors are first batches of steps. The end of an epoch has two: one behind its last step, which ranks save
+//! before it is known that no step follows, and the start of the next epoch. [`Passed::normal`] makes them one.
+
+use super::passed::{Passed, PassedStep};
+use crate::{RankBatch, server::visit::Turns};
+use gristmill_model::Epoch;
+use gristmill_model::splits::ranks::Ranks;
+use gristmill_model::splits::{Cursor, readers::RankRange};
+use std::collections::VecDeque;
+
+/// Steps that are kept for ranks which have yet to take them.
+const MAX_KEPT: usize = 2;
+
+/// A connection, by number.
+pub(super) type LinkId = u64;
+
+/// The place of one rank.
+#[derive(Debug, Clone, Copy)]
+struct Seat {
+    link: Option<LinkId>,
+    /// The step to hand over next.
+    next: Cursor,
+    /// Steps before this one were handed over, now or by an earlier fetcher.
+    handed: Cursor,
+    /// Steps before this one are in the rank's checkpoint.
+    durable: Cursor,
+    /// An acknowledgement of a step that this fetcher has yet to pass.
+    early_ack: Option<Cursor>,
+    /// Whether a step is on its way.
+    is_sending: bool,
+    was_sent_end: bool,
+    turns: Turns,
+}
+
+/// A step that was released, and not yet taken by all.
+#[derive(Debug)]
+struct Kept {
+    step: PassedStep,
+    batches: Vec<Option<RankBatch>>,
+}
+
+/// The next thing for a rank.
+#[derive(Debug)]
+pub(super) enum Handed {
+    Step { batch: RankBatch, next: Cursor },
+    End,
+}
+
+/// The next use of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Release,
+    /// A rank went back to a step that is no longer kept. The stream begins again at what is durable for all
+    /// ranks, as it counts as durable what comes before its beginning.
+    Reopen(Cursor),
+    /// Some rank has yet to take what is kept.
+    Hold,
+}
+
+/// The ranks that one fetcher serves.
+#[derive(Debug)]
+pub(super) struct Seats {
+    ranks: Ranks,
+    range: RankRange,
+    epochs: Epoch,
+    /// Whether ranks may have been handed more by an earlier fetcher.
+    is_successor: bool,
+    seats: Vec<Seat>,
+    passed: Passed,
+    kept: VecDeque<Kept>,
+    /// Whether the stream has come to its end, so that the totals of all epochs are known.
+    is_at_end: bool,
+}
+
+impl Seats {
+    /// Ranks that begin at `at`, of a run of `epochs` epochs.
+    pub fn new(
+        ranks: Ranks,
+        range: RankRange,
+        (epochs, at): (Epoch, Cursor),
+        is_successor: bool,
+    ) -> Self {
+        let seat = Seat {
+            link: None,
+            next: at,
+            handed: at,
+            durable: at,
+            early_ack: None,
+            is_sending: false,
+            was_sent_end: false,
+            turns: Turns::default(),
+        };
+        let seats = vec![seat; range.count.get() as usize];
+        let passed = Passed::new(at);
+        let (kept, is_at_end) = (VecDeque::new(), false);
+        Self { ranks, range, epochs, is_successor, seats, passed, kept, is_at_end }
+    }
+
+    /// Number of ranks served here.
+    pub fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Whether all steps are released.
+    pub fn are_at_end(&self) -> bool {
+        self.is_at_end
+    }
+
+    fn rank(&self, seat: usize) -> u32 {
+        self.range.first.saturating_add(u32::try_from(seat).unwrap_or(u32::MAX))
+    }
+
+    fn end(&self) -> Cursor {
+        Cursor::start_of(self.epochs)
+    }
+
+    /// The connection of a rank.
+    pub fn link(&self, seat: usize) -> Option<LinkId> {
+        self.seats.get(seat)?.link
+    }
+
+    /// Ranks without a connection that have yet to acknowledge something.
+    pub fn absent(&self) -> Vec<u32> {
+        self.ranks_where(|seats, seat| {
+            seat.link.is_none() && seats.passed.normal(seat.durable) < seats.end()
+        })
+    }
+
+    /// Ranks that have yet to acknowledge their last step.
+    pub fn unacknowledged(&self) -> Vec<u32> {
+        self.ranks_where(|seats, seat| seats.passed.normal(seat.durable) < seats.end())
+    }
+
+    /// Ranks that have yet to take a step which others have taken.
+    pub fn slowest(&self) -> Vec<u32> {
+        let least = self.least_next();
+        match self.kept.len() < MAX_KEPT {
+            true => Vec::new(),
+            false => self.ranks_where(|seats, seat| seats.passed.normal(seat.next) == least),
+        }
+    }
+
+    fn ranks_where(&self, is_one: impl Fn(&Self, &Seat) -> bool) -> Vec<u32> {
+        let seats = self.seats.iter().enumerate();
+        seats.filter(|(_, seat)| is_one(self, seat)).map(|(i, _)| self.rank(i)).collect()
+    }
+
+    /// Connects a rank that wants the step at `at` next; without it, the first one that is not durable.
+    ///
+    /// # Errors
+    /// Why the rank cannot go on there.
+    pub fn sit(&mut self, seat: usize, at: Option<Cursor>, link: LinkId) -> Result<(), String> {
+        let rank = self.rank(seat);
+        let Seat { durable, handed, .. } = self.seats[seat];
+        let at = at.unwrap_or(durable);
+        let place = self.passed.normal(at);
+        if place < self.passed.normal(durable) {
+            return Err(format!(
+                "rank {rank} wants {at}, and its run is safe up to {durable}, of which nothing is kept: restore \
+                 a checkpoint at or after that on all ranks, or begin a new run (another --run)"
+            ));
+        }
+        if !self.is_successor && place > self.passed.normal(handed) {
+            return Err(format!(
+                "rank {rank} wants {at}, and was handed only what comes before {handed} in this run: restore \
+                 the same checkpoint on all ranks, or begin a new run (another --run)"
+            ));
+        }
+        let step =
+            self.ranks.step_of(at).filter(|step| self.ranks.first_of(*step) == at.batch_index);
+        if step.is_none() && at != self.end() {
+            return Err(format!(
+                "rank {rank} wants {at}, and no step of {} begins there",
+                self.ranks
+            ));
+        }
+        let handed = handed.max(at);
+        let turns = Turns::default();
+        let (is_sending, was_sent_end) = (false, false);
+        self.seats[seat] = Seat {
+            link: Some(link),
+            next: at,
+            handed,
+            turns,
+            is_sending,
+            was_sent_end,
+            ..self.seats[seat]
+        };
+        Ok(())
+    }
+
+    /// A rank's connection is gone.
+    pub fn leave(&mut self, seat: usize) {
+        self.seats[seat].link = None;
+        self.seats[seat].is_sending = false;
+    }
+
+    /// A rank waits for its next step from now on.
+    pub fn waits(&mut self, seat: usize) {
+        self.seats[seat].turns.announce();
+    }
+
+    /// A rank has taken the step that was on its way.
+    pub fn taken(&mut self, seat: usize) {
+        self.seats[seat].is_sending = false;
+    }
+
+    /// Whether the ranks compute, so that the stream keeps nobody waiting.
+    pub fn compute(&self) -> bool {
+        let head = self.passed.head();
+        let waits = |seat: &Seat| {
+            let is_next = self.passed.normal(seat.next) == head;
+            seat.link.is_some() && is_next && !seat.turns.trainer_computes()
+        };
+        !self.seats.iter().any(waits)
+    }
+
+    fn least_next(&self) -> Cursor {
+        let next = self.seats.iter().map(|seat| self.passed.normal(seat.next));
+        next.min().unwrap_or_default()
+    }
+
+    /// The next use of the stream.
+    pub fn wanted(&self) -> Wanted {
+        let head = self.passed.head();
+        let first = self.kept.front().map_or(head, |kept| kept.step.start);
+        let least = self.least_next();
+        match () {
+            () if least < first => Wanted::Reopen(self.durable()),
+            () if self.kept.len() < MAX_KEPT && !self.is_at_end => Wanted::Release,
+            () => Wanted::Hold,
+        }
+    }
+
+    /// The stream begins again at `at`.
+    pub fn reopened(&mut self, at: Cursor) {
+        self.kept.clear();
+        self.is_at_end = false;
+        self.passed.reopened(at);
+    }
+
+    /// A step from `start` up to `next` was released; whether for the first time.
+    pub fn release(
+        &mut self,
+        (start, next): (Cursor, Cursor),
+        batches: Vec<Option<RankBatch>>,
+    ) -> bool {
+        let given = batches.iter().flatten().count();
+        let step = PassedStep { start, next, given };
+        let is_first = self.passed.push(step);
+        self.kept.push_back(Kept { step, batches });
+        for seat in 0..self.seats.len() {
+            if let Some(batch) = self.seats[seat].early_ack {
+                // It is kept if it is still too early.
+                self.seats[seat].early_ack = None;
+                let _ = self.acknowledge(seat, batch);
+            }
+        }
+        self.drop_taken();
+        is_first
+    }
+
+    /// The steps of `epoch` are over.
+    pub fn end_epoch(&mut self, epoch: Epoch) {
+        self.passed.end_epoch(epoch);
+        self.drop_taken();
+    }
+
+    /// The steps of all epochs are over.
+    pub fn end_all(&mut self) {
+        self.passed.go_to(self.end());
+        self.is_at_end = true;
+        self.drop_taken();
+    }
+
+    /// The next thing to send to some rank, and its connection.
+    pub fn hand_over(&mut self) -> Option<(LinkId, Handed)> {
+        for index in 0..self.seats.len() {
+            let seat = &mut self.seats[index];
+            let (Some(link), false) = (seat.link, seat.is_sending) else { continue };
+            let place = self.passed.normal(seat.next);
+            let is_over = self.is_at_end && place >= Cursor::start_of(self.epochs);
+            if is_over && !seat.was_sent_end {
+                seat.was_sent_end = true;
+                seat.is_sending = true;
+                return Some((link, Handed::End));
+            }
+            let Some(kept) = self.kept.iter().find(|kept| kept.step.start == place) else {
+                continue;
+            };
+            let Some(batch) = kept.batches.get(index).cloned().flatten() else { continue };
+            let next = kept.step.next;
+            seat.next = next;
+            seat.handed = seat.handed.max(next);
+            seat.is_sending = true;
+            seat.turns.send();
+            self.drop_taken();
+            return Some((link, Handed::Step { batch, next }));
+        }
+        None
+    }
+
+    /// Passes ranks over steps in which they have no batch, and forgets steps that all have taken.
+    fn drop_taken(&mut self) {
+        for index in 0..self.seats.len() {
+            let seat = &mut self.seats[index];
+            while let Some(step) = self.passed.find(self.passed.normal(seat.next))
+                && step.given <= index
+            {
+                seat.next = step.next;
+                seat.handed = seat.handed.max(step.next);
+            }
+            let handed = self.passed.normal(seat.handed);
+            while let Some(step) = self.passed.find(self.passed.normal(seat.durable))
+                && step.given <= index
+                && self.passed.normal(step.next) <= handed
+            {
+                seat.durable = step.next;
+            }
+        }
+        let least = self.least_next();
+        while self.kept.front().is_some_and(|kept| self.passed.normal(kept.step.next) <= least) {
+            self.kept.pop_front();
+        }
+        let durable = self.durable();
+        self.passed.forget_before(durable);
+    }
+
+    /// The checkpoint of a rank contains its own `batch` and all before.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn acknowledge(&mut self, seat: usize, batch: Cursor) -> Result<(), String> {
+        let rank = self.rank(seat);
+        let Seat { durable, handed, .. } = self.seats[seat];
+        if batch < durable {
+            return Ok(());
+        }
+        let start = batch.batch_index.checked_sub(u64::from(rank));
+        let start = start.map(|batch_index| Cursor { batch_index, ..batch });
+        let not_own = || format!("rank {rank} acknowledges {batch}, which is not one of its own");
+        let start = start.ok_or_else(not_own)?;
+        if start >= self.passed.normal(handed) {
+            return Err(format!(
+                "rank {rank} acknowledges {batch}, and was handed only what comes before {handed}: nothing of \
+                 it is kept"
+            ));
+        }
+        match self.passed.find(start) {
+            Some(step) if seat < step.given => self.seats[seat].durable = step.next,
+            None if start >= self.passed.head() => self.seats[seat].early_ack = Some(batch),
+            _ => return Err(not_own()),
+        }
+        self.drop_taken();
+        Ok(())
+    }
+
+    /// The checkpoint of the whole job at `at` is durable, as one rank says.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn acknowledge_job(&mut self, seat: usize, at: Cursor) -> Result<(), String> {
+        let rank = self.rank(seat);
+        let place = self.passed.normal(at);
+        let lacks = |seat: &&Seat| seat.link.is_some() && place > self.passed.normal(seat.next);
+        if let Some(lacking) = self.seats.iter().find(lacks) {
+            return Err(format!(
+                "rank {rank} says that the job is safe up to {at}, and a rank was handed only what comes before \
+                 {}",
+                lacking.next
+            ));
+        }
+        if !self.passed.is_boundary(at) && place < self.passed.head() && at > self.durable() {
+            return Err(format!(
+                "rank {rank} says that the job is safe up to {at}, where no step ends"
+            ));
+        }
+        for seat in &mut self.seats {
+            if self.passed.normal(seat.durable) < place {
+                seat.durable = at;
+                (seat.next, seat.handed) = (seat.next.max(at), seat.handed.max(at));
+            }
+        }
+        self.drop_taken();
+        Ok(())
+    }
+
+    /// Steps before this one are in the checkpoints of all ranks.
+    pub fn durable(&self) -> Cursor {
+        let durable =
+            self.seats.iter().map(|seat| (self.passed.normal(seat.durable), seat.durable));
+        durable.min().map(|(_, durable)| durable).unwrap_or_default()
+    }
+
+    /// Whether every step is in the checkpoints of all ranks.
+    pub fn are_done(&self) -> bool {
+        self.is_at_end && self.passed.normal(self.durable()) >= self.end()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! The loop of a server of ranks.
+
+use super::{
+    Phase, RankActivity, RankServer,
+    links::{Event, Frame, Role, What},
+    seats::{Handed, LinkId, Wanted},
+};
+use crate::{
+    FetchError, RankBatch, StepDelivery, Steps,
+    cursor::CursorStore,
+    framing::{ClientMessage, FrameKind},
+    server::{ServeError, Visitor},
+};
+use gristmill_model::splits::Cursor;
+use std::{future::pending, io};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+};
+
+/// Something to deal with.
+enum Happened<S> {
+    Visitor(Visitor<S>),
+    Event(Event),
+    /// The stream has come to the next point, or failed.
+    Stream(Result<Stream, FetchError>),
+    Overdue,
+}
+
+/// A point that the stream has come to.
+enum Stream {
+    Located,
+    Joined,
+    Delivered(StepDelivery),
+}
+
+impl<C: CursorStore> RankServer<C> {
+    pub(super) async fn run<S>(
+        &mut self,
+        visitors: &mut mpsc::Receiver<Visitor<S>>,
+        sender: &mpsc::Sender<Event>,
+        events: &mut mpsc::Receiver<Event>,
+    ) -> Result<(), ServeError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        loop {
+            self.keep()?;
+            if self.phase == Phase::Serving && self.seats.are_done() {
+                return self.close().await;
+            }
+            let wanted = self.hand_over().await?;
+            self.show();
+            let deadline = match self.phase {
+                Phase::Over(until) => Some(self.links.deadline().map_or(until, |d| d.min(until))),
+                _ => self.links.deadline(),
+            };
+            let left = deadline.map(|at| at.saturating_sub(self.clock.monotonic()));
+            let overdue = async {
+                match left {
+                    Some(left) => self.clock.sleep(left).await,
+                    None => pending().await,
+                }
+            };
+            let happened = tokio::select! {
+                biased;
+                visitor = visitors.recv() => match visitor {
+                    Some(visitor) => Happened::Visitor(visitor),
+                    None => return Err(io::Error::other("nobody can connect any more").into()),
+                },
+                event = events.recv() => match event {
+                    Some(event) => Happened::Event(event),
+                    None => continue,
+                },
+                stream = advance(&mut self.steps, self.phase, wanted) => Happened::Stream(stream),
+                () = overdue => Happened::Overdue,
+            };
+            match happened {
+                Happened::Visitor(visitor) => {
+                    let link = self.links.open(visitor, sender.clone());
+                    let hello = self.hello();
+                    self.links.send(link, vec![hello]);
+                }
+                Happened::Event(event) => self.on_event(event).await?,
+                Happened::Stream(Ok(Stream::Located)) => self.join()?,
+                Happened::Stream(Ok(Stream::Joined)) => self.phase = Phase::Serving,
+                Happened::Stream(Ok(Stream::Delivered(delivery))) => self.on_delivery(delivery),
+                Happened::Stream(Err(error)) => self.on_failure(error).await?,
+                Happened::Overdue => {
+                    if let Some(ended) = self.on_overdue() {
+                        return ended;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends ranks what is due, and brings the stream to where it is needed.
+    async fn hand_over(&mut self) -> Result<Wanted, ServeError> {
+        if self.phase != Phase::Serving {
+            return Ok(Wanted::Hold);
+        }
+        while let Some((link, handed)) = self.seats.hand_over() {
+            let frames = self.frames(handed);
+            self.links.send(link, frames);
+        }
+        let wanted = match self.seats.wanted() {
+            Wanted::Reopen(at) => {
+                tracing::info!(
+                    "a rank returned to its checkpoint: the stream begins again at {at}"
+                );
+                self.steps.reopen(at).await?;
+                self.steps.fetcher().announce();
+                self.seats.reopened(at);
+                self.seats.wanted()
+            }
+            wanted => wanted,
+        };
+        self.steps.set_ranks_compute(self.seats.compute());
+        Ok(wanted)
+    }
+
+    fn frames(&self, handed: Handed) -> Vec<Frame> {
+        let Handed::Step { batch: RankBatch { batch, repeated_for }, next } = handed else {
+            let end = Cursor::start_of(self.view.spec.epochs);
+            return vec![Frame::new(FrameKind::End, end, self.summary(false))];
+        };
+        let checkpoint = Frame::new(FrameKind::Checkpoint, next, self.checkpoint(next));
+        let at = batch.cursor();
+        let batch = match repeated_for {
+            None => Frame::new(FrameKind::Batch, at, batch.frame),
+            Some(slot) => {
+                let at = Cursor { batch_index: slot, ..at };
+                Frame::new(FrameKind::Repeat, at, batch.frame)
+            }
+        };
+        vec![checkpoint, batch]
+    }
+
+    pub(super) async fn on_event(&mut self, Event { link, what }: Event) -> Result<(), ServeError> {
+        let role = self.links.role(link).cloned();
+        match (what, role) {
+            (_, None) | (What::Message(_), Some(Role::Leaving)) => {}
+            (What::Gone, Some(role)) => {
+                self.links.remove(link);
+                if let Role::Seated(seat) = role {
+                    self.free(seat, link).await?;
+                }
+            }
+            (What::Written, Some(Role::Seated(seat))) if self.seats.link(seat) == Some(link) => {
+                self.seats.taken(seat);
+            }
+            (What::Written, Some(_)) => {}
+            (What::Message(message), Some(role)) => {
+                if let Err(why) = self.on_message(link, role.clone(), message).await? {
+                    self.links.refuse(link, &why);
+                    if let Role::Seated(seat) = role {
+                        self.free(seat, link).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Processes a message; the inner error is why its client is refused.
+    async fn on_message(
+        &mut self,
+        link: LinkId,
+        role: Role,
+        message: ClientMessage,
+    ) -> Result<Result<(), String>, ServeError> {
+        Ok(match (message, role) {
+            (ClientMessage::RankHello(hello), Role::New) => {
+                return self.on_hello(link, hello).await;
+            }
+            (ClientMessage::Hello(_), Role::New) => {
+                Err("this fetcher serves ranks: say hello with GMH1, which names the rank"
+                    .to_owned())
+            }
+            (ClientMessage::RankHello(_) | ClientMessage::Hello(_), _) => {
+                Err("a second hello: a rank says it once".to_owned())
+            }
+            (ClientMessage::Ack(batch), Role::Seated(seat)) => self.seats.acknowledge(seat, batch),
+            (ClientMessage::JobAck(at), Role::Seated(seat)) => self.seats.acknowledge_job(seat, at),
+            (ClientMessage::Waits, Role::Seated(seat)) => {
+                self.seats.waits(seat);
+                Ok(())
+            }
+            (
+                message @ (ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits),
+                Role::Waiting(..),
+            ) => match self.links.defer(link, message) {
+                true => Ok(()),
+                false => Err("too many messages before the rank's seat is free".to_owned()),
+            },
+            (ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits, _) => {
+                Err("a message before a hello: a client says first which rank it is".to_owned())
+            }
+            (ClientMessage::Invalid(what), _) => {
+                Err(format!("the client sent {what}: docs/training.md has the protocol"))
+            }
+        })
+    }
+
+    fn on_delivery(&mut self, delivery: StepDelivery) {
+        match delivery {
+            StepDelivery::Step { step, batches, next } => {
+                let start =
+                    Cursor { epoch: step.epoch, batch_index: self.steps.ranks().first_of(step) };
+                // A step of which no rank of this fetcher has a batch is passed all the same.
+                let is_first = self.seats.release((start, next), batches.clone());
+                if is_first {
+                    self.counter.step(&batches);
+                }
+            }
+            StepDelivery::EpochEnd { totals, left_out, .. } => {
+                self.seats.end_epoch(totals.epoch);
+                self.counter.end_epoch(&totals, left_out);
+            }
+            StepDelivery::End => self.seats.end_all(),
+        }
+    }
+
+    /// Gives up clients that are too slow. A result ends serving.
+    fn on_overdue(&mut self) -> Option<Result<(), ServeError>> {
+        for link in self.links.overdue() {
+            match self.links.role(link) {
+                Some(Role::New) => self.links.refuse(
+                    link,
+                    "no hello within 5 s: a rank answers the fetcher's hello with its own, and gets batches then",
+                ),
+                Some(Role::Waiting(seat, _)) => {
+                    let rank = self.own.range.first as usize + seat;
+                    let why = format!("another client is connected as rank {rank}: end it first");
+                    self.links.refuse(link, &why);
+                }
+                _ => self.links.remove(link),
+            }
+        }
+        match self.phase {
+            Phase::Over(until) if until <= self.clock.monotonic() => {
+                let is_at_end = self.beginning.known() >= Cursor::start_of(self.view.spec.epochs);
+                Some(match is_at_end || self.has_reported_end {
+                    true => Ok(()),
+                    false => Err(ServeError::Over(self.done())),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Closes the job. Until then a rank that failed must be able to return.
+    async fn close(&mut self) -> Result<(), ServeError> {
+        self.activity.send_replace(RankActivity::Closing);
+        let epochs = self.view.spec.epochs;
+        self.save(Cursor::start_of(epochs))?;
+        self.fetcher().checkpointed_epochs(epochs);
+        Ok(self.fetcher().settle().await?)
+    }
+
+    fn show(&self) {
+        let (absent, slow) = (self.seats.absent(), self.seats.slowest());
+        let activity = match self.phase {
+            Phase::Over(_) => RankActivity::Over,
+            Phase::Greeting | Phase::Misplaced => RankActivity::Absent(absent),
+            Phase::Locating | Phase::Joining => RankActivity::Fetching,
+            Phase::Serving if !absent.is_empty() => RankActivity::Absent(absent),
+            Phase::Serving if self.seats.are_at_end() => {
+                RankActivity::LastAck(self.seats.unacknowledged())
+            }
+            Phase::Serving if slow.is_empty() && !self.seats.compute() => RankActivity::Fetching,
+            Phase::Serving if slow.is_empty() || slow.len() == self.seats.len() => {
+                RankActivity::Training
+            }
+            Phase::Serving => RankActivity::Slow(slow),
+        };
+        self.activity.send_if_modified(|before| {
+            let is_new = *before != activity;
+            *before = activity;
+            is_new
+        });
+    }
+}
+
+/// Brings the stream to its next point.
+async fn advance(steps: &mut Steps, phase: Phase, wanted: Wanted) -> Result<Stream, FetchError> {
+    match phase {
+        Phase::Over(_) | Phase::Misplaced => pending().await,
+        Phase::Greeting => {
+            steps.fetcher().located().await?;
+            match steps.fetcher().is_at_end() {
+                true => Ok(Stream::Located),
+                false => Err(steps.fetcher().failed().await),
+            }
+        }
+        Phase::Locating => steps.fetcher().located().await.map(|()| Stream::Located),
+        Phase::Joining => steps.fetcher().admitted().await.map(|()| Stream::Joined),
+        Phase::Serving if wanted == Wanted::Release => steps.next().await.map(Stream::Delivered),
+        Phase::Serving => Err(steps.fetcher().failed().await),
+    }
+}
