@@ -103,9 +103,19 @@ struct KnownRun {
     durable: Option<Cursor>,
 }
 
-/// The service does not say yet which run a job has.
-const fn known_run(_: &JobStatus, _: RunToken, _: (RankRange, NonZeroU32)) -> Option<KnownRun> {
-    None
+fn known_run(
+    status: &JobStatus,
+    token: RunToken,
+    (range, of): (RankRange, NonZeroU32),
+) -> Option<KnownRun> {
+    let known = status.run.as_ref().filter(|known| known.run.token == token)?;
+    let earlier = known.readers.iter().find(|reader| reader.progress.ranks == range);
+    let durable = match range == RankRange::all(of) {
+        // It reports the job's progress, not one of its own.
+        true => Some(status.durable),
+        false => earlier.map(|reader| reader.progress.durable),
+    };
+    Some(KnownRun { from: known.run.ranks.from, durable })
 }
 
 /// The beginning of these ranks, and the first batch of their run.

@@ -118,6 +118,7 @@ pub fn judge(
         }
         FetchError::Misplaced(_)
         | FetchError::Collected(_)
+        | FetchError::RunBegan { .. }
         | FetchError::Unusable(_)
         | FetchError::Refused(_)
         | FetchError::Unreachable { .. }
