@@ -5,7 +5,7 @@ mod fetching;
 mod needs;
 
 use crate::{
-    FetchError,
+    FetchError, OwnRanks,
     ledger::Ledger,
     local::LocalStore,
     own_batches::{OwnBatches, Picked},
@@ -26,8 +26,17 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Most splits that are being downloaded or waiting to be joined.
-pub(crate) const MAX_AHEAD: usize = 32;
+/// Most splits that are being downloaded or waiting to be joined, if all of them are needed.
+const MAX_AHEAD: usize = 32;
+/// Most splits for each of these, if only the batches of some ranks are needed.
+const MAX_SKIPPED: u32 = 64;
+
+/// How many splits ahead of the trainer a reader of `part` goes: of every so many ranks it serves one, and has
+/// something to download.
+pub(crate) fn ahead(part: Option<OwnRanks>) -> usize {
+    let ranks_of = |own: OwnRanks| own.run.ranks.count.get() / own.range.count.get();
+    MAX_AHEAD * part.map_or(1, ranks_of).clamp(1, MAX_SKIPPED) as usize
+}
 
 /// One split in delivery order.
 pub(crate) struct Arrival {

@@ -187,4 +187,43 @@ mod tests {
         assert_eq!((numbers(&picked.batches), picked.needed), (vec![3], 1));
         assert_eq!(picked.batches[0].positions().collect::<Vec<_>>(), [0, 1]);
     }
+
+    /// Counts of a split, drawn from `seed`: up to two batches, and a remainder in most splits.
+    fn drawn(seed: &mut u64) -> Counts {
+        *seed =
+            seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let draw = *seed >> 33;
+        let remainder = if draw.is_multiple_of(3) { 0 } else { draw / 9 % 8 };
+        Counts { batches: (draw / 3 % 3) as u32, remainder_rows: remainder as u32 }
+    }
+
+    #[test]
+    fn readers_pick_every_batch_once_and_from_splits_that_are_still_needed() {
+        for (seed, tail) in
+            (0..200).zip([Tail::Drop, Tail::Repeat, Tail::Uneven].into_iter().cycle())
+        {
+            let mut seed: u64 = seed;
+            let splits: Vec<_> = (0..12).map(|_| drawn(&mut seed)).collect();
+            let mut all = OwnBatches::new(None, Cursor::default(), (CUT, 12), Joiner::new(CUT));
+            let mut readers: Vec<_> = (0..3).map(|rank| picker(rank, 12, tail)).collect();
+            let mut kept = [0; 3];
+            for (position, counts) in (0..).zip(splits) {
+                let place = Place::new(0, position);
+                let expected = all.push(place, counts);
+                let mut picked = Vec::new();
+                for (reader, kept) in readers.iter_mut().zip(&mut kept) {
+                    let of = reader.push(place, counts);
+                    assert_eq!((of.epoch_end, of.left), (expected.epoch_end, None));
+                    for batch in of.batches.iter().chain(&of.repeats) {
+                        assert!(batch.positions().all(|of| (*kept..=position).contains(&of)));
+                    }
+                    assert!(of.epoch_end.is_some() || of.needed >= *kept);
+                    *kept = of.needed;
+                    picked.extend(of.batches);
+                }
+                picked.sort_by_key(|batch| batch.batch_index);
+                assert_eq!(picked, expected.batches);
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use crate::{
     FetchError, OwnRanks,
     assembler::{Assembled, Assembler},
-    downloader::{Downloader, MAX_AHEAD},
+    downloader::{Downloader, ahead},
     own_batches::OwnBatches,
     progress::Progress,
     start::{Start, cut},
@@ -71,7 +71,7 @@ impl BatchSource {
         let (at, place) = (start.at, start.place);
         progress.starts_at(at, place, Place::new(at.epoch, start.joiner.position()));
         let own = OwnBatches::new(part, at, (cut(&plan), plan.n_splits), start.joiner.clone());
-        let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
+        let (sender, arrivals) = mpsc::channel(ahead(part));
         let JobContext { program, pipeline, .. } = &*downloader.context;
         let finisher = Finisher::compile(pipeline);
         let finisher = finisher.map_err(|error| FetchError::Refused(error.to_string()))?;

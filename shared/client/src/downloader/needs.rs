@@ -7,7 +7,7 @@ use gristmill_model::splits::batches::Source;
 use gristmill_model::wire::ReadySplit;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects up to this size are read whole: another request takes longer than their other bytes.
+/// Objects up to this size are read whole: a second request takes longer than the bytes that it saves.
 const SMALL_BYTES: u64 = 16 << 10;
 
 /// The part of an object that is needed.
@@ -33,7 +33,9 @@ impl Share {
         let needed: u64 = frames.iter().map(rows_of).sum();
         let all = u64::from(outcome.batches) * u64::from(size) + u64::from(outcome.remainder_rows);
         let is_most = u128::from(needed) * 10 >= u128::from(all) * 9;
-        if is_most || outcome.object_bytes <= SMALL_BYTES {
+        // A chunk of an earlier local worker has no object: all of it is computed again.
+        let is_local = outcome.kind == SplitKind::Local;
+        if is_most || is_local || outcome.object_bytes <= SMALL_BYTES {
             return Self::Whole;
         }
         let bytes = u128::from(outcome.object_bytes) * u128::from(needed) / u128::from(all.max(1));
@@ -162,6 +164,9 @@ mod tests {
         let mut small = large(0, 10);
         small.outcome.object_bytes = SMALL_BYTES;
         assert_eq!(share(&small, 0..1), Share::Whole);
+        let mut local = large(0, 10);
+        local.outcome.kind = SplitKind::Local;
+        assert_eq!(share(&local, 0..1), Share::Whole);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Fetcher, FetcherConfig, FetcherPorts};
 use crate::{
-    FetchError,
+    FetchError, OwnRanks,
     asking::{beginning, insist, run_error},
     cached::Shelves,
     downloader::Downloader,
@@ -33,6 +33,7 @@ impl Fetcher {
         let runner = runner(&ports, &config);
         let context = Arc::new(load(&runner, &config).await?);
         let visitation = context.view.spec.settings.visitation;
+        let is_shared = is_shared(config.own, visitation)?;
         let resume = beginning(&ports, &config, visitation).await?;
         // Batches are counted from the start of the resumed epoch: request the entries of all its
         // splits again, but only the objects that are still needed.
@@ -56,10 +57,9 @@ impl Fetcher {
             patience: config.patience,
         };
         tasks.spawn(poller.run());
-        let is_shared = config.own.is_some_and(|own| !own.are_all());
         for _ in 0..config.local_workers {
-            let context = Arc::new((*context).clone());
-            let (store, ledger) = (Arc::clone(&store), Arc::clone(&ledger));
+            let (context, store) = (Arc::new((*context).clone()), Arc::clone(&store));
+            let ledger = Arc::clone(&ledger);
             tasks.spawn(local::work(runner.clone(), context, store, ledger, is_shared));
         }
         let downloader = Downloader {
@@ -101,6 +101,18 @@ impl Fetcher {
     }
 }
 
+/// Whether other readers serve the rest of the run. A step of several readers that is taken at most once would have to
+/// wait until the progress of the job, not only of its reader, is beyond it.
+fn is_shared(own: Option<OwnRanks>, visitation: Visitation) -> Result<bool, FetchError> {
+    let is_shared = own.is_some_and(|own| !own.are_all());
+    match is_shared && visitation == Visitation::AtMostOnce {
+        false => Ok(is_shared),
+        true => Err(FetchError::Refused(
+            "a job whose batches are visited at most once has one reader: serve all ranks by one fetcher".into(),
+        )),
+    }
+}
+
 /// Runs splits in this process, as local workers do.
 fn runner(ports: &FetcherPorts, config: &FetcherConfig) -> Runner {
     let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
@@ -118,4 +130,23 @@ async fn load(runner: &Runner, config: &FetcherConfig) -> Result<JobContext, Fet
     let loading = async || JobContext::load(runner, &config.job).await;
     let passes = |error: &RunError| matches!(error, RunError::Passing(_));
     insist(&*runner.clock, config.patience, loading, passes, run_error).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{batch, own};
+    use gristmill_model::splits::ranks::Tail;
+
+    #[test]
+    fn batches_are_visited_at_most_once_by_one_reader() {
+        let ranks = |range| Some(own(4, range, batch(0, 0), Tail::Drop));
+        let once = Visitation::AtMostOnce;
+        for all in [None, ranks(0..4)] {
+            assert!(!is_shared(all, once).unwrap());
+        }
+        assert!(is_shared(ranks(0..2), Visitation::ExactlyOnce).unwrap());
+        let refused = is_shared(ranks(0..2), once).unwrap_err();
+        assert!(refused.to_string().contains("has one reader"), "{refused}");
+    }
 }

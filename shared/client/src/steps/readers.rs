@@ -5,7 +5,7 @@ use crate::samples::{SampleJob, Shape, batch, own};
 use gristmill_chunk::Codec;
 use gristmill_model::splits::ranks::Tail;
 use gristmill_ports::ObjectPath;
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 const TAILS: [Tail; 3] = [Tail::Drop, Tail::Repeat, Tail::Uneven];
 /// Splits with and without remainders, some smaller than a batch, two without rows.
@@ -150,4 +150,34 @@ async fn a_part_that_is_not_as_committed_is_computed_again() {
     assert!(after(flipped(Some(3))).await.is_ok(), "another reader's frame");
     let gone = after(|_| None).await.unwrap_err().to_string();
     assert!(gone.contains("is gone") && gone.contains("cannot be computed again"), "{gone}");
+}
+
+#[tokio::test]
+async fn a_window_smaller_than_a_step_is_never_stuck() {
+    let (job, ports, mut config) = SampleJob::of(&large(&UNEVEN)).await;
+    job.commit(2);
+    config.prefetch_bytes = 1;
+    // A step of eight batches needs six to nine splits.
+    config.own = Some(own(8, 3..5, Cursor::default(), Tail::Repeat));
+    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+    // Workers keep two splits ahead of the reader.
+    let work = async {
+        let mut committed = 2;
+        while committed < UNEVEN.len() {
+            let delivered = job.last_ack().map_or(0, |ack| ack.delivered.position as usize);
+            committed = UNEVEN.len().min(delivered + 2);
+            job.commit(committed);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let train = async {
+        let mut count = 0;
+        while let StepDelivery::Step { batches, .. } = steps.next().await.unwrap() {
+            assert!(batches.iter().all(Option::is_some));
+            count += 1;
+        }
+        count
+    };
+    let ((), count) = tokio::join!(work, train);
+    assert_eq!(count, 3, "148 rows are 18 batches and a last one of four rows");
 }
