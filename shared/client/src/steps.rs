@@ -62,12 +62,11 @@ impl Steps {
         let at = fetcher.begin();
         let one = || (Ranks::one(at), RankRange::all(NonZeroU32::MIN));
         let (ranks, range) = fetcher.own().map_or_else(one, |own| (own.run.ranks, own.range));
-        let first = Step { epoch: at.epoch, number: 0 };
         Self {
             fetcher,
             ranks,
             range,
-            step: ranks.step_of(at).unwrap_or(first),
+            step: whole_step(&ranks, at),
             known: KnownBatches::default(),
             arrived: VecDeque::new(),
             totals: None,
@@ -222,6 +221,13 @@ impl Steps {
     pub fn checkpointed(&self, next: Cursor) {
         self.fetcher.checkpointed_before(next);
     }
+}
+
+/// The first step all of whose batches are in a stream that begins at `at`.
+fn whole_step(ranks: &Ranks, at: Cursor) -> Step {
+    let first = Step { epoch: at.epoch, number: 0 };
+    let step = ranks.step_of(at).unwrap_or(first);
+    if ranks.first_of(step) < at.batch_index { step.next() } else { step }
 }
 
 #[cfg(test)]

@@ -121,6 +121,17 @@ async fn readers_of_some_ranks_take_what_one_reader_of_all_takes() {
     }
 }
 
+#[test]
+fn a_stream_that_begins_within_a_step_has_the_next_one_first() {
+    let ranks = own(4, 0..4, batch(1, 2), Tail::Drop).run.ranks;
+    let first = |epoch, index| {
+        let step = whole_step(&ranks, batch(epoch, index));
+        (step.epoch, step.number)
+    };
+    assert_eq!([first(1, 2), first(1, 3), first(1, 6)], [(1, 0), (1, 1), (1, 1)]);
+    assert_eq!([first(2, 0), first(2, 3), first(2, 4)], [(2, 0), (2, 1), (2, 1)]);
+}
+
 #[tokio::test]
 async fn a_run_begins_again_at_any_of_its_steps() {
     let mut run = steps(2, 3, batch(0, 1), Tail::Drop).await;
