@@ -370,6 +370,11 @@ impl Fetcher {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+
     fn report_if_due(&self) {
         if self.ledger.window_waits(&self.progress) {
             self.progress.soon.notify_one();

@@ -160,12 +160,12 @@ async fn a_window_smaller_than_a_step_is_never_stuck() {
     // A step of eight batches needs six to nine splits.
     config.own = Some(own(8, 3..5, Cursor::default(), Tail::Repeat));
     let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+    let progress = steps.fetcher().progress();
     // Workers keep two splits ahead of the reader.
     let work = async {
         let mut committed = 2;
         while committed < UNEVEN.len() {
-            let delivered = job.last_ack().map_or(0, |ack| ack.delivered.position as usize);
-            committed = UNEVEN.len().min(delivered + 2);
+            committed = UNEVEN.len().min(progress.delivered().position as usize + 2);
             job.commit(committed);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
