@@ -7,6 +7,7 @@ use gristmill_client::Failure;
 macro_rules! commands {
     ($($name:ident => $module:ident),* $(,)?) => {
         $(pub mod $module;)*
+        pub mod fetcher;
         pub mod function;
 
         #[derive(Debug, Subcommand)]
@@ -14,12 +15,16 @@ macro_rules! commands {
             $($name($module::Args),)*
             #[command(hide = true)]
             Function(function::Args),
+            // The program gristmill-fetcher has the same flags, and its page of the manual.
+            #[command(hide = true)]
+            Fetcher(fetcher::Args),
         }
 
         impl Command {
             pub async fn run(self) -> Result<(), Failure> {
                 match self {
                     $(Self::$name(args) => args.run().await,)*
+                    Self::Fetcher(args) => args.run().await,
                     // Has a runtime of its own: see `function::run`.
                     Self::Function(_) => Ok(()),
                 }

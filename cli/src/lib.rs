@@ -15,6 +15,7 @@ mod coordinator;
 mod jobs;
 mod output;
 mod own_service;
+mod owner;
 mod sample;
 mod training;
 mod user_operators;
@@ -49,8 +50,11 @@ pub fn main_with(operators: Registry) -> ExitCode {
         return finish(function::run(&args.name));
     }
     // A run reports what matters itself; the service's log is for those who operate a service.
-    let keeps_service = matches!(&cli.command, Command::Up(args) if !args.attended);
-    gristmill_client::log_to_stderr(if keeps_service { "error" } else { "off" });
+    gristmill_client::log_to_stderr(match &cli.command {
+        Command::Up(args) if !args.attended => "error",
+        Command::Fetcher(_) => gristmill_fetcher::LOG,
+        _ => "off",
+    });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {

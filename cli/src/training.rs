@@ -2,9 +2,11 @@
 
 mod chaos;
 mod dataset;
+mod hosts;
 mod progress;
 mod ranks;
 mod sink;
+mod stand_ins;
 mod trainer;
 
 pub use dataset::{make_dataset, make_dataset_in};
@@ -14,16 +16,19 @@ use chaos::{Chaos, Killer};
 use gristmill_client::{
     Authored, Failure, Fetcher, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
     Source, StreamOptions, Workers,
-    report::{Observer, Report, Usage},
+    report::{Observable, Observed, Observer, PolledJob, Report, Usage},
     signals::interruption,
     waiting::while_saying,
 };
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_pipeline::Pipeline;
+use hosts::{HostedTrainer, Victims, refuse_shares};
 use progress::Progress;
 use ranks::{RankedTrainer, Resize, begin_run};
 use sink::Sink;
+use stand_ins::StandIns;
 use std::{
     num::NonZeroU32,
     path::PathBuf,
@@ -53,6 +58,9 @@ pub struct TrainOptions {
     /// Ranks that train together: each takes one batch a step, and all meet at the end of the step
     #[arg(long, default_value = "1", value_name = "N")]
     pub ranks: NonZeroU32,
+    /// Fetcher processes on this machine, one for each of H hosts: each serves its share of the ranks
+    #[arg(long, value_name = "H")]
+    pub hosts: Option<NonZeroU32>,
     /// Last batches of an epoch that are fewer than the ranks: drop, repeat or uneven [default: drop if
     /// the pipeline drops its remainder, else repeat]
     #[arg(long)]
@@ -79,19 +87,41 @@ pub struct TrainOptions {
 impl TrainOptions {
     /// Whether one rank takes every batch to the end.
     fn is_one_rank(&self) -> bool {
-        self.ranks == NonZeroU32::MIN && self.resize.is_empty()
+        self.ranks == NonZeroU32::MIN && self.resize.is_empty() && self.hosts.is_none()
     }
 
     fn check_ranks(&self) -> Result<(), Failure> {
-        let counts = self.resize.iter().map(|resize| resize.ranks).chain([self.ranks]);
-        if counts.max().is_some_and(|most| most.get() > MAX_RANKS) {
+        let counts = || self.resize.iter().map(|resize| resize.ranks).chain([self.ranks]);
+        if counts().max().is_some_and(|most| most.get() > MAX_RANKS) {
             return Err(Failure::usage(format!("at most {MAX_RANKS} ranks train on one machine")));
         }
+        self.check_hosts(counts())?;
         if !self.is_one_rank() && self.job.settings.visitation != Visitation::ExactlyOnce {
             return Err(Failure::usage(format!(
-                "--ranks and --resize need --visitation {}: a run resumes at a checkpoint",
+                "--ranks, --hosts and --resize need --visitation {}: a run resumes at a checkpoint",
                 Visitation::ExactlyOnce
             )));
+        }
+        Ok(())
+    }
+
+    /// Checks hosts of runs with these numbers of ranks.
+    fn check_hosts(&self, mut counts: impl Iterator<Item = NonZeroU32>) -> Result<(), Failure> {
+        let Some(hosts) = self.hosts else {
+            return match self.chaos {
+                Some(Chaos::Fetchers) => Err(Failure::usage(
+                    "--chaos kill-fetchers needs fetchers in processes of their own: give --hosts",
+                )),
+                _ => Ok(()),
+            };
+        };
+        if let Some(why) = counts.find_map(|ranks| refuse_shares(ranks, hosts)) {
+            return Err(Failure::usage(why));
+        }
+        if self.job.settings.local_workers > 0 {
+            return Err(Failure::usage(
+                "--local-workers work inside one fetcher, and --hosts has several: use --workers",
+            ));
         }
         Ok(())
     }
@@ -174,27 +204,29 @@ async fn train_on(
             eprintln!("{}", job.left_out);
         }
         let (count, from) = (options.ranks, Cursor::default());
-        let fetcher = match options.is_one_rank() {
-            true => job.batches(from, &options.stream).await?,
-            false => begin_run(&job, &options.stream, Ranks { count, from, tail }).await?,
+        let fetcher = match (options.hosts, options.is_one_rank()) {
+            (Some(_), _) => None,
+            (None, true) => Some(job.batches(from, &options.stream).await?),
+            (None, false) => {
+                Some(begin_run(&job, &options.stream, Ranks { count, from, tail }).await?)
+            }
         };
-        Ok::<(Usage, Job, Fetcher), Failure>((before, job, fetcher))
+        Ok::<(Usage, Job, Option<Fetcher>), Failure>((before, job, fetcher))
     };
     let say = |what: &str| eprintln!("waiting for {what}");
     let (before, job, fetcher) =
         while_saying(starting, || Some(service.link.waiting()), say).await?;
-    let chaos = Killer::new(service, options);
-    let progress = Progress::new(&job.view, options.job.epochs);
-    let observer = Observer::new(&job, &fetcher, began).await;
-    let observer = if options.drain { observer.of_rows_only() } else { observer };
-    let view = RunView::new(options.job.epochs, progress, observer);
-    let stand_in = StandIn::new(options, &fetcher, sink);
+    let fetchers = Victims::default();
+    let chaos = Killer::new(service, options, fetchers.clone());
     let training = async {
-        if options.is_one_rank() {
-            let observed = Trainer::new(stand_in, view).train(fetcher, &service.link).await?;
-            return Ok((observed, Vec::new()));
+        let parts = (options, &job, began);
+        match (fetcher, options.hosts) {
+            (Some(fetcher), _) => train_here(parts, sink, fetcher).await,
+            (None, hosts) => {
+                let hosts = hosts.unwrap_or(NonZeroU32::MIN);
+                train_on_hosts(parts, sink, hosts, fetchers).await
+            }
         }
-        RankedTrainer::new(options, &job, stand_in, view).train(fetcher, &service.link).await
     };
     // The killer stops with the training.
     let trained = tokio::select! {
@@ -210,10 +242,57 @@ async fn train_on(
         }
     };
     let report = Report::new(&job, observed, &before).await?;
-    let report = report.with_kills(chaos.kills()).with_steps(steps);
+    let report = report.with_kills(chaos.kills()).with_steps(steps).with_hosts(options.hosts);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         eprintln!("wrote {}", path.display());
     }
     Ok(report)
+}
+
+/// What every training needs: options, job, and when it began.
+type Parts<'a> = (&'a TrainOptions, &'a Job, Instant);
+
+/// The view of a training over `run`, and the work of a rank.
+async fn prepare(
+    (options, job, began): Parts<'_>,
+    sink: Option<Sink>,
+    run: &impl Observable,
+) -> (RunView, StandIn) {
+    let progress = Progress::new(&job.view, options.job.epochs);
+    let observer = Observer::new(job, run, began).await;
+    let observer = if options.drain { observer.of_rows_only() } else { observer };
+    let view = RunView::new(options.job.epochs, progress, observer);
+    (view, StandIn::new(options, run.pipeline(), sink))
+}
+
+/// Trains over a fetcher in this process.
+async fn train_here(
+    parts: Parts<'_>,
+    sink: Option<Sink>,
+    fetcher: Fetcher,
+) -> Result<(Observed, Vec<u64>), Failure> {
+    let (options, job, _) = parts;
+    let link = &job.service.link;
+    let (view, stand_in) = prepare(parts, sink, &fetcher).await;
+    match options.is_one_rank() {
+        true => Ok((Trainer::new(stand_in, view).train(fetcher, link).await?, Vec::new())),
+        false => RankedTrainer::new(options, job, stand_in, view).train(fetcher, link).await,
+    }
+}
+
+/// Trains over fetchers in processes of their own, one for each host.
+async fn train_on_hosts(
+    parts: Parts<'_>,
+    sink: Option<Sink>,
+    hosts: NonZeroU32,
+    fetchers: Victims,
+) -> Result<(Observed, Vec<u64>), Failure> {
+    let (options, job, _) = parts;
+    let operators = &job.service.ports.operators;
+    let pipeline = Pipeline::from_canonical(&job.view.spec.pipeline, operators);
+    let polled = PolledJob::new(pipeline.map_err(Failure::failed)?, job.view.clone());
+    let (view, stand_in) = prepare(parts, sink, &polled).await;
+    let stand_ins = StandIns::new(stand_in);
+    HostedTrainer::new((job, options), fetchers, stand_ins, view, polled)?.train(hosts).await
 }

@@ -1,6 +1,7 @@
 //! `gristmill-fetcher`: the trainer's side of a job as a program of its own, over [`gristmill_client`].
 //!
-//! A program with operators of one's own calls [`main_with`].
+//! A program with operators of one's own calls [`main_with`]. A program that has this one as a command calls
+//! [`run_with`].
 
 mod options;
 mod program;
@@ -8,4 +9,5 @@ mod ranked;
 mod ranks;
 mod socket;
 
-pub use program::main_with;
+pub use options::Options;
+pub use program::{LOG, main_with, run_with};

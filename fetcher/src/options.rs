@@ -1,7 +1,7 @@
 //! The command line of `gristmill-fetcher`.
 
 use crate::ranks::RankOptions;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::Parser;
 use gristmill_client::{Failure, JobOptions, ReportOptions, ServiceOptions, StreamOptions};
 use gristmill_model::JobName;
 use std::path::PathBuf;
@@ -11,7 +11,12 @@ use std::path::PathBuf;
 /// Joins the named job, or starts it if --pipeline is given. docs/training.md describes frames and
 /// acknowledgements; examples/train.py reads them with only numpy.
 #[derive(Debug, Parser)]
-#[command(name = "gristmill-fetcher", version, max_term_width = 100)]
+#[command(
+    name = "gristmill-fetcher", version, max_term_width = 100,
+    // A fetcher serves a job that has a name, and reads data for a pipeline only.
+    mut_arg("job", |arg| arg.required(true)),
+    mut_arg("data", |arg| arg.requires("pipeline")),
+)]
 pub struct Options {
     #[command(flatten)]
     pub service: ServiceOptions,
@@ -37,17 +42,7 @@ pub struct Options {
 impl Options {
     /// Reads the command line of this process; ends it for `--help`, `--version`, and mistakes.
     pub fn read() -> Self {
-        match Self::from_arg_matches(&Self::command_of_fetcher().get_matches()) {
-            Ok(options) => options,
-            Err(error) => error.exit(),
-        }
-    }
-
-    /// A fetcher serves a job that has a name, and reads data for a pipeline only.
-    fn command_of_fetcher() -> clap::Command {
-        Self::command()
-            .mut_arg("job", |arg| arg.required(true))
-            .mut_arg("data", |arg| arg.requires("pipeline"))
+        Self::parse()
     }
 
     /// The job's name.
@@ -89,17 +84,18 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Options::command_of_fetcher().debug_assert();
+        Options::command().debug_assert();
     }
 
     #[test]
     fn a_job_has_a_name_and_data_a_pipeline() {
         let parse = |words: &str| {
             let words = format!("gristmill-fetcher {words}");
-            Options::command_of_fetcher().try_get_matches_from(words.split_whitespace())
+            Options::command().try_get_matches_from(words.split_whitespace())
         };
         assert!(parse("--job j --state-dir s").is_ok());
         assert!(parse("--state-dir s").is_err());

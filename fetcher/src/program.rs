@@ -14,39 +14,49 @@ use gristmill_client::{
 use gristmill_pipeline::Registry;
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
 
+/// Events that go to standard error.
+pub const LOG: &str = "warn,gristmill_client=info,gristmill_fetcher=info";
+
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
 pub fn main_with(operators: Registry) -> ExitCode {
     // Before there are other threads.
     return_large_buffers();
-    log_to_stderr("warn,gristmill_client=info,gristmill_fetcher=info");
+    log_to_stderr(LOG);
     serve(operators)
 }
 
 #[tokio::main]
 async fn serve(operators: Registry) -> ExitCode {
-    let options = Options::read();
-    tokio::select! {
-        outcome = run(options, operators) => match outcome {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => {
-                if let Some(line) = failure.line() {
-                    eprintln!("gristmill-fetcher: {line}");
-                }
-                ExitCode::from(failure.exit_code())
+    match run_with(Options::read(), Arc::new(operators)).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(line) = failure.line() {
+                eprintln!("gristmill-fetcher: {line}");
             }
-        },
-        ended = interruption() => {
-            eprintln!("gristmill-fetcher: {ended}; the job continues when a fetcher is started \
-                       again");
-            ExitCode::from(ended.exit_code())
+            ExitCode::from(failure.exit_code())
         }
     }
 }
 
-async fn run(options: Options, operators: Registry) -> Result<(), Failure> {
+/// Serves the job that `options` name, until it is delivered, or Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// Why it ended before the job was delivered.
+pub async fn run_with(options: Options, operators: Arc<Registry>) -> Result<(), Failure> {
+    tokio::select! {
+        outcome = run(options, operators) => outcome,
+        ended = interruption() => {
+            eprintln!("gristmill-fetcher: {ended}; the job continues when a fetcher is started \
+                       again");
+            Err(Failure::Reported(ended.exit_code()))
+        }
+    }
+}
+
+async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> {
     options.check()?;
     options.report.report.as_deref().map(Report::check_page).transpose()?;
-    let service = connect(&options.service, Arc::new(operators)).await?;
+    let service = connect(&options.service, operators).await?;
     tokio::select! {
         served = serve_job(&options, &service) => served,
         failure = service.given_up(options.stream.patience) => Err(failure),

@@ -2,7 +2,10 @@
 
 mod functions;
 
-use crate::output::{self, say};
+use crate::{
+    output::{self, say},
+    owner,
+};
 use gristmill_client::{
     Failure, ServiceFile, StartRefusal, aws_of,
     signals::{Interruption, interruption},
@@ -15,7 +18,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::io::AsyncReadExt;
 
 /// Start the local service and keep it running until Ctrl-C
 #[derive(Debug, clap::Args)]
@@ -285,8 +287,7 @@ async fn wait_for_end(attended: bool) -> Option<Interruption> {
         if !attended {
             std::future::pending::<()>().await;
         }
-        let mut byte = [0];
-        while matches!(tokio::io::stdin().read(&mut byte).await, Ok(1)) {}
+        owner::gone().await;
     };
     let asked = async {
         loop {

@@ -1,9 +1,9 @@
 //! `--chaos`: kills processes at random while a job trains.
 
-use super::TrainOptions;
+use super::{TrainOptions, hosts::Victims};
 use crate::commands::up::{COORDINATOR, WORKER};
 use clap::ValueEnum;
-use gristmill_client::Service;
+use gristmill_client::{LocalHost, Service};
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
@@ -17,42 +17,74 @@ const LONE_MEAN: Duration = Duration::from_secs(3);
 /// The processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Chaos {
-    KillWorkers,
-    KillCoordinator,
+    #[value(name = "kill-workers")]
+    Workers,
+    #[value(name = "kill-coordinator")]
+    Coordinator,
+    #[value(name = "kill-fetchers")]
+    Fetchers,
 }
 
-/// Kills processes of one function repeatedly.
+/// What is killed.
+enum Target {
+    Function(&'static str),
+    Fetchers,
+}
+
+/// Kills processes of one kind repeatedly.
 pub struct Killer<'a> {
     service: &'a Service,
-    function: Option<&'static str>,
+    target: Option<Target>,
+    fetchers: Victims,
     mean: Duration,
     kills: AtomicU64,
 }
 
 impl<'a> Killer<'a> {
-    pub fn new(service: &'a Service, options: &TrainOptions) -> Self {
-        let function = options.chaos.map(|chaos| match chaos {
-            Chaos::KillWorkers => WORKER,
-            Chaos::KillCoordinator => COORDINATOR,
+    /// `fetchers` are those of the run, if they are processes.
+    pub fn new(service: &'a Service, options: &TrainOptions, fetchers: Victims) -> Self {
+        let target = options.chaos.map(|chaos| match chaos {
+            Chaos::Workers => Target::Function(WORKER),
+            Chaos::Coordinator => Target::Function(COORDINATOR),
+            Chaos::Fetchers => Target::Fetchers,
         });
-        Self { service, function, mean: options.chaos_interval, kills: AtomicU64::new(0) }
+        let (mean, kills) = (options.chaos_interval, AtomicU64::new(0));
+        Self { service, target, fetchers, mean, kills }
     }
 
     /// Processes killed so far.
     pub fn kills(&self) -> u64 {
-        self.kills.load(Ordering::Relaxed)
+        self.kills.load(Ordering::Relaxed) + self.fetchers.kills()
     }
 
     /// Kills one busy process after another, at random times around the mean. Never returns.
     pub async fn run(&self) -> Infallible {
-        let (Some(function), Some(local)) = (self.function, &self.service.local) else {
-            return std::future::pending().await;
-        };
+        match (&self.target, &self.service.local) {
+            (Some(Target::Function(function)), Some(local)) => {
+                self.kill_function(function, local).await
+            }
+            (Some(Target::Fetchers), _) => self.kill_fetchers().await,
+            (Some(Target::Function(_)), None) | (None, _) => std::future::pending().await,
+        }
+    }
+
+    async fn kill_fetchers(&self) -> Infallible {
+        loop {
+            self.rest().await;
+            self.fetchers.kill(self.draw());
+        }
+    }
+
+    /// Half to one and a half times the mean, so that kills follow no rhythm of the job.
+    async fn rest(&self) {
+        tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw())).await;
+    }
+
+    async fn kill_function(&self, function: &str, local: &LocalHost) -> Infallible {
         let mut last = Instant::now();
         let mut lone = LONE_MEAN;
         loop {
-            // Half to one and a half times the mean, so that kills follow no rhythm of the job.
-            tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw())).await;
+            self.rest().await;
             if function == WORKER && self.is_lone().await && last.elapsed() < lone {
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use super::{
     TrainOptions,
+    stand_ins::StandIns,
     trainer::{Deliveries, RunView, StandIn},
 };
 use gristmill_client::{
@@ -12,8 +13,7 @@ use gristmill_model::splits::ranks::Ranks;
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{Cursor, run::TrainingRun};
 use gristmill_model::{Checkpoint, RunToken};
-use std::{collections::VecDeque, num::NonZeroU32, time::Instant};
-use tokio::task::JoinSet;
+use std::{collections::VecDeque, num::NonZeroU32};
 
 /// Another number of ranks from a step on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +69,7 @@ pub struct RankedTrainer<'a> {
     stream: &'a StreamOptions,
     /// Resizes that are left, in order of their steps.
     resizes: VecDeque<Resize>,
-    stand_in: StandIn,
-    /// Stand-ins of ranks between two steps: each keeps its buffers.
-    idle: Vec<StandIn>,
+    stand_ins: StandIns,
     view: RunView,
     /// Steps of the job so far, and those of each rank.
     step: u64,
@@ -88,8 +86,7 @@ impl<'a> RankedTrainer<'a> {
             job,
             stream: &options.stream,
             resizes: resizes.into(),
-            stand_in,
-            idle: Vec::new(),
+            stand_ins: StandIns::new(stand_in),
             view,
             step: 0,
             steps: Vec::new(),
@@ -167,30 +164,24 @@ impl<'a> RankedTrainer<'a> {
         run: &mut Steps,
         batches: Vec<Option<RankBatch>>,
     ) -> Result<(), Failure> {
-        let began = Instant::now();
-        let mut ranks = JoinSet::new();
-        for (rank, given) in batches.into_iter().enumerate() {
-            let Some(given) = given else { continue };
+        for (rank, _) in batches.iter().enumerate().filter(|(_, given)| given.is_some()) {
             self.steps[rank] += 1;
-            let mut stand_in = self.idle.pop().unwrap_or_else(|| self.stand_in.clone());
-            ranks.spawn(async move {
-                match is_first(&given) {
-                    true => stand_in.step(&given.batch, began).await?,
-                    false => stand_in.compute(&given.batch, began).await?,
-                }
-                Ok::<_, Failure>(stand_in)
-            });
         }
+        let given = batches.into_iter().flatten();
+        let mut working = self.stand_ins.begin(given.map(|given| {
+            let is_first = is_first(&given);
+            (given.batch, is_first)
+        }));
         self.step += 1;
         run.set_ranks_compute(true);
         let mut is_prepared = false;
         loop {
             tokio::select! {
                 biased;
-                done = ranks.join_next() => match done {
-                    Some(done) => self.idle.push(done.map_err(Failure::failed)??),
-                    None => break,
-                },
+                done = self.stand_ins.end(&mut working) => {
+                    done?;
+                    break;
+                }
                 prepared = run.prepare(), if !is_prepared => {
                     prepared?;
                     is_prepared = true;

@@ -4,15 +4,16 @@ use super::{TrainOptions, progress::Progress, sink::Sink};
 use gristmill_chunk::{DType, Frame, Limits};
 use gristmill_client::{
     Batch, Delivery, Failure, FetchError, Fetcher, Snapshot,
-    report::{Observed, Observer},
+    report::{Observable, Observed, Observer},
     waiting::{Link, Waiting, while_saying},
 };
 use gristmill_model::Epoch;
 use gristmill_operators::Normalise;
+use gristmill_pipeline::Pipeline;
 use std::time::{Duration, Instant};
 
 /// Time between updates of the progress line.
-const REDRAW: Duration = Duration::from_millis(200);
+pub(super) const REDRAW: Duration = Duration::from_millis(200);
 
 /// A stream of deliveries to wait for.
 pub(super) trait Deliveries {
@@ -68,7 +69,7 @@ impl Trainer {
 /// The view of a run for people and reports.
 pub struct RunView {
     epochs: Epoch,
-    progress: Progress,
+    pub(super) progress: Progress,
     pub(super) observer: Observer,
 }
 
@@ -117,11 +118,12 @@ impl RunView {
         Ok(self.observer.finish(&last, view))
     }
 
-    fn redraw(&self, fetcher: &Fetcher, snapshot: &Snapshot) {
+    /// Shows the progress of `run`.
+    pub(super) fn redraw(&self, run: &impl Observable, snapshot: &Snapshot) {
         if self.progress.is_waiting() {
             return;
         }
-        let Some(view) = fetcher.view() else { return };
+        let Some(view) = run.view() else { return };
         let Some(plan) = view.plan else {
             return self.progress.indexing(snapshot.indexed_files, view.n_files);
         };
@@ -129,8 +131,7 @@ impl RunView {
         let rate = batches as f64 / seconds.max(1e-3);
         let per_split = u64::from(plan.split_records / plan.batch_size.max(1)).max(1);
         let splits = (batches / per_split, plan.n_splits);
-        let epoch = fetcher.last_batch().map_or(0, |last| last.epoch);
-        self.progress.training(epoch, splits, rate, snapshot);
+        self.progress.training(self.observer.epoch(), splits, rate, snapshot);
     }
 }
 
@@ -147,12 +148,11 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    pub fn new(options: &TrainOptions, fetcher: &Fetcher, sink: Option<Sink>) -> Self {
+    pub fn new(options: &TrainOptions, pipeline: &Pipeline, sink: Option<Sink>) -> Self {
         Self {
             step_time: options.step_time,
             drain: options.drain,
-            normalise: fetcher
-                .pipeline()
+            normalise: pipeline
                 .deliver()
                 .normalise
                 .as_ref()

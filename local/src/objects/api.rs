@@ -24,7 +24,7 @@ use super::names::url_encode;
 use super::output::{Portion, get_output, head_output};
 use super::put;
 use super::record::Info;
-use super::stats::Operation;
+use super::stats::{Content, Operation};
 use super::store::Store;
 
 /// S3's limit of keys per DeleteObjects request.
@@ -77,8 +77,9 @@ impl S3 for Api {
             let portion = portion(input.range.as_ref(), &info)?;
             let mut output = get_output(&info, &portion, input.checksum_mode.as_ref());
             let (pool, counters) = (Arc::clone(&store.pool), Arc::clone(&store.counters));
-            let download =
-                Download::start(file, portion.range, stamp, pool, counters).map_err(failed)?;
+            let content = Content::of(key);
+            let download = Download::start(file, portion.range, stamp, content, pool, counters);
+            let download = download.map_err(failed)?;
             output.body = Some(StreamingBlob::new(download));
             Ok(S3Response::new(output))
         })

@@ -17,7 +17,7 @@ use s3s::stream::{ByteStream, RemainingLength};
 use tokio::task::JoinHandle;
 
 use super::mounts::Stamp;
-use super::stats::Counters;
+use super::stats::{Content, Counters};
 
 /// Large enough to amortise calls, small enough to stay in a core's cache between read and write.
 const PIECE_BYTES: usize = 512 * 1024;
@@ -88,6 +88,7 @@ pub(super) struct Download {
     /// Data read before the first poll.
     first: Option<Bytes>,
     reading: Option<JoinHandle<io::Result<Bytes>>>,
+    content: Content,
     pool: Arc<BufferPool>,
     counters: Arc<Counters>,
 }
@@ -98,6 +99,7 @@ impl Download {
         file: File,
         range: std::ops::Range<u64>,
         stamp: Option<Stamp>,
+        content: Content,
         pool: Arc<BufferPool>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
@@ -111,7 +113,7 @@ impl Download {
             Some(read_blocking(&file, pool.take(requested), range.clone())?)
         };
         let file = Arc::new(file);
-        Ok(Self { file, range, stamp, first, reading: None, pool, counters })
+        Ok(Self { file, range, stamp, first, reading: None, content, pool, counters })
     }
 
     fn yielded(&mut self, bytes: Bytes) -> io::Result<Bytes> {
@@ -123,7 +125,7 @@ impl Download {
             // The last piece is withheld, so that the client cannot mistake a mixture for the file.
             return Err(io::Error::other("the file changed while it was read"));
         }
-        self.counters.sent(bytes.len());
+        self.counters.sent(self.content, bytes.len());
         Ok(bytes)
     }
 }

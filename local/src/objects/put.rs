@@ -18,6 +18,7 @@ use super::conditions::PutCondition;
 use super::failure::io_failure;
 use super::output::with_checksums;
 use super::record::Record;
+use super::stats::Content;
 use super::store::Store;
 use super::upload::Upload;
 
@@ -41,7 +42,8 @@ pub(super) async fn put(
     store: &Arc<Store>,
     mut request: S3Request<PutObjectInput>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
-    let mut body = Incoming { body: request.input.body.take(), store };
+    let content = Content::of(&request.input.key);
+    let mut body = Incoming { body: request.input.body.take(), content, store };
     let result = receive(store, &request, &mut body).await;
     if result.is_err() && !request.headers.contains_key(header::EXPECT) {
         // A client that is still sending would see a broken connection instead of the reason.
@@ -181,6 +183,7 @@ fn without_aws_chunked(encoding: &str) -> Option<String> {
 /// A body that is not polled again after it ended or broke.
 struct Incoming<'s> {
     body: Option<StreamingBlob>,
+    content: Content,
     store: &'s Store,
 }
 
@@ -189,7 +192,7 @@ impl Incoming<'_> {
         let Some(body) = &mut self.body else { return Ok(None) };
         match body.next().await {
             Some(Ok(bytes)) => {
-                self.store.counters.received(bytes.len());
+                self.store.counters.received(self.content, bytes.len());
                 Ok(Some(bytes))
             }
             Some(Err(error)) => {

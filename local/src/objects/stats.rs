@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use gristmill_model::stored::keys::is_chunk;
 use serde::Serialize;
 
 /// Kind of a request.
@@ -19,6 +20,23 @@ pub(crate) enum Operation {
 
 impl Operation {
     const COUNT: usize = Self::Bucket as usize + 1;
+}
+
+/// What an object holds, by its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Rows of a split, delivered or cached.
+    Chunk,
+    Other,
+}
+
+impl Content {
+    pub(crate) fn of(key: &str) -> Self {
+        match is_chunk(key) {
+            true => Self::Chunk,
+            false => Self::Other,
+        }
+    }
 }
 
 /// Signed requests by kind since the start, and object bytes transferred.
@@ -46,6 +64,10 @@ pub struct ObjectStats {
     pub received_bytes: u64,
     /// Bytes of objects and ranges sent.
     pub sent_bytes: u64,
+    /// Those of `received_bytes` that are chunks.
+    pub received_chunk_bytes: u64,
+    /// Those of `sent_bytes` that are of chunks.
+    pub sent_chunk_bytes: u64,
 }
 
 /// Atomic counters behind [`ObjectStats`].
@@ -56,6 +78,8 @@ pub(crate) struct Counters {
     failed: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
+    received_chunk_bytes: AtomicU64,
+    sent_chunk_bytes: AtomicU64,
 }
 
 impl Counters {
@@ -71,12 +95,18 @@ impl Counters {
         }
     }
 
-    pub(crate) fn received(&self, bytes: usize) {
+    pub(crate) fn received(&self, kind: Content, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Relaxed);
+        if kind == Content::Chunk {
+            self.received_chunk_bytes.fetch_add(bytes as u64, Relaxed);
+        }
     }
 
-    pub(crate) fn sent(&self, bytes: usize) {
+    pub(crate) fn sent(&self, kind: Content, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Relaxed);
+        if kind == Content::Chunk {
+            self.sent_chunk_bytes.fetch_add(bytes as u64, Relaxed);
+        }
     }
 
     pub(crate) fn read(&self) -> ObjectStats {
@@ -93,6 +123,8 @@ impl Counters {
             failed: self.failed.load(Relaxed),
             received_bytes: self.received_bytes.load(Relaxed),
             sent_bytes: self.sent_bytes.load(Relaxed),
+            received_chunk_bytes: self.received_chunk_bytes.load(Relaxed),
+            sent_chunk_bytes: self.sent_chunk_bytes.load(Relaxed),
         }
     }
 }

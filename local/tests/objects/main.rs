@@ -427,6 +427,9 @@ async fn requests_and_bytes_are_counted() {
     let target = server.target();
     target.put("a", Bytes::from_static(b"12345")).await;
     target.get("a").await;
+    target.put("c.gmc", Bytes::from_static(b"123")).await;
+    target.get("c.gmc").await;
+    target.get("c.gmc").await;
     let get = target.client.get_object().bucket(BUCKET).key(target.key("a"));
     get.range("bytes=1-2").send().await.unwrap().body.collect().await.unwrap();
     let get = target.client.get_object().bucket(BUCKET).key(target.key("a")).if_match("\"no\"");
@@ -435,8 +438,9 @@ async fn requests_and_bytes_are_counted() {
     let stranger = suite::client(&target.endpoint, ACCESS_KEY, "wrong");
     assert_eq!(status(stranger.list_objects_v2().bucket(BUCKET).send().await), 403);
     let stats = server.serving.stats();
-    assert_eq!((stats.put, stats.get, stats.list), (1, 3, 1));
-    assert_eq!((stats.received_bytes, stats.sent_bytes), (5, 7));
+    assert_eq!((stats.put, stats.get, stats.list), (2, 5, 1));
+    assert_eq!((stats.received_bytes, stats.sent_bytes), (8, 13));
+    assert_eq!((stats.received_chunk_bytes, stats.sent_chunk_bytes), (3, 6));
     assert_eq!((stats.refused, stats.failed), (2, 0));
 }
 

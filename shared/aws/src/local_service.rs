@@ -41,6 +41,11 @@ impl LocalService {
         Self { endpoint, region: region.to_owned(), credentials, pool }
     }
 
+    /// The address of the service.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
     /// Mounts directory `path` as the read-only bucket `name`; waits for a restarting service.
     pub async fn mount(&self, name: &str, path: &Path) -> Result<(), CallError> {
         let body = json!({ "name": name, "path": path });

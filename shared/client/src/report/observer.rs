@@ -10,9 +10,13 @@ use super::{
 use crate::{Batch, Delivery, EpochTotals, Failure, Job, Service, Snapshot};
 use gristmill_chunk::{Frame, Limits};
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::{JobView, ScaleDecision};
+use gristmill_model::wire::{JobView, Plan, ScaleDecision};
+use gristmill_model::{Epoch, ErrorPolicy};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline};
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 /// Interval between samples of a run.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -24,7 +28,8 @@ pub struct Observed {
     pub epochs: Vec<EpochReport>,
     /// The first batch delivered.
     pub began: Cursor,
-    /// Elements of the whole job; none if the run did not begin with the job.
+    /// Elements of the whole job; none if the run did not begin with the job, or they depend on totals that are
+    /// not known.
     pub elements_expected: Option<u64>,
     /// Records of incomplete last batches, dropped as the pipeline requests, and of batches left out.
     pub dropped: u64,
@@ -61,6 +66,8 @@ pub struct Observer {
     taken: u64,
     /// Batches that no rank got, and their rows.
     left_out: (u64, u64),
+    /// Whether the totals of some epoch are not known.
+    lacks_totals: bool,
     /// The trainer's waits up to the last delivery.
     waited: Duration,
     /// Why the latest epoch had no batch, if it had none.
@@ -89,6 +96,7 @@ impl Observer {
             recorder: Recorder::new(began),
             taken: 0,
             left_out: (0, 0),
+            lacks_totals: false,
             waited: Duration::ZERO,
             empty: None,
             looked: began,
@@ -103,6 +111,11 @@ impl Observer {
     /// Batches of the current epoch so far, and seconds since it began.
     pub fn pace(&self) -> (u64, f64) {
         (self.epoch.batches, self.epoch_began.elapsed().as_secs_f64())
+    }
+
+    /// The epoch of the last batch.
+    pub fn epoch(&self) -> Epoch {
+        self.next.epoch
     }
 
     /// Records a delivery of `run`.
@@ -145,6 +158,24 @@ impl Observer {
         self.next = batch.cursor().next();
         if self.reads_content {
             self.hasher.update(&batch.frame);
+        }
+    }
+
+    /// Corrects epochs that ended before their totals were known: gives their totals, and how many batches no rank
+    /// got. `plan` is the job's.
+    pub fn amend(&mut self, known: impl Iterator<Item = (EpochTotals, u64)>, plan: Option<Plan>) {
+        let known: BTreeMap<_, _> = known.map(|known| (known.0.epoch, known)).collect();
+        for epoch in &mut self.epochs {
+            let Some((totals, left_out)) = known.get(&epoch.epoch) else {
+                self.lacks_totals = true;
+                continue;
+            };
+            (epoch.rows, epoch.skipped) = (totals.rows, totals.skipped);
+            let size = plan.map_or(0, |plan| u64::from(plan.batch_size));
+            let taken = totals.batches.saturating_sub(*left_out) * size;
+            let left_rows = totals.rows.min(totals.batches * size).saturating_sub(taken);
+            let (batches, rows) = self.left_out;
+            self.left_out = (batches + left_out, rows + left_rows);
         }
     }
 
@@ -239,7 +270,9 @@ impl Observer {
             epoch.workers_max = most;
         }
         let plan = job.as_ref().and_then(|job| job.plan);
-        let n_epochs = job.map_or(0, |job| job.spec.epochs);
+        let n_epochs = job.as_ref().map_or(0, |job| job.spec.epochs);
+        let may_skip = job.is_some_and(|job| job.spec.settings.on_error != ErrorPolicy::Fail);
+        let is_known = !self.lacks_totals || self.pipeline.is_one_to_one() && !may_skip;
         let began = self.began.unwrap_or_default();
         // If every record becomes one element, the plan gives their number; otherwise the workers do.
         let elements_expected = match self.pipeline.is_one_to_one() {
@@ -254,7 +287,8 @@ impl Observer {
             pipeline: self.pipeline,
             epochs,
             began,
-            elements_expected: (began == Cursor::default()).then_some(elements_expected),
+            elements_expected: (began == Cursor::default() && is_known)
+                .then_some(elements_expected),
             dropped: dropped + left_out_rows,
             left_out_batches,
             repeated_batches: self.repeated_batches,

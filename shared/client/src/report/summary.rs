@@ -12,6 +12,7 @@ use gristmill_report::{Advice, Stalls, Timeline};
 use serde_json::{Value, json};
 use std::{
     io::{self, Write},
+    num::NonZeroU32,
     path::Path,
 };
 
@@ -27,6 +28,8 @@ pub struct Report {
     kills: u64,
     /// Steps of each rank.
     steps: Vec<u64>,
+    /// Fetchers that are processes of their own, one for each host.
+    hosts: Option<NonZeroU32>,
     observed: Observed,
     usage: Usage,
     left_out: SkippedRecords,
@@ -69,6 +72,7 @@ impl Report {
             seed: known.spec.seed,
             kills: 0,
             steps: Vec::new(),
+            hosts: None,
             usage,
             left_out,
             files: job.left_out.clone(),
@@ -87,6 +91,11 @@ impl Report {
     /// The same, with the steps of each rank. Without them, one rank took every batch.
     pub fn with_steps(self, steps: Vec<u64>) -> Self {
         Self { steps, ..self }
+    }
+
+    /// The same, with the number of hosts whose fetchers are processes of their own.
+    pub fn with_hosts(self, hosts: Option<NonZeroU32>) -> Self {
+        Self { hosts, ..self }
     }
 
     /// Checks, before a run, that a page can be written to `path`.
@@ -201,7 +210,7 @@ impl Report {
         };
         let scaling: Vec<Value> =
             self.observed.scaling.iter().map(|decision| json!(decision)).collect();
-        json!({
+        let mut report = json!({
             "job": self.job,
             "seed": self.seed,
             "epochs": self.observed.epochs.iter().zip(&self.stalls).map(epoch).collect::<Vec<_>>(),
@@ -233,7 +242,27 @@ impl Report {
             "left_out_batches": self.observed.left_out_batches,
             "batches_blake3": self.observed.batches_blake3,
             "empty": self.observed.empty,
-        })
+        });
+        if let (Some(hosts), Some(report)) = (self.hosts, report.as_object_mut()) {
+            report.extend(self.hosts_json(hosts));
+        }
+        report
+    }
+
+    /// The hosts, and the bytes of chunks that their fetchers read and workers wrote.
+    fn hosts_json(&self, hosts: NonZeroU32) -> serde_json::Map<String, Value> {
+        let bytes = self.usage.chunk_bytes();
+        let ratio = bytes.filter(|(_, written)| *written > 0);
+        let ratio = ratio.map(|(read, written)| rounded(read as f64 / written as f64, 4));
+        [
+            ("hosts", json!(hosts)),
+            ("fetched_bytes", json!(bytes.map(|(read, _)| read))),
+            ("chunk_bytes", json!(bytes.map(|(_, written)| written))),
+            ("fetched_ratio", json!(ratio)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into_iter()
+        .collect()
     }
 
     fn table(&self) -> String {

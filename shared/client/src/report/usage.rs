@@ -78,6 +78,13 @@ impl Usage {
         self.local.then(|| writes.iter().filter_map(count).sum())
     }
 
+    /// Bytes of chunks read, and written; none if no local service counts them.
+    pub fn chunk_bytes(&self) -> Option<(u64, u64)> {
+        let bytes = |name: &str| self.requests.get(name).copied().unwrap_or(0);
+        let read = || (bytes("s3.sent_chunk_bytes"), bytes("s3.received_chunk_bytes"));
+        self.local.then(read)
+    }
+
     /// Requests as JSON, by service.
     pub fn requests_json(&self) -> Value {
         let mut services = Map::new();

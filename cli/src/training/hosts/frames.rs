@@ -1,0 +1,109 @@
+//! Frames of a fetcher as a rank reads them: the other side of `gristmill_client::framing`.
+
+use bytes::Bytes;
+use gristmill_client::framing::HEADER_BYTES;
+use gristmill_model::splits::Cursor;
+use std::io;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Most bytes of a frame: a batch is far below.
+const MAX_PAYLOAD_BYTES: u64 = 4 << 30;
+
+/// The content of a received frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Hello,
+    Checkpoint,
+    Batch,
+    Repeat,
+    End,
+    Error,
+}
+
+impl Kind {
+    fn of(magic: [u8; 4]) -> Option<Self> {
+        Some(match &magic {
+            b"GMBH" => Self::Hello,
+            b"GMBC" => Self::Checkpoint,
+            b"GMB1" => Self::Batch,
+            b"GMBR" => Self::Repeat,
+            b"GMBE" => Self::End,
+            b"GMBX" => Self::Error,
+            _ => return None,
+        })
+    }
+}
+
+/// A received frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub kind: Kind,
+    pub at: Cursor,
+    pub payload: Bytes,
+}
+
+impl Frame {
+    /// The payload as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.payload).into_owned()
+    }
+}
+
+/// Reads the next frame.
+///
+/// # Errors
+/// The connection ended, or what came is not a frame.
+pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
+    let mut header = [0; HEADER_BYTES];
+    reader.read_exact(&mut header).await?;
+    let mut fields = &header[..];
+    let mut magic = [0; 4];
+    fields.read_exact(&mut magic).await?;
+    let at =
+        Cursor { epoch: fields.read_u32_le().await?, batch_index: fields.read_u64_le().await? };
+    let bytes = fields.read_u64_le().await?;
+    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let kind = Kind::of(magic)
+        .ok_or_else(|| invalid(format!("{:?} begins no frame", String::from_utf8_lossy(&magic))))?;
+    if bytes > MAX_PAYLOAD_BYTES {
+        return Err(invalid(format!("a frame of {bytes} bytes")));
+    }
+    // Memory grows with what arrives, not with what a header says.
+    let mut payload = Vec::new();
+    reader.take(bytes).read_to_end(&mut payload).await?;
+    match payload.len() as u64 == bytes {
+        true => Ok(Frame { kind, at, payload: payload.into() }),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_client::framing::{FrameKind, header};
+
+    #[tokio::test]
+    async fn frames_are_read_as_they_are_written() {
+        let at = Cursor { epoch: 2, batch_index: 7 };
+        let mut bytes = header(FrameKind::Batch, at, 3).to_vec();
+        bytes.extend_from_slice(b"abc");
+        let frame = read_frame(&mut &bytes[..]).await.unwrap();
+        assert_eq!(frame, Frame { kind: Kind::Batch, at, payload: Bytes::from_static(b"abc") });
+        for length in [0, 10, HEADER_BYTES, bytes.len() - 1] {
+            let ended = read_frame(&mut &bytes[..length]).await.unwrap_err();
+            assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof, "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn other_bytes_are_refused() {
+        let mut strange = header(FrameKind::End, Cursor::default(), 0);
+        strange[..4].copy_from_slice(b"HTTP");
+        let mut huge = header(FrameKind::Batch, Cursor::default(), 0);
+        huge[16..].fill(0xff);
+        for bytes in [strange, huge] {
+            let refused = read_frame(&mut &bytes[..]).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        }
+    }
+}

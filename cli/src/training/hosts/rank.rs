@@ -1,0 +1,232 @@
+//! One rank: connects to the fetcher of its host as a training process does, and again when the fetcher dies.
+
+use super::{
+    frames::{Frame, Kind, read_frame},
+    processes::Life,
+    summary::Summary,
+};
+use bytes::Bytes;
+use gristmill_client::{Failure, cursor::Identity};
+use gristmill_model::splits::Cursor;
+use serde_json::json;
+use std::{
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncWriteExt, BufReader},
+    net::UnixStream,
+    sync::mpsc,
+};
+
+/// Rest before another attempt to connect.
+const REST: Duration = Duration::from_millis(20);
+
+/// A batch of one rank at one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// The number of the batch; of the one that the epoch lacks, if this one is a repeat.
+    pub at: Cursor,
+    pub is_repeat: bool,
+    pub frame: Bytes,
+    /// The first batch of the step after this one.
+    pub next: Cursor,
+    /// The text of the checkpoint after this step.
+    pub checkpoint: String,
+}
+
+/// What a rank receives.
+#[derive(Debug, Clone)]
+pub enum Received {
+    Step(Given),
+    /// All steps are over.
+    End(Summary),
+}
+
+/// The place of a rank.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub socket: PathBuf,
+    pub identity: Identity,
+    pub rank: u32,
+    pub of: u32,
+    /// The name of the run.
+    pub run: String,
+    /// How long the rank waits for a fetcher that does not answer.
+    pub patience: Duration,
+    /// The fetcher of its host.
+    pub life: Arc<Life>,
+}
+
+/// The rank's end of its connection, and where it is.
+struct Client {
+    place: Place,
+    link: Option<BufReader<UnixStream>>,
+    /// The first batch of the step that it wants next; none before its first step.
+    next: Option<Cursor>,
+    /// Its own batch of the last step that its checkpoint contains.
+    durable: Option<Cursor>,
+}
+
+/// Runs a rank: sends what it receives to `to`, and acknowledges a step once `trained` says that it is in the rank's
+/// checkpoint. Ends when the job is closed.
+pub async fn run(
+    place: Place,
+    to: mpsc::Sender<Result<Received, Failure>>,
+    mut trained: mpsc::Receiver<()>,
+) -> Result<(), Failure> {
+    let mut client = Client { place, link: None, next: None, durable: None };
+    loop {
+        let received = client.receive().await;
+        let own = match &received {
+            Ok(Received::Step(given)) => Some((given.at, given.next)),
+            Ok(Received::End(_)) | Err(_) => None,
+        };
+        let failed = received.is_err();
+        if to.send(received).await.is_err() || failed {
+            return Ok(());
+        }
+        let Some((at, next)) = own else { return client.leave().await };
+        client.next = Some(next);
+        if trained.recv().await.is_none() {
+            return Ok(());
+        }
+        client.durable = Some(at);
+        client.acknowledge().await;
+    }
+}
+
+impl Client {
+    /// The next step, or the end; connects again if the fetcher dies.
+    async fn receive(&mut self) -> Result<Received, Failure> {
+        loop {
+            self.connect().await?;
+            match self.step().await {
+                Ok(Ok(received)) => return Ok(received),
+                Ok(Err(why)) => return Err(self.refused(&why)),
+                Err(_) => self.link = None,
+            }
+        }
+    }
+
+    /// Waits until the job is closed, so that the last acknowledgement is known to have arrived.
+    async fn leave(&mut self) -> Result<(), Failure> {
+        loop {
+            // A fetcher that has ended well got all acknowledgements.
+            if self.place.life.has_ended() {
+                return Ok(());
+            }
+            if self.link.is_none() && self.try_connect().await.is_err() {
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+            match self.step().await {
+                Ok(Ok(Received::End(Summary { closed: true, .. }))) => return Ok(()),
+                // It may have closed the job between a look at its end and this connection.
+                Ok(Ok(_) | Err(_)) => {}
+                Err(_) => self.link = None,
+            }
+        }
+    }
+
+    /// The next step or the end; the inner error is the fetcher's.
+    async fn step(&mut self) -> io::Result<Result<Received, String>> {
+        let link = self.link.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        link.write_all(b"GMAW").await?;
+        let frame = read_frame(link).await?;
+        let Frame { kind: Kind::Checkpoint, at: next, .. } = frame else {
+            return match frame.kind {
+                Kind::Error => Ok(Err(frame.text())),
+                Kind::End => {
+                    let summary = serde_json::from_slice(&frame.payload);
+                    Ok(summary.map(Received::End).map_err(|error| error.to_string()))
+                }
+                kind => Ok(Err(format!("{kind:?} of {} without a checkpoint", frame.at))),
+            };
+        };
+        let Frame { kind, at, payload } = read_frame(link).await?;
+        let is_repeat = match kind {
+            Kind::Batch => false,
+            Kind::Repeat => true,
+            kind => return Ok(Err(format!("{kind:?} after a checkpoint"))),
+        };
+        self.place.life.served();
+        let checkpoint = frame.text();
+        Ok(Ok(Received::Step(Given { at, is_repeat, frame: payload, next, checkpoint })))
+    }
+
+    /// Connects, if there is no connection, to a fetcher that may have to start first.
+    async fn connect(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        while self.link.is_none() {
+            let Err(error) = self.try_connect().await else { break };
+            if began.elapsed() >= self.place.patience {
+                let Place { rank, socket, patience, .. } = &self.place;
+                return Err(Failure::failed(format!(
+                    "rank {rank} waited {} s for a fetcher at {}: {error}",
+                    patience.as_secs(),
+                    socket.display()
+                )));
+            }
+            tokio::time::sleep(REST).await;
+        }
+        Ok(())
+    }
+
+    async fn try_connect(&mut self) -> io::Result<()> {
+        let stream = UnixStream::connect(&self.place.socket).await?;
+        let mut link = BufReader::new(stream);
+        let hello = read_frame(&mut link).await?;
+        if hello.kind != Kind::Hello {
+            return Err(io::Error::other(format!(
+                "it said {:?} first: {}",
+                hello.kind,
+                hello.text()
+            )));
+        }
+        link.write_all(&hello_of(&self.place, self.next)).await?;
+        self.link = Some(link);
+        // An earlier fetcher may have died before it took the acknowledgement.
+        self.acknowledge().await;
+        Ok(())
+    }
+
+    /// Says what the rank's checkpoint contains. If that fails, it is said again to the next fetcher.
+    async fn acknowledge(&mut self) {
+        let Some(Cursor { epoch, batch_index }) = self.durable else { return };
+        let Some(link) = &mut self.link else { return };
+        let message = [&b"GMA1"[..], &epoch.to_le_bytes(), &batch_index.to_le_bytes()].concat();
+        if link.write_all(&message).await.is_err() {
+            self.link = None;
+        }
+    }
+
+    fn refused(&self, why: &str) -> Failure {
+        Failure::failed(format!("rank {}: its fetcher ended the run: {why}", self.place.rank))
+    }
+}
+
+/// The hello of a rank that wants the step at `next`.
+fn hello_of(place: &Place, next: Option<Cursor>) -> Vec<u8> {
+    let Place { identity, rank, of, run, .. } = place;
+    let mut hello = json!({
+        "job": identity.job,
+        "dataset": identity.dataset,
+        "fingerprint": identity.fingerprint,
+        "rank": rank,
+        "of": of,
+        "run": run,
+    });
+    if let Some(next) = next {
+        hello["epoch"] = next.epoch.into();
+        hello["batch_index"] = next.batch_index.into();
+    }
+    let hello = hello.to_string();
+    let bytes = u32::try_from(hello.len()).unwrap_or(u32::MAX);
+    [&b"GMH1"[..], &bytes.to_le_bytes(), hello.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests;
