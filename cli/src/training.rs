@@ -250,7 +250,7 @@ async fn train_on(
     Ok(report)
 }
 
-/// What every training needs: options, job, and when it began.
+/// The needs of every training: options, job, and when it began.
 type Parts<'a> = (&'a TrainOptions, &'a Job, Instant);
 
 /// The view of a training over `run`, and the work of a rank.

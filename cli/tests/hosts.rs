@@ -1,4 +1,4 @@
-//! Ranks over fetchers in processes of their own: the batches of one rank, whatever dies.
+//! Ranks over fetchers in processes of their own: the batches of one rank, whichever process dies.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 

@@ -11,11 +11,10 @@ use gristmill_client::{
     server::ranks::{Beginning, Counts, RankActivity, RankServer},
     waiting::{Waiting, Watcher, while_saying},
 };
+use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
-use gristmill_model::wire::JobStatus;
-use gristmill_model::{RunToken, splits::Cursor};
 use gristmill_pipeline::Pipeline;
 use std::{cell::RefCell, num::NonZeroU32, time::Instant};
 
@@ -80,11 +79,10 @@ async fn start(
     let resume = checkpoint.map(|checkpoint| checkpoint.cursor_in(&job.view)).transpose();
     let resume = resume.map_err(|error| Failure::Usage(format!("--resume: {error}")))?;
     let kept = kept(&mut cursors, &Identity::of(&job.view))?;
-    let status = job.status().await.map_err(Failure::failed)?;
+    let status = job.status_within(options.stream.patience).await?;
     let tail = options.ranks.tail.unwrap_or(Tail::default_of(drops_remainder(&job)?));
-    let known = known_run(&status, token, (range, of));
     let (beginning, from) =
-        beginning(known, status.durable, resume, kept).map_err(Failure::Usage)?;
+        Beginning::of(&status, (token, range, of), (resume, kept)).map_err(Failure::Usage)?;
     let run = TrainingRun { token, ranks: Ranks { count: of, from, tail } };
     let own = OwnRanks { run, range, is_successor: beginning.is_successor() };
     let fetcher = job.open_for(Some(own), beginning.known(), &options.stream).await?;
@@ -93,48 +91,6 @@ async fn start(
     let at = options.socket.display();
     tracing::info!(job = %job.view.job, "serving {range} of {of} at {at}");
     Ok(Serving { server, socket, watcher })
-}
-
-/// The run of this fetcher's token, as the service knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct KnownRun {
-    from: Cursor,
-    /// The position that an earlier fetcher of the same ranks had made durable; none if there was no such fetcher.
-    durable: Option<Cursor>,
-}
-
-fn known_run(
-    status: &JobStatus,
-    token: RunToken,
-    (range, of): (RankRange, NonZeroU32),
-) -> Option<KnownRun> {
-    let known = status.run.as_ref().filter(|known| known.run.token == token)?;
-    let earlier = known.readers.iter().find(|reader| reader.progress.ranks == range);
-    let durable = match range == RankRange::all(of) {
-        // It reports the job's progress, not one of its own.
-        true => Some(status.durable),
-        false => earlier.map(|reader| reader.progress.durable),
-    };
-    Some(KnownRun { from: known.run.ranks.from, durable })
-}
-
-/// The beginning of these ranks, and the first batch of their run.
-fn beginning(
-    known: Option<KnownRun>,
-    durable: Cursor,
-    resume: Option<Cursor>,
-    kept: Option<Cursor>,
-) -> Result<(Beginning, Cursor), String> {
-    let Some(KnownRun { from, durable: succeeds }) = known else {
-        let beginning = Beginning { succeeds: None, resume, kept, durable };
-        return Ok((beginning, beginning.known()));
-    };
-    if let Some(resume) = resume.filter(|resume| *resume != from) {
-        return Err(format!(
-            "--resume is at {resume}, and this run began at {from}: give a new run another --run"
-        ));
-    }
-    Ok((Beginning { succeeds, resume: Some(from), kept: None, durable: from }, from))
 }
 
 fn drops_remainder(job: &Job) -> Result<bool, Failure> {
@@ -207,10 +163,6 @@ fn report(options: &Options, counts: &Counts) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn at(batch_index: u64) -> Cursor {
-        Cursor { epoch: 0, batch_index }
-    }
-
     #[test]
     fn ranks_are_named_and_counted() {
         assert_eq!(named(&[3]), "rank 3");
@@ -218,25 +170,5 @@ mod tests {
         assert_eq!(named(&[1, 2, 5]), "ranks 1, 2 and 5");
         let many: Vec<u32> = (0..12).collect();
         assert_eq!(named(&many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
-    }
-
-    #[test]
-    fn a_new_run_begins_where_it_is_named_and_a_known_one_goes_on() {
-        let (new, from) = beginning(None, at(4), Some(at(8)), Some(at(6))).unwrap();
-        assert_eq!((new.known(), from, new.is_successor()), (at(8), at(8), false));
-        let (new, from) = beginning(None, at(4), None, None).unwrap();
-        assert_eq!((new.known(), from), (at(4), at(4)));
-
-        let begun = KnownRun { from: at(8), durable: None };
-        let (joins, from) = beginning(Some(begun), at(4), None, Some(at(6))).unwrap();
-        assert_eq!((joins.known(), from, joins.is_successor()), (at(8), at(8), false));
-        let served = KnownRun { durable: Some(at(12)), ..begun };
-        let (goes_on, from) = beginning(Some(served), at(10), Some(at(8)), None).unwrap();
-        assert_eq!((goes_on.known(), from, goes_on.is_successor()), (at(12), at(8), true));
-        let why = beginning(Some(served), at(10), Some(at(9)), None).unwrap_err();
-        assert!(
-            why.contains("--resume is at batch 9 of epoch 0, and this run began at batch 8"),
-            "{why}"
-        );
     }
 }

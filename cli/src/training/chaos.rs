@@ -25,7 +25,7 @@ pub enum Chaos {
     Fetchers,
 }
 
-/// What is killed.
+/// The processes that are killed.
 enum Target {
     Function(&'static str),
     Fetchers,

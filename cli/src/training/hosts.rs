@@ -168,7 +168,7 @@ impl<'a> HostedTrainer<'a> {
         hosts: &mut Hosts,
     ) -> Result<Option<Step>, Failure> {
         let began = Instant::now();
-        let mut told = std::time::Duration::ZERO;
+        let mut added = std::time::Duration::ZERO;
         loop {
             let next = tokio::select! {
                 biased;
@@ -176,8 +176,8 @@ impl<'a> HostedTrainer<'a> {
                 next = tokio::time::timeout(REDRAW, ranks.next()) => next,
             };
             let waited = began.elapsed();
-            self.polled.add_wait(waited - told);
-            told = waited;
+            self.polled.add_wait(waited - added);
+            added = waited;
             self.look();
             match next {
                 Ok(step) => {

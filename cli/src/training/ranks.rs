@@ -121,6 +121,7 @@ impl<'a> RankedTrainer<'a> {
                 (StepDelivery::EpochEnd { totals, left_batches, .. }, _) => {
                     left_batches.iter().for_each(|batch| self.view.observer.left_out(batch));
                     self.next = Cursor::start_of(totals.epoch + 1);
+                    run.checkpointed(self.next);
                     let delivery = Delivery::EpochEnd(totals);
                     self.view.observer.delivered(&delivery, run.fetcher()).await?;
                 }

@@ -22,7 +22,7 @@ impl Operation {
     const COUNT: usize = Self::Bucket as usize + 1;
 }
 
-/// What an object holds, by its key.
+/// The content of an object, by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Rows of a split, delivered or cached.

@@ -2,7 +2,7 @@
 
 use crate::{
     Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
-    Listing, OwnRanks, Service, Source, StreamOptions, Workers,
+    Listing, OwnRanks, Service, Source, StreamOptions, Workers, asking,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::Cursor;
@@ -230,6 +230,14 @@ impl Job {
     /// If the service does not answer, or has forgotten the job.
     pub async fn status(&self) -> Result<JobStatus, CallError> {
         self.service.ports.coordinator.call(Status { job: self.view.job.clone() }).await
+    }
+
+    /// As [`Job::status`]; waits up to `patience` for a service that does not answer.
+    ///
+    /// # Errors
+    /// If it does not answer by then.
+    pub async fn status_within(&self, patience: Duration) -> Result<JobStatus, FetchError> {
+        asking::ask(&self.service.ports, &Status { job: self.view.job.clone() }, patience).await
     }
 
     /// Stops the job, so that no worker continues it.

@@ -178,7 +178,7 @@ impl Progress {
         self.acks().make_durable(next);
     }
 
-    /// What the next poll sends: see [`Acks::request`].
+    /// The content of the next poll: see [`Acks::request`].
     pub fn request(&self, is_due: bool, beats: bool) -> Request {
         self.acks().request(is_due, beats)
     }

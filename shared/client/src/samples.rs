@@ -13,8 +13,8 @@ use gristmill_model::splits::{
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, JobState, JobView, PollReader, Polled, ReaderPolled, ReadySplit, Refusal,
-    RefusalKind,
+    AnyCall, AnyReply, JobState, JobStatus, JobView, PollReader, Polled, ReaderPolled, ReadySplit,
+    Refusal, RefusalKind, ScaleState, WorkProfile,
 };
 use gristmill_ports::{CallError, Coordinator, ObjectPath, Objects, memory::MemoryObjects};
 use serde_json::{Value, json};
@@ -58,6 +58,25 @@ pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: Tail) -> Ow
     let run = TrainingRun { token: RunToken::of("run"), ranks };
     let range = RankRange { first: range.start, count: number(range.end - range.start) };
     OwnRanks { run, range, is_successor: false }
+}
+
+/// The status of a job that nothing is known of but its view.
+pub(crate) fn status() -> JobStatus {
+    JobStatus {
+        job: view(),
+        delivered: Place::default(),
+        durable: Cursor::default(),
+        heartbeat_ms: 0,
+        ready: 0,
+        window: 0,
+        claimable: 0,
+        active_workers: 0,
+        indexed_files: 0,
+        scale: ScaleState::default(),
+        profile: WorkProfile::default(),
+        trouble: None,
+        run: None,
+    }
 }
 
 /// A committed split of `batches` batches that took 40 ms to read and 400 ms to compute.

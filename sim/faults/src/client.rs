@@ -34,13 +34,14 @@ pub struct Client<'a> {
     pub process: &'a Process,
 }
 
-struct Frame {
-    magic: [u8; 4],
-    at: (u32, u64),
-    payload: Bytes,
+/// A frame of a fetcher: its kind, the numbers of its header, and its payload.
+pub struct Frame {
+    pub magic: [u8; 4],
+    pub at: (u32, u64),
+    pub payload: Bytes,
 }
 
-async fn receive(stream: &mut DuplexStream) -> Option<Frame> {
+pub async fn receive(stream: &mut DuplexStream) -> Option<Frame> {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).await.ok()?;
     let at = (stream.read_u32_le().await.ok()?, stream.read_u64_le().await.ok()?);
@@ -56,7 +57,7 @@ async fn send_hello(stream: &mut DuplexStream, hello: &serde_json::Value) -> Opt
     stream.write_all(text.as_bytes()).await.ok()
 }
 
-async fn send_ack(stream: &mut DuplexStream, (epoch, g): (u32, u64)) -> Option<()> {
+pub async fn send_ack(stream: &mut DuplexStream, (epoch, g): (u32, u64)) -> Option<()> {
     stream.write_all(b"GMA1").await.ok()?;
     stream.write_u32_le(epoch).await.ok()?;
     stream.write_u64_le(g).await.ok()

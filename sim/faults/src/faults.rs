@@ -92,6 +92,14 @@ pub enum Fault {
     ResentLost,
     /// The account's concurrency is exhausted: 429. Counted, not drawn: it depends on the workers.
     AccountFull,
+    /// A launcher ends a run of several ranks, and starts another.
+    RunRestarts,
+    /// Fetchers and ranks of a superseded run go on for a while.
+    OldRunWakes,
+    /// A rank is slower than the others.
+    RankSlow,
+    /// A fetcher restarts on a machine without its state file.
+    DiskLost,
 }
 
 /// Every fault with its usual probability per occasion.
@@ -147,13 +155,28 @@ const USUAL: [(Fault, f64); 49] = [
     (Fault::AccountFull, 1.0),
 ];
 
+/// The faults of training with several ranks, drawn after the others.
+const OF_RANKS: [(Fault, f64); 4] = [
+    (Fault::RunRestarts, 0.5),
+    (Fault::OldRunWakes, 0.5),
+    (Fault::RankSlow, 0.3),
+    (Fault::DiskLost, 0.3),
+];
+
+const KINDS: usize = USUAL.len() + OF_RANKS.len();
+
+/// The usual probability of the fault with that number.
+fn usual(number: usize) -> f64 {
+    USUAL.iter().chain(&OF_RANKS).nth(number).map_or(0.0, |(_, usual)| *usual)
+}
+
 /// Longest duration of a lasting fault.
 pub const LASTING_MAX: Duration = Duration::from_secs(60);
 
 /// Probabilities of all faults in one simulation, and their end.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
-    probability: [f64; USUAL.len()],
+    probability: [f64; KINDS],
     /// End of the faults; afterwards everything must finish.
     pub until: Duration,
     /// The largest error of a clock.
@@ -168,7 +191,7 @@ impl FaultPlan {
     /// No faults.
     pub fn none() -> Self {
         Self {
-            probability: [0.0; USUAL.len()],
+            probability: [0.0; KINDS],
             until: Duration::ZERO,
             skew: Duration::ZERO,
             partition_writes: 1000,
@@ -190,16 +213,16 @@ impl FaultPlan {
     pub fn draw(random: &mut Rng) -> Self {
         let few = random.u8(0..4) == 0;
         let chosen: [usize; 3] = std::array::from_fn(|_| random.usize(0..USUAL.len()));
-        let probability = std::array::from_fn(|i| {
-            let usual = USUAL[i].1;
+        let mut probability = [0.0; KINDS];
+        for (i, probability) in probability.iter_mut().enumerate().take(USUAL.len()) {
             let amount = random.u8(0..4);
-            match (few, amount) {
+            *probability = match (few, amount) {
                 (true, _) if !chosen.contains(&i) => 0.0,
                 (false, 0 | 1) => 0.0,
-                (_, 0..=2) => usual,
-                _ => (usual * 4.0).min(0.6),
-            }
-        });
+                (_, 0..=2) => usual(i),
+                _ => (usual(i) * 4.0).min(0.6),
+            };
+        }
         let plan = Self {
             probability,
             until: Duration::from_secs(random.u64(30..600)),
@@ -211,6 +234,15 @@ impl FaultPlan {
             true => plan,
             false => Self { concurrency: None, ..plan },
         }
+    }
+
+    /// The plan with each fault of several ranks in every other simulation.
+    #[must_use]
+    pub fn with_ranks(mut self, random: &mut Rng) -> Self {
+        for (fault, usual) in OF_RANKS {
+            self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
+        }
+        self
     }
 
     /// The plan without these faults.
@@ -226,9 +258,8 @@ impl FaultPlan {
     #[must_use]
     pub fn with(mut self, faults: &[Fault]) -> Self {
         for fault in faults {
-            let (_, usual) = USUAL[*fault as usize];
             let probability = &mut self.probability[*fault as usize];
-            *probability = probability.max(usual);
+            *probability = probability.max(usual(*fault as usize));
         }
         self
     }
@@ -244,7 +275,7 @@ mod tests {
 
     #[test]
     fn faults_are_listed_in_order() {
-        for (i, (fault, usual)) in USUAL.iter().enumerate() {
+        for (i, (fault, usual)) in USUAL.iter().chain(&OF_RANKS).enumerate() {
             assert_eq!((*fault as usize, *usual > 0.0), (i, true));
         }
     }

@@ -18,6 +18,8 @@ pub enum Jobs {
     Concurrent,
     /// Two consecutive jobs under one name.
     SameName,
+    /// One, whose trainer has several ranks.
+    OfRanks,
 }
 
 impl Jobs {

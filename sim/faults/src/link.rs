@@ -3,10 +3,13 @@
 use crate::{
     Fault, Mutant, Process,
     cloud::{Cloud, LATENCY_MS, LATEST_MS},
+    ranked::mistakes,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_model::wire::{AnyCall, AnyReply, Flush, Poll, Refusal, RefusalKind, Register};
+use gristmill_model::wire::{
+    AnyCall, AnyReply, Flush, Poll, PollReader, Refusal, RefusalKind, Register,
+};
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
 use serde::Serialize;
 use std::{
@@ -91,6 +94,7 @@ impl Coordinator for Link {
         let Self { process, cloud, .. } = self;
         let sim = &cloud.sim;
         let mut call = measured_alike(call);
+        mistakes::called(sim.mutant, &mut call);
         if let AnyCall::Claim(claim) = &mut call
             && claim.resent
             && sim.happens(Fault::ResentLost)
@@ -145,6 +149,12 @@ impl Coordinator for Link {
                     process.accepted(ack.generation);
                 }
                 Ok(AnyReply::Poll(polled))
+            }
+            AnyReply::PollReader(polled) => {
+                if let AnyCall::PollReader(PollReader { join: Some(join), .. }) = call {
+                    process.accepted(join.start.generation);
+                }
+                Ok(AnyReply::PollReader(polled))
             }
             AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
             reply => Ok(reply),

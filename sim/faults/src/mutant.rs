@@ -53,9 +53,28 @@ pub enum Mutant {
     NamedUnseen,
     /// Leases never expire, nor does the claim whose lost answer was requested again without saying so.
     LeasesForGood,
+    /// Reports of readers of any generation are merged.
+    MergesAnyGeneration,
+    /// A rank without a reader counts as done.
+    MissingReaderIsDone,
+    /// The job moves to the greatest of its readers' cursors.
+    GreatestForLeast,
+    /// Tokens of superseded runs are forgotten.
+    PastTokenLetIn,
+    /// Each rank takes the last batches of an epoch if its own exists.
+    TailPerRank,
 }
 
 impl Mutant {
+    /// Bugs that only training with several ranks can show.
+    pub const OF_RANKS: [Self; 5] = [
+        Self::MergesAnyGeneration,
+        Self::MissingReaderIsDone,
+        Self::GreatestForLeast,
+        Self::PastTokenLetIn,
+        Self::TailPerRank,
+    ];
+
     pub const ALL: [Self; 24] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,
@@ -90,6 +109,8 @@ impl Mutant {
             Self::SavesUnsynced => &[Fault::DiesSaving, Fault::FetcherDies],
             Self::NamedUnseen => &[Fault::HintStale, Fault::HintTorn],
             Self::LeasesForGood => &[Fault::AnswerLost, Fault::ResentLost],
+            Self::MergesAnyGeneration => &[Fault::RunRestarts, Fault::OldCheckpoint],
+            Self::PastTokenLetIn => &[Fault::RunRestarts, Fault::OldRunWakes],
             _ => &[],
         }
     }

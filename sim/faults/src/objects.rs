@@ -2,7 +2,7 @@
 
 mod access;
 
-use crate::scenario::Scenario;
+use crate::{ranked::Runs, scenario::Scenario};
 use bytes::Bytes;
 use gristmill_coordinator::inspect;
 use gristmill_model::splits::{collect::ChunkName, order::Ramp};
@@ -32,6 +32,8 @@ pub struct Store {
     vanished: Arc<Mutex<BTreeSet<String>>>,
     /// Division of epochs into bundles, once known.
     ramp: Mutex<Option<Ramp>>,
+    /// Runs of several ranks.
+    pub runs: Runs,
     scenario: Scenario,
 }
 
@@ -45,6 +47,7 @@ impl Store {
             published: Arc::default(),
             vanished: Arc::default(),
             ramp: Mutex::default(),
+            runs: Runs::default(),
             scenario,
         }
     }
@@ -59,6 +62,7 @@ impl Store {
             published: Arc::clone(&self.published),
             vanished: Arc::clone(&self.vanished),
             ramp: Mutex::default(),
+            runs: Runs::default(),
             scenario,
         }
     }

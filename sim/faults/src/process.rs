@@ -130,14 +130,14 @@ impl Process {
 
     /// Runs `work` as this process; `None` if it dies before the end. A panic is a violation.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        // Tasks that it started end with it, also when nobody waits for its end.
+        let _end = self.dead.clone().drop_guard();
         let work = AssertUnwindSafe(work).catch_unwind();
         let outcome = tokio::select! {
             biased;
             () = self.dead.cancelled() => return None,
             outcome = work => outcome,
         };
-        // Tasks that it started end with it.
-        self.kill();
         match outcome {
             Ok(outcome) => Some(outcome),
             Err(panic) => {

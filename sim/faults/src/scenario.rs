@@ -85,6 +85,16 @@ impl Scenario {
         Self { served: scenario.may_be_served() && random.u8(0..3) == 0, ..scenario }
     }
 
+    /// Draws a job for a trainer of several ranks, which visits each record exactly once.
+    pub fn draw_for_ranks(random: &mut fastrand::Rng) -> Self {
+        loop {
+            let scenario = Self::draw(random);
+            if scenario.visitation == Visitation::ExactlyOnce {
+                return Self { served: false, ..scenario };
+            }
+        }
+    }
+
     /// Whether trainers may connect to a fetcher: only then can it keep their position.
     pub fn may_be_served(&self) -> bool {
         self.visitation == Visitation::ExactlyOnce

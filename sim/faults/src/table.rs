@@ -1,10 +1,13 @@
 //! The table as seen by one process: slow, sometimes failing, never inconsistent. Every write is checked against the
 //! invariants of the split protocol.
 
-use crate::{Fault, Mutant, Process, Simulation, hints::Hints, link::DENIED, objects::Store};
+use crate::{
+    Fault, Mutant, Process, Simulation, hints::Hints, link::DENIED, objects::Store,
+    ranked::mistakes,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::inspect::{Stored, decode};
+use gristmill_coordinator::inspect::{self, Stored, decode};
 use gristmill_model::splits::{
     Bundle, SplitKind,
     collect::ChunkName,
@@ -98,6 +101,7 @@ impl SimTable {
                     _ => None,
                 };
                 sim.check(consumer_step(before.as_deref(), &consumer));
+                self.store.runs.check(sim, &consumer);
             }
             (_, Ok(Stored::Job(_) | Stored::Other)) => {}
         }
@@ -140,7 +144,7 @@ impl Table for SimTable {
         let items = items.map(|items| keys.iter().zip(items).map(arrives).collect());
         // Results are outdated when they arrive.
         self.process.point(LATENCY_MS).await;
-        items
+        items.map(|items| mistakes::read(sim.mutant, keys, items))
     }
 
     async fn write(
@@ -208,7 +212,9 @@ impl Table for SimTable {
         self.meet().await?;
         let found = self.items.memory.range(pk, from, to).await;
         self.process.point(LATENCY_MS).await;
-        found
+        let job = self.items.item(&inspect::consumer_key(&self.store.ns, &self.store.job)).await;
+        let mutant = self.process.sim().mutant;
+        found.map(|found| mistakes::ranged(mutant, job.as_ref(), found))
     }
 
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {

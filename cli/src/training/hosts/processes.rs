@@ -98,7 +98,7 @@ impl Victims {
     }
 }
 
-/// What is the same for all fetchers of a job.
+/// The settings that all fetchers of a job share.
 pub struct Program {
     launcher: Launcher,
     /// The arguments that name service and job.

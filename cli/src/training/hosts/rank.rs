@@ -37,7 +37,7 @@ pub struct Given {
     pub checkpoint: String,
 }
 
-/// What a rank receives.
+/// A delivery to a rank.
 #[derive(Debug, Clone)]
 pub enum Received {
     Step(Given),

@@ -24,7 +24,7 @@ pub struct Step {
 struct Seat {
     received: mpsc::Receiver<Result<Received, Failure>>,
     trained: mpsc::Sender<()>,
-    /// What it received, and has yet to train on.
+    /// The batch that it received and has yet to train on.
     pending: Option<Received>,
 }
 
@@ -100,7 +100,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// What fetchers said at the end.
+    /// The summaries of the fetchers at the end.
     pub fn summaries(&self) -> impl Iterator<Item = &Summary> {
         self.seats.iter().filter_map(|seat| match &seat.pending {
             Some(Received::End(summary)) => Some(summary),

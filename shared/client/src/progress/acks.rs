@@ -84,7 +84,7 @@ impl Acks {
         self.membership.as_ref()
     }
 
-    /// What the next poll sends. Progress is reported if that `is_due`, and by one of several readers that
+    /// The content of the next poll. Progress is reported if that `is_due`, and by one of several readers that
     /// `beats` even if nothing is new.
     pub fn request(&mut self, is_due: bool, beats: bool) -> Request {
         let Some(membership) = &self.membership else {

@@ -7,7 +7,7 @@ use gristmill_model::splits::run::{Join, TrainingRun};
 use gristmill_model::wire::ReaderPolled;
 use std::time::Duration;
 
-/// What a poll sends beside its measurements.
+/// The content of a poll beside its measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     /// The poll of a trainer that takes every batch, or of one that has yet to begin.
@@ -26,7 +26,7 @@ impl Request {
     }
 }
 
-/// What the coordinator said of the run and of the reader of these ranks.
+/// The coordinator's answer about the run and the reader of these ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Said {
     pub run: TrainingRun,

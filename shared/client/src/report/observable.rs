@@ -91,7 +91,6 @@ impl Observable for PolledJob {
 mod tests {
     use super::*;
     use gristmill_model::Fingerprint;
-    use gristmill_model::splits::{Cursor, Place};
     use gristmill_model::wire::{JobSpec, JobState, ScaleState};
 
     const PIPELINE: &str =
@@ -113,18 +112,10 @@ mod tests {
     fn status(active_workers: u32, target: u32) -> JobStatus {
         JobStatus {
             job: view(JobState::Done),
-            delivered: Place::start_of(0),
-            durable: Cursor::default(),
-            heartbeat_ms: 0,
-            ready: 0,
-            window: 0,
-            claimable: 0,
             active_workers,
             indexed_files: 3,
             scale: ScaleState { target, ..ScaleState::default() },
-            profile: Default::default(),
-            trouble: None,
-            run: None,
+            ..crate::samples::status()
         }
     }
 

@@ -198,13 +198,17 @@ impl Ranks {
         }
     }
 
-    /// The cursor of a checkpoint that every rank may save after `step`. It is the first batch of
-    /// the next step, or of the next epoch once it is known that there is no next step.
+    /// The cursor of a checkpoint that every rank may save after `step`: after a step of which all
+    /// ranks have a batch the next batch, even if there is none, and after the last batches of an
+    /// epoch, which are fewer, the next epoch.
+    ///
+    /// It does not depend on whether the end of the epoch was known when the step was released, which
+    /// differs between readers: all ranks save the same.
     pub fn cursor_after(&self, step: Step, known: KnownBatches) -> Cursor {
-        let next = step.next();
-        match known.is_all && next.number >= self.steps(step.epoch, known.count) {
-            true => Cursor { epoch: step.epoch.saturating_add(1), batch_index: 0 },
-            false => Cursor { epoch: step.epoch, batch_index: self.first_of(next) },
+        let next = self.first_of(step.next());
+        match known.count >= next {
+            true => Cursor { epoch: step.epoch, batch_index: next },
+            false => Cursor::start_of(step.epoch.saturating_add(1)),
         }
     }
 }

@@ -182,7 +182,7 @@ pub fn covering<'a>(
     }
 }
 
-/// What keeps the job's progress from moving on, one line: ranks without a reader, or a reader that is
+/// The reason that keeps the job's progress from moving on, one line: ranks without a reader, or a reader that is
 /// behind the others and silent.
 pub fn waits_for(job: &Consumer, readers: &[ReaderProgress], now_ms: u64) -> Option<String> {
     let covering = match covering(job, readers) {

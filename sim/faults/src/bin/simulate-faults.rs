@@ -1,7 +1,7 @@
 //! Runs many simulations and reports faults and violations.
 
 use clap::Parser;
-use gristmill_faults::{Fault, Mutant, Outcome, simulate};
+use gristmill_faults::{Fault, Mutant, Outcome, simulate, simulate_ranks};
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal as _, Write as _},
@@ -35,15 +35,30 @@ struct Args {
     /// Put this deliberate bug into every simulation, to see how it is detected
     #[arg(long, value_parser = mutant)]
     mutant: Option<Mutant>,
+    /// Train with several ranks, which meet at a barrier after each step and resume with other numbers
+    #[arg(long)]
+    ranks: bool,
     /// Print one JSON object as the last line of standard output
     #[arg(long)]
     json: bool,
 }
 
 fn mutant(name: &str) -> Result<Mutant, String> {
-    let names = || Mutant::ALL.map(|mutant| format!("{mutant:?}")).join(", ");
-    let named = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
+    let all = || Mutant::ALL.into_iter().chain(Mutant::OF_RANKS);
+    let names = || all().map(|mutant| format!("{mutant:?}")).collect::<Vec<_>>().join(", ");
+    let named = all().find(|mutant| format!("{mutant:?}") == name);
     named.ok_or_else(|| format!("one of {}", names()))
+}
+
+impl Args {
+    /// Runs the simulation of `seed`.
+    fn simulate(&self, seed: u64, verbose: bool) -> io::Result<Outcome> {
+        let ranks = self.ranks || self.mutant.is_some_and(|m| Mutant::OF_RANKS.contains(&m));
+        match ranks {
+            true => simulate_ranks(seed, self.mutant, verbose),
+            false => simulate(seed, self.mutant, verbose),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -87,7 +102,7 @@ fn main() -> ExitCode {
     let sum = match args.seed {
         Some(seed) => {
             let mut sum = Sum::default();
-            sum.add(seed, simulate(seed, args.mutant, true));
+            sum.add(seed, args.simulate(seed, true));
             sum
         }
         None => run_all(&args),
@@ -114,7 +129,7 @@ fn run_all(args: &Args) -> Sum {
                     if seed >= end {
                         return;
                     }
-                    let outcome = simulate(seed, args.mutant, false);
+                    let outcome = args.simulate(seed, false);
                     let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                     sum.add(seed, outcome);
                     progress(&sum, args.seeds);

@@ -1,3 +1,5 @@
+//! A rank over a connection whose other end the tests write.
+
 use super::*;
 use gristmill_client::framing::HEADER_BYTES;
 use serde_json::Value;
@@ -139,6 +141,7 @@ async fn a_rank_goes_on_with_the_next_fetcher_where_it_is() {
     let half = frame(b"GMB1", at(0, 3), b"rows");
     rank.fetcher.send(b"GMBC", at(0, 4), b"checkpoint").await;
     rank.fetcher.link().write_all(&half[..HEADER_BYTES + 2]).await.unwrap();
+    rank.fetcher.link = None;
     let hello = rank.fetcher.accept().await;
     assert_eq!((&hello["epoch"], &hello["batch_index"]), (&0.into(), &2.into()));
     // The earlier one may not have taken the acknowledgement.

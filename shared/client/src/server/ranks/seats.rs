@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// Steps that are kept for ranks which have yet to take them.
 const MAX_KEPT: usize = 2;
 
-/// A connection, by number.
+/// A connection.
 pub(super) type LinkId = u64;
 
 /// The place of one rank.
@@ -98,7 +98,6 @@ impl Seats {
         Self { ranks, range, epochs, is_successor, seats, passed, kept, is_at_end }
     }
 
-    /// Number of ranks served here.
     pub fn len(&self) -> usize {
         self.seats.len()
     }
@@ -177,8 +176,7 @@ impl Seats {
             ));
         }
         let handed = handed.max(at);
-        let turns = Turns::default();
-        let (is_sending, was_sent_end) = (false, false);
+        let (turns, is_sending, was_sent_end) = (Turns::default(), false, false);
         self.seats[seat] = Seat {
             link: Some(link),
             next: at,
@@ -253,7 +251,6 @@ impl Seats {
         self.kept.push_back(Kept { step, batches });
         for seat in 0..self.seats.len() {
             if let Some(batch) = self.seats[seat].early_ack {
-                // It is kept if it is still too early.
                 self.seats[seat].early_ack = None;
                 let _ = self.acknowledge(seat, batch);
             }
@@ -389,9 +386,8 @@ impl Seats {
 
     /// Steps before this one are in the checkpoints of all ranks.
     pub fn durable(&self) -> Cursor {
-        let durable =
-            self.seats.iter().map(|seat| (self.passed.normal(seat.durable), seat.durable));
-        durable.min().map(|(_, durable)| durable).unwrap_or_default()
+        let durable = self.seats.iter().map(|seat| seat.durable);
+        durable.min_by_key(|durable| (self.passed.normal(*durable), *durable)).unwrap_or_default()
     }
 
     /// Whether every step is in the checkpoints of all ranks.

@@ -71,14 +71,17 @@ fn an_epoch_without_batches_has_no_step() {
 }
 
 #[test]
-fn a_checkpoint_after_the_last_step_begins_the_next_epoch() {
-    let run = ranks(4, (1, 2), Tail::Drop);
+fn a_checkpoint_after_a_step_is_the_same_for_all_readers() {
+    let run = ranks(4, (1, 2), Tail::Repeat);
     let after = |number, known| run.cursor_after(step(1, number), known);
-    assert_eq!(after(0, some(6)), Cursor { epoch: 1, batch_index: 6 });
-    assert_eq!(after(0, all(13)), Cursor { epoch: 1, batch_index: 6 });
-    assert_eq!(after(1, all(13)), Cursor { epoch: 2, batch_index: 0 });
-    // The end was not known yet: a run that begins there finds it.
-    assert_eq!(after(1, some(10)), Cursor { epoch: 1, batch_index: 10 });
+    for known in [some(6), some(9), all(6), all(13)] {
+        assert_eq!(after(0, known), Cursor { epoch: 1, batch_index: 6 });
+    }
+    // Whether another batch follows is not known to all: a run that begins there finds out.
+    for known in [some(10), all(10), all(13)] {
+        assert_eq!(after(1, known), Cursor { epoch: 1, batch_index: 10 });
+    }
+    assert_eq!(after(2, all(13)), Cursor { epoch: 2, batch_index: 0 });
 }
 
 #[test]

@@ -1,0 +1,161 @@
+//! Training with several ranks as shipped: fetchers that serve ranks, ranks that meet at a barrier after
+//! each step, and a launcher that starts a new run, of any size, when a process dies.
+
+mod host;
+pub mod mistakes;
+mod rank;
+mod run;
+
+use crate::trainer::choose_checkpoint;
+use crate::{Fault, Kind, Process, cloud::Cloud, scenario::Expected, trainer::Log};
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use gristmill_model::splits::Cursor;
+use gristmill_model::wire::Register;
+use host::{RankHost, Serving};
+use rank::Rank;
+pub use run::{Run, Runs};
+use std::{sync::Arc, time::Duration};
+
+/// Longest life of a run that its launcher ends.
+const LONGEST_RUN_MS: u64 = 60_000;
+/// Longest time that an old run stays awake.
+const AWAKE_MS: u64 = 60_000;
+
+/// The launcher of a job's training program.
+pub struct Launcher {
+    pub cloud: Arc<Cloud>,
+    pub log: Arc<Log>,
+    pub register: Register,
+    pub expected: Arc<Expected>,
+}
+
+impl Launcher {
+    /// Starts runs until everything is delivered and acknowledged.
+    pub async fn train(&self) {
+        let sim = &self.cloud.sim;
+        let mut last: Option<Arc<Run>> = None;
+        let mut awake = FuturesUnordered::new();
+        for number in 0.. {
+            if self.log.is_done() || self.log.is_given_up() || sim.is_violated() {
+                return;
+            }
+            let run = Arc::new(self.begin(number, last.as_deref()));
+            sim.event(format_args!("run {number} of {} begins", run.ranks));
+            self.cloud.store.runs.add(&run);
+            if let Some(old) = last.replace(Arc::clone(&run))
+                && sim.happens(Fault::OldRunWakes)
+            {
+                awake.push(self.with(Arc::new(old.again())).stay_awake());
+            }
+            let life = self.with(Arc::clone(&run)).live(false);
+            let life = async {
+                life.await;
+                sim.time.sleep(sim.between_ms(100, 5_000)).await;
+            };
+            beside(life, &mut awake).await;
+            if run.is_done() {
+                return self.log.finish();
+            }
+        }
+    }
+
+    /// The next run, which goes on at a checkpoint of the last one or an earlier one.
+    fn begin(&self, number: u32, last: Option<&Run>) -> Run {
+        let sim = &self.cloud.sim;
+        let (epoch, batch_index) = choose_checkpoint(sim, &self.log);
+        let from = Cursor { epoch, batch_index };
+        let text = last.and_then(|last| last.text(from));
+        let from = match &text {
+            Some(_) => from,
+            None => Cursor::default(),
+        };
+        let mut run = Run::draw(sim, format!("run {number}"), (from, text), &self.expected);
+        if sim.happens(Fault::RankSlow) {
+            let rank = sim.below(u64::from(run.ranks.count.get())) as u32;
+            run.slow = Some((rank, sim.between_ms(1_000, 20_000)));
+        }
+        run
+    }
+
+    fn with(&self, run: Arc<Run>) -> Life {
+        let Self { cloud, log, register, .. } = self;
+        Life { cloud: Arc::clone(cloud), log: Arc::clone(log), register: register.clone(), run }
+    }
+}
+
+/// The processes of one run.
+struct Life {
+    cloud: Arc<Cloud>,
+    log: Arc<Log>,
+    register: Register,
+    run: Arc<Run>,
+}
+
+impl Life {
+    /// Runs all processes until the run is done or one of its ranks dies.
+    async fn live(self, is_old: bool) {
+        let Self { cloud, log, register, run } = &self;
+        let sim = &cloud.sim;
+        let hosts: Vec<_> = (0..run.hosts).map(RankHost::new).collect();
+        let serve = async |host: &Arc<RankHost>| {
+            let serving = Serving {
+                cloud: Arc::clone(cloud),
+                run: Arc::clone(run),
+                host: Arc::clone(host),
+                log: Arc::clone(log),
+                register: register.clone(),
+                is_old,
+            };
+            serving.serve().await;
+        };
+        let train = async |rank: u32| {
+            let host = &*hosts[(rank / run.per_host()) as usize];
+            let process = Process::new(sim, Kind::Trainer);
+            let of_run = Rank { run, host, log, register, process: &process, rank };
+            process.run(of_run.train()).await.is_some()
+        };
+        let mut fetchers: FuturesUnordered<_> = hosts.iter().map(serve).collect();
+        let mut ranks: FuturesUnordered<_> = (0..run.ranks.count.get()).map(train).collect();
+        let preempted = async {
+            match sim.happens(Fault::RunRestarts) {
+                true => sim.time.sleep(sim.between_ms(500, LONGEST_RUN_MS)).await,
+                false => std::future::pending().await,
+            }
+        };
+        // A rank that dies takes the others with it. All processes end with their tasks.
+        let trained = async { while ranks.next().await == Some(true) {} };
+        tokio::select! {
+            biased;
+            () = preempted => {}
+            () = beside(trained, &mut fetchers) => {}
+        }
+    }
+
+    /// Processes of a superseded run that were thought to be gone.
+    async fn stay_awake(self) {
+        let sim = Arc::clone(&self.cloud.sim);
+        sim.time.sleep(sim.between_ms(0, AWAKE_MS)).await;
+        let until: Duration = sim.between_ms(1_000, AWAKE_MS);
+        tokio::select! {
+            biased;
+            () = self.live(true) => {}
+            () = sim.time.sleep(until) => {}
+        }
+    }
+}
+
+/// Runs `work` to its end, and `others` meanwhile.
+async fn beside(
+    work: impl Future<Output = ()>,
+    others: &mut FuturesUnordered<impl Future<Output = ()>>,
+) {
+    let others = async {
+        while others.next().await.is_some() {}
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        () = work => {}
+        () = others => {}
+    }
+}

@@ -1,0 +1,91 @@
+//! Bugs of training with several ranks, put into what a coordinator reads or what a fetcher sends.
+
+use crate::Mutant;
+use bytes::Bytes;
+use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::readers::ReaderProgress;
+use gristmill_model::splits::run::PastRuns;
+use gristmill_model::splits::{Consumer, Place};
+use gristmill_model::wire::{AnyCall, PollReader};
+use gristmill_ports::{Item, ItemKey};
+use serde::{Serialize, de::DeserializeOwned};
+use std::num::NonZeroU32;
+
+/// The items that a coordinator with the bug believes to have read.
+pub fn read(
+    mutant: Option<Mutant>,
+    keys: &[ItemKey],
+    mut items: Vec<Option<Item>>,
+) -> Vec<Option<Item>> {
+    if mutant == Some(Mutant::PastTokenLetIn) {
+        for (key, item) in keys.iter().zip(&mut items) {
+            if let Some(item) = item.as_mut().filter(|_| key.sk.starts_with("C#")) {
+                change(item, |job: &mut Consumer| job.past = PastRuns::default());
+            }
+        }
+    }
+    items
+}
+
+/// The reports of readers that a coordinator with the bug believes to have read; `job` is the stored
+/// progress.
+pub fn ranged(
+    mutant: Option<Mutant>,
+    job: Option<&Item>,
+    mut found: Vec<(String, Item)>,
+) -> Vec<(String, Item)> {
+    let Some(job) = job.and_then(|job| serde_json::from_slice::<Consumer>(&job.body).ok()) else {
+        return found;
+    };
+    let reports = || {
+        let of = |(_, item): &(String, Item)| serde_json::from_slice(&item.body).ok();
+        found.iter().filter_map(of).collect::<Vec<ReaderProgress>>()
+    };
+    let of_run = reports().into_iter().filter(|report| report.generation == job.generation);
+    let (greatest, delivered) = of_run.fold((None, Place::default()), |(cursor, place), report| {
+        let of = (report.durable, report.durable_place);
+        (cursor.max(Some(of)), place.max(report.delivered))
+    });
+    let end = job.run.map_or(1, |run| run.ranks.count.get());
+    let firsts: Vec<u32> = reports().iter().map(|report| report.ranks.first).collect();
+    for (sk, item) in &mut found {
+        if !sk.starts_with("R#") {
+            continue;
+        }
+        change(item, |report: &mut ReaderProgress| match mutant {
+            Some(Mutant::MergesAnyGeneration) => report.generation = job.generation,
+            Some(Mutant::MissingReaderIsDone) => {
+                let first = report.ranks.first;
+                let next = firsts.iter().copied().filter(|other| *other > first).min();
+                let count = next.unwrap_or(end).saturating_sub(first);
+                report.ranks.count = NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN);
+            }
+            Some(Mutant::GreatestForLeast) if report.generation == job.generation => {
+                if let Some((durable, place)) = greatest {
+                    (report.durable, report.durable_place) = (durable, place);
+                    report.delivered = delivered;
+                }
+            }
+            _ => {}
+        });
+    }
+    found
+}
+
+/// The call as a fetcher sends it that lets each rank decide on its last batches.
+pub fn called(mutant: Option<Mutant>, call: &mut AnyCall) {
+    if let (Some(Mutant::TailPerRank), AnyCall::PollReader(PollReader { join: Some(join), .. })) =
+        (mutant, call)
+    {
+        join.run.ranks.tail = Tail::Drop;
+    }
+}
+
+fn change<T: Serialize + DeserializeOwned>(item: &mut Item, with: impl FnOnce(&mut T)) {
+    if let Ok(mut decoded) = serde_json::from_slice::<T>(&item.body) {
+        with(&mut decoded);
+        if let Ok(body) = serde_json::to_vec(&decoded) {
+            item.body = Bytes::from(body);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A rank of a training program, written from the protocol's description: it takes one batch a step,
+//! meets the others, and writes checkpoints.
+
+use super::{
+    host::RankHost,
+    run::{Run, Speaks},
+};
+use crate::{
+    Process,
+    client::{Frame, receive, send_ack},
+    trainer::{BatchSeen, Log},
+};
+use gristmill_model::splits::{Cursor, ranks::Step};
+use gristmill_model::wire::Register;
+use std::time::Duration;
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
+
+/// Pause before a rank connects again.
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// One rank of a run, as one process.
+pub struct Rank<'a> {
+    pub run: &'a Run,
+    pub host: &'a RankHost,
+    pub log: &'a Log,
+    pub register: &'a Register,
+    pub process: &'a Process,
+    pub rank: u32,
+}
+
+/// The position of a rank.
+struct At {
+    /// The first batch of its next step; none until it knows.
+    next: Option<Cursor>,
+    /// The step it has completed most recently.
+    step: Option<Step>,
+    /// The latest checkpoint that was reported to a fetcher.
+    reported: Cursor,
+}
+
+impl Rank<'_> {
+    /// Trains until all is delivered and acknowledged.
+    pub async fn train(&self) {
+        let from = self.run.resume.as_ref().map(|_| self.run.ranks.from);
+        let mut at = At { next: from, step: None, reported: Cursor::default() };
+        while !self.run.is_done() {
+            if let Some(mut stream) = self.host.connect().await {
+                let _ = self.visit(&mut stream, &mut at).await;
+            }
+            self.process.sim().time.sleep(RECONNECT).await;
+        }
+    }
+
+    /// One connection. None when it breaks.
+    async fn visit(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
+        let greeting = receive(stream).await?;
+        if &greeting.magic != b"GMBH" {
+            return self.refused(&greeting);
+        }
+        self.process.point(20).await;
+        self.send_hello(stream, &greeting, at.next).await?;
+        let mut after = None;
+        loop {
+            let frame = receive(stream).await?;
+            match &frame.magic {
+                b"GMBC" => {
+                    let next = Cursor::new(frame.at.0, frame.at.1);
+                    let text = String::from_utf8(frame.payload.to_vec()).ok()?;
+                    self.run.note_text(self.process.sim(), next, &text);
+                    after = Some(next);
+                }
+                b"GMB1" | b"GMBR" => {
+                    let Some(next) = after.take() else {
+                        self.process.sim().violated("a batch came without its checkpoint");
+                        return None;
+                    };
+                    self.step(&frame, next, at).await;
+                    self.save(stream, next, at).await?;
+                }
+                b"GMBE" => return self.end(stream, at).await,
+                _ => return self.refused(&frame),
+            }
+        }
+    }
+
+    async fn send_hello(
+        &self,
+        stream: &mut DuplexStream,
+        greeting: &Frame,
+        next: Option<Cursor>,
+    ) -> Option<()> {
+        let said: serde_json::Value = serde_json::from_slice(&greeting.payload).ok()?;
+        let mut hello = serde_json::json!({
+            "job": said["job"], "dataset": said["dataset"], "fingerprint": said["fingerprint"],
+            "rank": self.rank, "of": self.run.ranks.count, "run": self.run.name,
+        });
+        if let Some(next) = next {
+            hello["epoch"] = next.epoch.into();
+            hello["batch_index"] = next.batch_index.into();
+        }
+        let text = hello.to_string();
+        stream.write_all(b"GMH1").await.ok()?;
+        stream.write_u32_le(u32::try_from(text.len()).ok()?).await.ok()?;
+        stream.write_all(text.as_bytes()).await.ok()
+    }
+
+    /// Takes a batch, and meets the other ranks.
+    async fn step(&self, frame: &Frame, next: Cursor, at: &mut At) {
+        let sim = self.process.sim();
+        let is_repeat = &frame.magic == b"GMBR";
+        let step = self.run.take(sim, self.rank, (frame.at, is_repeat), &frame.payload);
+        if !is_repeat {
+            let (epoch, g) = frame.at;
+            let seen = BatchSeen { epoch, g, frame: &frame.payload };
+            self.log.note(sim, self.register.spec.settings.visitation, &seen);
+        }
+        self.process.point(30).await;
+        if let Some((_, pause)) = self.run.slow.filter(|(slow, _)| *slow == self.rank)
+            && sim.time.now() < sim.settled()
+        {
+            sim.time.sleep(pause).await;
+        }
+        self.run.meet(step).await;
+        (at.next, at.step) = (Some(next), Some(step));
+    }
+
+    /// Writes a checkpoint after some steps, and says so when it is durable.
+    async fn save(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
+        let is_due = at.step.is_some_and(|step| step.number.is_multiple_of(self.run.save_every));
+        if is_due {
+            self.write(next).await;
+        }
+        match self.run.speaks {
+            Speaks::EachRank if is_due => {
+                let slot = self.slot(at.step?);
+                send_ack(stream, slot).await?;
+            }
+            Speaks::WholeJob => self.tell(stream, self.run.complete(), at).await?,
+            Speaks::EachRank => {}
+        }
+        Some(())
+    }
+
+    async fn write(&self, next: Cursor) {
+        self.process.point(50).await;
+        self.log.save((next.epoch, next.batch_index));
+        self.run.save(self.process.sim(), self.rank, next);
+        self.process.point(10).await;
+    }
+
+    /// The batch of this rank at `step`, or the one that its epoch lacks.
+    fn slot(&self, step: Step) -> (u32, u64) {
+        (step.epoch, self.run.ranks.first_of(step) + u64::from(self.rank))
+    }
+
+    /// Tells the fetcher that the checkpoint of the whole job at `next` is durable.
+    async fn tell(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
+        let is_first = self.rank.is_multiple_of(self.run.per_host());
+        if !is_first || next <= at.reported || next == self.run.ranks.from {
+            return Some(());
+        }
+        at.reported = next;
+        stream.write_all(b"GMAJ").await.ok()?;
+        stream.write_u32_le(next.epoch).await.ok()?;
+        stream.write_u64_le(next.batch_index).await.ok()
+    }
+
+    /// The last checkpoint contains everything.
+    async fn end(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
+        let end = Cursor::start_of(self.register.spec.epochs);
+        self.run.meet_at_end(end).await;
+        self.write(end).await;
+        at.next = Some(end);
+        match (self.run.speaks, at.step) {
+            (Speaks::EachRank, Some(step)) => send_ack(stream, self.slot(step)).await?,
+            // It took no batch, so the job ends where the run began.
+            (Speaks::EachRank, None) => {}
+            (Speaks::WholeJob, _) => {
+                self.run.until_complete(end).await;
+                at.reported = Cursor::default();
+                self.tell(stream, end, at).await?;
+            }
+        }
+        // The fetcher closes the connection when the job is done.
+        let _ = receive(stream).await;
+        None
+    }
+
+    fn refused(&self, frame: &Frame) -> Option<()> {
+        let why = String::from_utf8_lossy(&frame.payload);
+        self.process.sim().event(format_args!("rank {} is refused: {why}", self.rank));
+        None
+    }
+}

@@ -1,0 +1,286 @@
+//! One run of a training program with several ranks, as its launcher and its ranks know it.
+
+use crate::{Simulation, scenario::BatchName, scenario::Expected};
+use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step, Tail};
+use gristmill_model::splits::{Consumer, Cursor, invariants};
+use gristmill_model::{Checkpoint, RunToken};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroU32,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The processes that report what is safe in a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaks {
+    /// Each rank for itself.
+    EachRank,
+    /// The first rank of each host, once all ranks have written their parts.
+    WholeJob,
+}
+
+/// A run, from its launch to its end.
+pub struct Run {
+    /// The text that names it.
+    pub name: String,
+    pub ranks: Ranks,
+    pub hosts: u32,
+    /// The checkpoint that it begins from; none if it begins anew.
+    pub resume: Option<String>,
+    /// Whether the fetchers have the checkpoint, and not only the ranks.
+    pub tells_fetchers: bool,
+    pub speaks: Speaks,
+    /// Checkpoints are written after each step whose number is a multiple of it.
+    pub save_every: u64,
+    /// A rank that takes longer for each step while there are faults.
+    pub slow: Option<(u32, Duration)>,
+    pub ended: CancellationToken,
+    expected: Arc<Expected>,
+    state: Mutex<State>,
+    moved: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Batches taken, each with the rank that took it.
+    owners: BTreeMap<BatchName, u32>,
+    /// The text of the checkpoint after each step.
+    texts: BTreeMap<Cursor, String>,
+    /// Ranks that have completed a step.
+    met: BTreeMap<Step, u32>,
+    /// The latest checkpoint of each rank.
+    saved: BTreeMap<u32, Cursor>,
+    hosts_done: u32,
+}
+
+/// The least number of ranks, and the greatest.
+pub const RANKS: (u32, u32) = (1, 6);
+
+impl Run {
+    /// Draws a run that begins at `from`.
+    pub fn draw(
+        sim: &Simulation,
+        name: String,
+        (from, resume): (Cursor, Option<String>),
+        expected: &Arc<Expected>,
+    ) -> Self {
+        let hosts = 1 + sim.below(3) as u32;
+        let per_host = 1 + sim.below(u64::from(RANKS.1 / hosts)) as u32;
+        let count = NonZeroU32::new((hosts * per_host).clamp(RANKS.0, RANKS.1));
+        let tail = [Tail::Drop, Tail::Repeat, Tail::Uneven][sim.below(3) as usize];
+        let ranks = Ranks { count: count.unwrap_or(NonZeroU32::MIN), from, tail };
+        Self {
+            name,
+            ranks,
+            hosts,
+            resume,
+            tells_fetchers: sim.below(2) == 0,
+            speaks: [Speaks::EachRank, Speaks::WholeJob][sim.below(2) as usize],
+            save_every: 1 + sim.below(4),
+            slow: None,
+            ended: CancellationToken::new(),
+            expected: Arc::clone(expected),
+            state: Mutex::default(),
+            moved: Notify::new(),
+        }
+    }
+
+    /// The same run as its processes that were thought to be gone know it.
+    pub fn again(&self) -> Self {
+        let Self { name, resume, expected, .. } = self;
+        Self {
+            name: name.clone(),
+            resume: resume.clone(),
+            expected: Arc::clone(expected),
+            ended: CancellationToken::new(),
+            state: Mutex::default(),
+            moved: Notify::new(),
+            ..*self
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn token(&self) -> RunToken {
+        RunToken::of(&self.name)
+    }
+
+    /// The number of ranks of a host.
+    pub fn per_host(&self) -> u32 {
+        self.ranks.count.get() / self.hosts
+    }
+
+    /// All batches of `epoch`.
+    fn known(&self, epoch: u32) -> KnownBatches {
+        let batches = self.expected.batches.range((epoch, 0)..(epoch.saturating_add(1), 0));
+        KnownBatches { count: batches.count() as u64, is_all: true }
+    }
+
+    /// Records a batch that `rank` was given; `is_repeat` if it is marked as one. Returns its step.
+    pub fn take(
+        &self,
+        sim: &Simulation,
+        rank: u32,
+        (name, is_repeat): (BatchName, bool),
+        frame: &[u8],
+    ) -> Step {
+        let cursor = Cursor::new(name.0, name.1);
+        let step = self.ranks.step_of(cursor).unwrap_or(Step { epoch: name.0, number: 0 });
+        let assigned = self.ranks.assign(step, rank, self.known(name.0));
+        let given = match assigned {
+            Assignment::Batch { batch_index } if !is_repeat && batch_index == name.1 => batch_index,
+            Assignment::Repeat { batch_index, slot } if is_repeat && slot == name.1 => batch_index,
+            _ => {
+                sim.violated(format_args!(
+                    "invariant 20: rank {rank} of {} was given {cursor} (repeat: {is_repeat})",
+                    self.ranks
+                ));
+                return step;
+            }
+        };
+        let hash = self.expected.batches.get(&(name.0, given));
+        if hash != Some(&blake3::hash(frame)) {
+            sim.violated(format_args!("invariant 7: rank {rank} was given another {cursor}"));
+        }
+        if !is_repeat {
+            let earlier = self.state().owners.insert(name, rank);
+            sim.check(invariants::invariant_20_batch_goes_to_one_rank(earlier, rank));
+        }
+        step
+    }
+
+    /// Records the text of the checkpoint at `next`, which is the same on all ranks.
+    pub fn note_text(&self, sim: &Simulation, next: Cursor, text: &str) {
+        let earlier = self.state().texts.insert(next, text.to_owned());
+        if earlier.is_some_and(|earlier| earlier != text) {
+            sim.violated(format_args!("two ranks have other checkpoints at {next}"));
+        }
+    }
+
+    /// The text of a checkpoint at `next`, from that of another one of the same job.
+    pub fn text(&self, next: Cursor) -> Option<String> {
+        let known = self.state().texts.values().next().cloned().or_else(|| self.resume.clone());
+        let known: Checkpoint = known?.parse().ok()?;
+        let Cursor { epoch, batch_index } = next;
+        Some(Checkpoint { epoch, batch_index, ..known }.to_string())
+    }
+
+    /// Waits until every rank that takes `step` has completed it, as a collective operation does.
+    pub async fn meet(&self, step: Step) {
+        *self.state().met.entry(step).or_default() += 1;
+        let left = self.known(step.epoch).count.saturating_sub(self.ranks.first_of(step));
+        let count = self.ranks.count.get();
+        let takers = match self.ranks.tail {
+            Tail::Uneven => u32::try_from(left).unwrap_or(count).min(count),
+            Tail::Drop | Tail::Repeat => count,
+        };
+        self.wait_until(|state| state.met.get(&step).is_some_and(|met| *met >= takers)).await;
+    }
+
+    /// Waits until every rank has reached the end of the job.
+    pub async fn meet_at_end(&self, end: Cursor) {
+        let step = Step { epoch: end.epoch, number: 0 };
+        *self.state().met.entry(step).or_default() += 1;
+        let count = self.ranks.count.get();
+        self.wait_until(|state| state.met.get(&step).is_some_and(|met| *met >= count)).await;
+    }
+
+    /// Records that the checkpoint of `rank` at `next` is on durable storage.
+    pub fn save(&self, sim: &Simulation, rank: u32, next: Cursor) {
+        self.check_covered(sim, next);
+        self.state().saved.insert(rank, next);
+        self.moved.notify_waiters();
+    }
+
+    /// Invariant 8: each batch between the beginning and a checkpoint was taken once, or left out by
+    /// the tail.
+    fn check_covered(&self, sim: &Simulation, next: Cursor) {
+        let Ranks { from, .. } = self.ranks;
+        let owners = &self.state().owners;
+        for name in self.expected.batches.keys() {
+            let cursor = Cursor::new(name.0, name.1);
+            if cursor < from || cursor >= next {
+                continue;
+            }
+            let known = self.known(name.0);
+            let kept = known.count - self.ranks.left_out(name.0, known.count);
+            let is_left_out = name.1 >= kept;
+            if owners.contains_key(name) == is_left_out {
+                sim.violated(format_args!(
+                    "invariant 8: {cursor} was {} before a checkpoint at {next} of {}",
+                    if is_left_out { "taken though it is left out" } else { "taken by no rank" },
+                    self.ranks
+                ));
+            }
+        }
+    }
+
+    /// The checkpoint that all ranks have.
+    pub fn complete(&self) -> Cursor {
+        let state = self.state();
+        let saved = (0..self.ranks.count.get()).map(|rank| state.saved.get(&rank).copied());
+        saved.map(|saved| saved.unwrap_or(self.ranks.from)).min().unwrap_or_default()
+    }
+
+    /// Waits until all ranks have the checkpoint at `next`.
+    pub async fn until_complete(&self, next: Cursor) {
+        loop {
+            let moved = self.moved.notified();
+            if self.complete() >= next {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Invariant 21: the job's progress is durable for every rank of this run.
+    pub fn check_durable(&self, sim: &Simulation, after: &Consumer) {
+        sim.check(invariants::invariant_21_durable_for_every_rank(after, [self.complete()]));
+    }
+
+    /// Records that a host's fetcher has finished.
+    pub fn host_is_done(&self) {
+        self.state().hosts_done += 1;
+        self.moved.notify_waiters();
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.state().hosts_done >= self.hosts
+    }
+
+    async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
+        loop {
+            let moved = self.moved.notified();
+            if holds(&self.state()) {
+                return self.moved.notify_waiters();
+            }
+            moved.await;
+        }
+    }
+}
+
+/// All runs of a job, by their tokens.
+#[derive(Default)]
+pub struct Runs(Mutex<BTreeMap<RunToken, Arc<Run>>>);
+
+impl Runs {
+    pub fn add(&self, run: &Arc<Run>) {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.insert(run.token(), Arc::clone(run));
+    }
+
+    /// Checks a written progress of the job against what its run's ranks have saved.
+    pub fn check(&self, sim: &Simulation, after: &Consumer) {
+        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = after.run.and_then(|run| runs.get(&run.token).cloned());
+        drop(runs);
+        if let Some(run) = run {
+            run.check_durable(sim, after);
+        }
+    }
+}
