@@ -104,6 +104,10 @@ impl Coordinator for Link {
         let call = &call;
         sim.count_call();
         sim.event(format_args!("call {}", call.name()));
+        if let AnyCall::PollReader(PollReader { ranks, report: Some(report), .. }) = call {
+            let (durable, delivered) = (report.ack.durable, report.ack.delivered);
+            sim.event(format_args!("{ranks} report {durable} and {delivered:?}"));
+        }
         process.point(LATENCY_MS).await;
         let leave_is_lost = || *self.leave_is_lost.get_or_init(|| sim.happens(Fault::LeaveLost));
         if sim.happens(Fault::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost() {

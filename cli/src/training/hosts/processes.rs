@@ -123,7 +123,7 @@ impl Program {
         }
         args.extend(["--job".to_owned(), job.to_string()]);
         args.extend(["--prefetch-mib".to_owned(), stream.prefetch_mib.to_string()]);
-        args.extend(["--patience".to_owned(), format!("{}ms", stream.patience.as_millis())]);
+        args.extend(["--patience".to_owned(), format!("{}s", stream.patience.as_secs().max(1))]);
         Ok(Self { launcher, args: args.into_iter().map(OsString::from).collect() })
     }
 

@@ -50,7 +50,11 @@ pub fn invariant_22_superseded_runs_stay_superseded(
         let kept = before.run == after.run && before.past == after.past;
         return hold(22, kept, "a run changed");
     }
-    let remembered = before.run.is_none_or(|run| after.past.contains(run.token));
+    // A reader of all ranks takes the place of an earlier one of the same run with a new generation.
+    let remembered = before.run.is_none_or(|run| {
+        let goes_on = after.run.is_some_and(|after| after == run);
+        goes_on || after.past.contains(run.token)
+    });
     hold(22, remembered, "a superseded run was forgotten")?;
     let returned = after.run.is_some_and(|run| before.past.contains(run.token));
     hold(22, !returned, "a superseded run took the job back")
