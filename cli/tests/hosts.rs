@@ -3,8 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_tests::TestDir;
-use std::process::Command;
+use gristmill_tests::{TestDir, read_numbers, run_json};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// How long a process may take to begin or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A run of two epochs of 125 batches with `args`; every batch that a rank got is written below `sink`.
 fn command(dir: &TestDir, sink: &str, args: &[&str]) -> Command {
@@ -14,6 +24,94 @@ fn command(dir: &TestDir, sink: &str, args: &[&str]) -> Command {
         run.args(["--step-time", "5ms"]);
     }
     run
+}
+
+/// The report of such a run, which has each of 1,000 numbers once an epoch.
+fn train(dir: &TestDir, sink: &str, args: &[&str]) -> Result<Value> {
+    let report = run_json(&mut command(dir, sink, args))?;
+    assert_eq!((&report["lost"], &report["duplicates"]), (&0.into(), &0.into()), "{report}");
+    for (epoch, mut numbers) in read_numbers(&dir.path(sink), "id")? {
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..1000).collect::<Vec<_>>(), "epoch {epoch} of {sink}");
+    }
+    Ok(report)
+}
+
+#[test]
+fn hosts_train_on_the_batches_of_one_rank() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    dir.write_numbers()?;
+    let one = train(&dir, "one", &[])?;
+    assert!(one.get("hosts").is_none(), "{one}");
+    let report = train(&dir, "hosts", &["--ranks", "4", "--hosts", "2"])?;
+    assert_eq!(report["batches_blake3"], one["batches_blake3"]);
+    assert_eq!((&report["steps"], &report["hosts"]), (&json!([64, 64, 64, 64]), &2.into()));
+    // Two hosts read no more than the objects have, and one read of the index for each.
+    let ratio = report["fetched_ratio"].as_f64().unwrap();
+    assert!(ratio <= 1.1, "{report}");
+    assert!(report["chunk_bytes"].as_u64().unwrap() > 0, "{report}");
+    // 125 batches are 31 steps of four ranks, 20 steps of which end the first run.
+    let resized = train(&dir, "resized", &["--ranks", "4", "--hosts", "2", "--resize", "6@20"])?;
+    assert_eq!(resized["batches_blake3"], one["batches_blake3"]);
+    assert_eq!(resized["steps"], json!([49, 49, 49, 49, 29, 29]));
+    Ok(())
+}
+
+#[test]
+fn hosts_of_killed_processes_train_on_the_same_batches() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    dir.write_numbers()?;
+    let one = train(&dir, "one", &[])?;
+    for chaos in ["kill-fetchers", "kill-workers", "kill-coordinator"] {
+        let args = ["--ranks", "4", "--hosts", "2", "--chaos", chaos, "--step-time", "30ms"];
+        let report = train(&dir, chaos, &args)?;
+        assert_eq!(report["batches_blake3"], one["batches_blake3"], "{chaos}");
+        assert_eq!(report["steps"], json!([64, 64, 64, 64]), "{chaos}");
+        assert!(report["kills"].as_u64().unwrap() > 0, "{chaos}: {report}");
+    }
+    Ok(())
+}
+
+/// Processes whose command line has `word` in it.
+fn processes_of(word: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let of_word = |path: PathBuf| {
+        let line = fs::read(path.join("cmdline")).ok()?;
+        String::from_utf8_lossy(&line).contains(word).then_some(())?;
+        path.file_name()?.to_str()?.parse().ok()
+    };
+    entries.filter_map(|entry| of_word(entry.path())).collect()
+}
+
+fn wait_for(what: &str, is_true: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_true() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_fetcher_and_no_file() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    dir.write_numbers()?;
+    let temporary = dir.path("tmp");
+    fs::create_dir(&temporary)?;
+    let args = ["--ranks", "2", "--hosts", "2", "--step-time", "200ms", "--job", "left-behind"];
+    let mut run = command(&dir, "sink", &args);
+    run.env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut run = run.spawn()?;
+    // Two fetchers, and a batch that came from one.
+    wait_for("no batch", || fs::read_dir(dir.path("sink")).is_ok_and(|sink| sink.count() > 0));
+    let job = "--job\0left-behind\0--prefetch-mib";
+    assert_eq!(processes_of(job).len(), 2);
+    let interrupted = Command::new("kill").args(["-INT", &run.id().to_string()]).status()?;
+    assert!(interrupted.success());
+    assert_eq!(run.wait()?.code(), Some(130));
+    wait_for("a fetcher is left", || processes_of(job).is_empty());
+    let left: Vec<_> = fs::read_dir(&temporary)?.map(|entry| entry.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    Ok(())
 }
 
 #[test]
