@@ -5,6 +5,7 @@ mod dataset;
 mod hosts;
 mod progress;
 mod ranks;
+mod resizes;
 mod sink;
 mod stand_ins;
 mod trainer;
@@ -23,10 +24,10 @@ use gristmill_client::{
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Ranks, Tail};
-use gristmill_pipeline::Pipeline;
 use hosts::{HostedTrainer, Victims, refuse_shares};
 use progress::Progress;
-use ranks::{RankedTrainer, Resize, begin_run};
+use ranks::{RankedTrainer, begin_run};
+use resizes::Resize;
 use sink::Sink;
 use stand_ins::StandIns;
 use std::{
@@ -289,9 +290,8 @@ async fn train_on_hosts(
     fetchers: Victims,
 ) -> Result<(Observed, Vec<u64>), Failure> {
     let (options, job, _) = parts;
-    let operators = &job.service.ports.operators;
-    let pipeline = Pipeline::from_canonical(&job.view.spec.pipeline, operators);
-    let polled = PolledJob::new(pipeline.map_err(Failure::failed)?, job.view.clone());
+    let pipeline = job.pipeline().map_err(Failure::failed)?;
+    let polled = PolledJob::new(pipeline, job.view.clone());
     let (view, stand_in) = prepare(parts, sink, &polled).await;
     let stand_ins = StandIns::new(stand_in);
     HostedTrainer::new((job, options), fetchers, stand_ins, view, polled)?.train(hosts).await

@@ -6,16 +6,17 @@ use crate::{
     socket::Socket,
 };
 use gristmill_client::{
-    Failure, Job, OwnRanks, Service,
+    Failure, OwnRanks, Service,
     cursor::{CursorStore, Identity},
-    server::ranks::{Beginning, Counts, RankActivity, RankServer},
+    server::{
+        kept,
+        ranks::{Beginning, Counts, RankActivity, RankServer},
+    },
     waiting::{Waiting, Watcher, while_saying},
 };
-use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
-use gristmill_pipeline::Pipeline;
 use std::{cell::RefCell, num::NonZeroU32, time::Instant};
 
 /// Clients beside one for each rank: those that are refused with the reason.
@@ -78,9 +79,10 @@ async fn start(
     let socket = Socket::bind(&options.socket).map_err(Failure::usage)?;
     let resume = checkpoint.map(|checkpoint| checkpoint.cursor_in(&job.view)).transpose();
     let resume = resume.map_err(|error| Failure::Usage(format!("--resume: {error}")))?;
-    let kept = kept(&mut cursors, &Identity::of(&job.view))?;
+    let kept = kept(&mut cursors, &Identity::of(&job.view)).map_err(failure_of)?;
     let status = job.status_within(options.stream.patience).await?;
-    let tail = options.ranks.tail.unwrap_or(Tail::default_of(drops_remainder(&job)?));
+    let pipeline = job.pipeline().map_err(Failure::failed)?;
+    let tail = options.ranks.tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()));
     let (beginning, from) =
         Beginning::of(&status, (token, range, of), (resume, kept)).map_err(Failure::Usage)?;
     let run = TrainingRun { token, ranks: Ranks { count: of, from, tail } };
@@ -91,21 +93,6 @@ async fn start(
     let at = options.socket.display();
     tracing::info!(job = %job.view.job, "serving {range} of {of} at {at}");
     Ok(Serving { server, socket, watcher })
-}
-
-fn drops_remainder(job: &Job) -> Result<bool, Failure> {
-    let operators = &job.service.ports.operators;
-    let pipeline = Pipeline::from_canonical(&job.view.spec.pipeline, operators);
-    pipeline.map(|pipeline| pipeline.drop_remainder()).map_err(Failure::failed)
-}
-
-/// The position in the state file, which must be of this job.
-fn kept(cursors: &mut dyn CursorStore, identity: &Identity) -> Result<Option<Cursor>, Failure> {
-    let Some(saved) = cursors.load().map_err(Failure::usage)? else { return Ok(None) };
-    match saved.identity.mismatch(identity, &cursors.name().unwrap_or_default()) {
-        None => Ok(Some(saved.cursor)),
-        Some(why) => Err(Failure::Usage(why)),
-    }
 }
 
 /// The wait to report after `seconds` of it: none while the ranks work.

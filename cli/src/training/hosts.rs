@@ -1,6 +1,5 @@
 //! `--hosts`: ranks that train over fetchers in processes of their own, one for each of some hosts.
 
-mod frames;
 mod processes;
 mod rank;
 mod ranks;
@@ -13,7 +12,7 @@ pub use run::refuse_shares;
 
 use super::{
     TrainOptions,
-    ranks::Resize,
+    resizes::Resizes,
     stand_ins::StandIns,
     trainer::{REDRAW, RunView},
 };
@@ -29,7 +28,7 @@ use gristmill_pipeline::KEY_FIELD;
 use processes::{Hosts, Program};
 use ranks::{Ranks, Step};
 use run::Run;
-use std::{collections::VecDeque, num::NonZeroU32, sync::Arc, time::Instant};
+use std::{num::NonZeroU32, sync::Arc, time::Instant};
 use summary::KnownTotals;
 use watching::Watch;
 
@@ -39,8 +38,7 @@ pub struct HostedTrainer<'a> {
     options: &'a TrainOptions,
     program: Arc<Program>,
     victims: Victims,
-    /// Resizes that are left, in order of their steps.
-    resizes: VecDeque<Resize>,
+    resizes: Resizes,
     stand_ins: StandIns,
     view: RunView,
     watch: Watch,
@@ -73,11 +71,9 @@ impl<'a> HostedTrainer<'a> {
         polled: PolledJob,
     ) -> Result<Self, Failure> {
         let endpoint = job.service.local.as_ref().map(|local| local.admin.endpoint());
-        let mut resizes = options.resize.clone();
-        resizes.sort_by_key(|resize| resize.step);
         Ok(Self {
             program: Arc::new(Program::new(endpoint, &job.view.job, &options.stream)?),
-            resizes: resizes.into(),
+            resizes: Resizes::new(&options.resize),
             watch: Watch::start(job.clone()),
             epoch: 0,
             totals: KnownTotals::default(),
@@ -116,12 +112,7 @@ impl<'a> HostedTrainer<'a> {
                 }
             }
         }
-        for resize in &self.resizes {
-            eprintln!(
-                "the job ended after {} steps, before --resize {}@{}",
-                self.step, resize.ranks, resize.step
-            );
-        }
+        self.resizes.say_left(self.step);
         self.finish().await
     }
 
@@ -131,8 +122,7 @@ impl<'a> HostedTrainer<'a> {
         loop {
             let step = self.wait(ranks, hosts).await?;
             let Some(Step { batches, text }) = step else { return Ok(Ended::Job) };
-            let is_due = |resize: &mut Resize| resize.step <= self.step;
-            if let Some(Resize { ranks, .. }) = self.resizes.pop_front_if(is_due) {
+            if let Some(ranks) = self.resizes.take_due(self.step) {
                 return Ok(Ended::Resized { ranks, checkpoint });
             }
             self.enter(batches.iter().flatten().map(|given| given.at.epoch).max()).await?;

@@ -2,6 +2,7 @@
 
 use super::{
     TrainOptions,
+    resizes::Resizes,
     stand_ins::StandIns,
     trainer::{Deliveries, RunView, StandIn},
 };
@@ -13,26 +14,7 @@ use gristmill_model::splits::ranks::Ranks;
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{Cursor, run::TrainingRun};
 use gristmill_model::{Checkpoint, RunToken};
-use std::{collections::VecDeque, num::NonZeroU32};
-
-/// Another number of ranks from a step on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resize {
-    /// The number of ranks.
-    pub ranks: NonZeroU32,
-    /// Steps of the job before it.
-    pub step: u64,
-}
-
-impl Resize {
-    /// Reads `3@40`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let parsed = text.split_once('@').and_then(|(ranks, step)| {
-            Some(Self { ranks: ranks.parse().ok()?, step: step.parse().ok()? })
-        });
-        parsed.ok_or_else(|| "give N@STEP, such as 3@40".to_owned())
-    }
-}
+use std::num::NonZeroU32;
 
 impl Deliveries for Steps {
     type Item = StepDelivery;
@@ -67,8 +49,7 @@ pub async fn begin_run(
 pub struct RankedTrainer<'a> {
     job: &'a Job,
     stream: &'a StreamOptions,
-    /// Resizes that are left, in order of their steps.
-    resizes: VecDeque<Resize>,
+    resizes: Resizes,
     stand_ins: StandIns,
     view: RunView,
     /// Steps of the job so far, and those of each rank.
@@ -80,12 +61,10 @@ pub struct RankedTrainer<'a> {
 
 impl<'a> RankedTrainer<'a> {
     pub fn new(options: &'a TrainOptions, job: &'a Job, stand_in: StandIn, view: RunView) -> Self {
-        let mut resizes = options.resize.clone();
-        resizes.sort_by_key(|resize| resize.step);
         Self {
             job,
             stream: &options.stream,
-            resizes: resizes.into(),
+            resizes: Resizes::new(&options.resize),
             stand_ins: StandIns::new(stand_in),
             view,
             step: 0,
@@ -102,14 +81,12 @@ impl<'a> RankedTrainer<'a> {
     ) -> Result<(Observed, Vec<u64>), Failure> {
         let mut run = self.run(fetcher);
         loop {
-            let delivery = self.view.wait(&mut run, link).await?;
-            let due = self.resizes.front().filter(|resize| resize.step <= self.step);
-            match (delivery, due.map(|resize| resize.ranks)) {
-                (StepDelivery::Step { .. }, Some(count)) => {
-                    self.resizes.pop_front();
-                    run = self.resume(run, count).await?;
-                }
-                (StepDelivery::Step { batches, next, .. }, None) => {
+            match self.view.wait(&mut run, link).await? {
+                StepDelivery::Step { batches, next, .. } => {
+                    if let Some(count) = self.resizes.take_due(self.step) {
+                        run = self.resume(run, count).await?;
+                        continue;
+                    }
                     for given in batches.iter().flatten().filter(|given| is_first(given)) {
                         let delivery = Delivery::Batch(given.batch.clone());
                         self.view.observer.delivered(&delivery, run.fetcher()).await?;
@@ -118,22 +95,17 @@ impl<'a> RankedTrainer<'a> {
                     run.checkpointed(next);
                     self.next = next;
                 }
-                (StepDelivery::EpochEnd { totals, left_batches, .. }, _) => {
+                StepDelivery::EpochEnd { totals, left_batches, .. } => {
                     left_batches.iter().for_each(|batch| self.view.observer.left_out(batch));
                     self.next = Cursor::start_of(totals.epoch + 1);
                     run.checkpointed(self.next);
                     let delivery = Delivery::EpochEnd(totals);
                     self.view.observer.delivered(&delivery, run.fetcher()).await?;
                 }
-                (StepDelivery::End, _) => break,
+                StepDelivery::End => break,
             }
         }
-        for resize in &self.resizes {
-            eprintln!(
-                "the job ended after {} steps, before --resize {}@{}",
-                self.step, resize.ranks, resize.step
-            );
-        }
+        self.resizes.say_left(self.step);
         Ok((self.view.close(run.into_fetcher(), link).await?, self.steps))
     }
 
@@ -197,18 +169,4 @@ impl<'a> RankedTrainer<'a> {
 /// Whether a batch is given for the first time.
 fn is_first(given: &RankBatch) -> bool {
     given.repeated_for.is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resize_names_ranks_and_step() {
-        let ranks = NonZeroU32::new(3).unwrap();
-        assert_eq!(Resize::parse("3@40"), Ok(Resize { ranks, step: 40 }));
-        for text in ["", "3", "@40", "0@40", "3@-1", "3@x"] {
-            assert!(Resize::parse(text).is_err(), "{text}");
-        }
-    }
 }

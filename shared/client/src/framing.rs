@@ -40,6 +40,10 @@
 //! position is safe, which speaks for all ranks of the fetcher. A rank gets `GMBE` after its last step, and, if it
 //! is still there, another once the job is closed: the payload's `closed` distinguishes them.
 
+mod frames;
+
+pub use frames::{Frame, read_frame};
+
 use crate::cursor::Identity;
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
@@ -73,6 +77,12 @@ impl FrameKind {
             Self::End => *b"GMBE",
             Self::Error => *b"GMBX",
         }
+    }
+
+    fn of(magic: [u8; 4]) -> Option<Self> {
+        let all =
+            [Self::Hello, Self::Batch, Self::Repeat, Self::Checkpoint, Self::End, Self::Error];
+        all.into_iter().find(|kind| kind.magic() == magic)
     }
 }
 

@@ -7,8 +7,8 @@ use crate::{
 use gristmill_model::JobName;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
-use gristmill_pipeline::Pipeline;
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
+use gristmill_pipeline::{Pipeline, PipelineError};
 use gristmill_ports::CallError;
 use std::{path::Path, time::Duration};
 
@@ -230,6 +230,14 @@ impl Job {
     /// If the service does not answer, or has forgotten the job.
     pub async fn status(&self) -> Result<JobStatus, CallError> {
         self.service.ports.coordinator.call(Status { job: self.view.job.clone() }).await
+    }
+
+    /// The job's pipeline.
+    ///
+    /// # Errors
+    /// This program does not know one of its operators.
+    pub fn pipeline(&self) -> Result<Pipeline, PipelineError> {
+        Pipeline::from_canonical(&self.view.spec.pipeline, &self.service.ports.operators)
     }
 
     /// As [`Job::status`]; waits up to `patience` for a service that does not answer.

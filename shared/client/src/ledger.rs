@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +84,8 @@ impl Inner {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     inner: Mutex<Inner>,
-    changed: watch::Sender<u64>,
+    /// Wakes waiters in order, so that a simulation is the same every time.
+    changed: Notify,
 }
 
 impl Ledger {
@@ -95,7 +96,7 @@ impl Ledger {
         if let Some(error) = ended {
             end(&mut inner, error);
         }
-        Self { inner: Mutex::new(inner), changed: watch::Sender::new(0) }
+        Self { inner: Mutex::new(inner), changed: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -124,7 +125,7 @@ impl Ledger {
         inner.entries.clear();
         (inner.known_until, inner.frontier, inner.misplaced) = (start, None, None);
         drop(inner);
-        self.changed.send_modify(|n| *n += 1);
+        self.changed.notify_waiters();
     }
 
     /// Records the answer to a poll for entries from `from` on.
@@ -155,7 +156,7 @@ impl Ledger {
         inner.indexed_files = polled.indexed_files;
         inner.scale = polled.scale;
         drop(inner);
-        self.changed.send_modify(|n| *n += 1);
+        self.changed.notify_waiters();
     }
 
     /// Whether the window may block workers until the coordinator learns which splits were consumed.
@@ -179,7 +180,7 @@ impl Ledger {
             false => end(&mut inner, error),
         }
         drop(inner);
-        self.changed.send_modify(|n| *n += 1);
+        self.changed.notify_waiters();
     }
 
     /// The error that ended the stream, if any.
@@ -251,8 +252,8 @@ impl Ledger {
         &self,
         mut ready: impl FnMut(&mut Inner) -> Option<T>,
     ) -> Result<T, FetchError> {
-        let mut changed = self.changed.subscribe();
         loop {
+            let changed = self.changed.notified();
             {
                 let mut inner = self.lock();
                 if let Some(error) = inner.ended.as_ref().or(inner.misplaced.as_ref()) {
@@ -262,8 +263,7 @@ impl Ledger {
                     return Ok(value);
                 }
             }
-            // Cannot fail: the sender lives as long as `self`.
-            let _ = changed.changed().await;
+            changed.await;
         }
     }
 
@@ -312,7 +312,7 @@ impl Ledger {
     /// Sets the manifest of that shelf.
     pub fn set_cached(&self, manifest: CacheManifest) {
         self.lock().cached = Some(manifest);
-        self.changed.send_modify(|n| *n += 1);
+        self.changed.notify_waiters();
     }
 
     /// Drops the entries before `place`.
@@ -328,7 +328,7 @@ impl Ledger {
 
     /// Resolves at the next change.
     pub async fn changed(&self) {
-        let _ = self.changed.subscribe().changed().await;
+        self.changed.notified().await;
     }
 }
 

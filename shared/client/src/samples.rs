@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::io::{AsyncReadExt as _, DuplexStream};
 
 /// A job of one epoch: 640 records in 20 splits of four batches of 8.
 fn job() -> Value {
@@ -58,6 +59,17 @@ pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: Tail) -> Ow
     let run = TrainingRun { token: RunToken::of("run"), ranks };
     let range = RankRange { first: range.start, count: number(range.end - range.start) };
     OwnRanks { run, range, is_successor: false }
+}
+
+/// The next frame that a server sends, read by the protocol's description: its magic, position and payload.
+pub(crate) async fn frame(stream: &mut DuplexStream) -> ([u8; 4], Cursor, Vec<u8>) {
+    let mut magic = [0; 4];
+    stream.read_exact(&mut magic).await.unwrap();
+    let epoch = stream.read_u32_le().await.unwrap();
+    let batch_index = stream.read_u64_le().await.unwrap();
+    let mut payload = vec![0; stream.read_u64_le().await.unwrap() as usize];
+    stream.read_exact(&mut payload).await.unwrap();
+    (magic, Cursor { epoch, batch_index }, payload)
 }
 
 /// The status of a job that nothing is known of but its view.

@@ -51,6 +51,30 @@ pub enum ServeError {
     Io(#[from] io::Error),
 }
 
+/// The position stored in `cursors`, which must be of the job `identity`; none if there is none.
+///
+/// # Errors
+/// It cannot be read, or belongs to another job.
+pub fn kept(
+    cursors: &mut impl CursorStore,
+    identity: &Identity,
+) -> Result<Option<Cursor>, ServeError> {
+    let Some(saved) = cursors.load()? else { return Ok(None) };
+    let name = cursors.name().unwrap_or_default();
+    match saved.identity.mismatch(identity, &name) {
+        None => Ok(Some(saved.cursor)),
+        Some(why) => Err(ServeError::State(why)),
+    }
+}
+
+/// The answer to trainers of a job that is over.
+fn done(Identity { job, .. }: &Identity) -> String {
+    format!(
+        "job {job} is done: all its batches were delivered and acknowledged; train again under another \
+         job name"
+    )
+}
+
 /// A connected trainer, and the seat that it releases when it disconnects.
 pub struct Visitor<S> {
     pub stream: S,
@@ -149,12 +173,7 @@ impl<C: CursorStore> Server<C> {
 
     /// The position stored in `cursors` for the job `identity`; the start if there is none.
     pub fn position(cursors: &mut C, identity: &Identity) -> Result<Cursor, ServeError> {
-        let Some(saved) = cursors.load()? else { return Ok(Cursor::default()) };
-        let name = cursors.name().unwrap_or_default();
-        match saved.identity.mismatch(identity, &name) {
-            None => Ok(saved.cursor),
-            Some(why) => Err(ServeError::State(why)),
-        }
+        Ok(kept(cursors, identity)?.unwrap_or_default())
     }
 
     /// Serves trainers one after another until the job is delivered.
@@ -230,11 +249,7 @@ impl<C: CursorStore> Server<C> {
     }
 
     fn done(&self) -> String {
-        let job = &self.identity.job;
-        format!(
-            "job {job} is done: all its batches were delivered and acknowledged; train again under another \
-             job name"
-        )
+        done(&self.identity)
     }
 
     async fn observe(&mut self, delivery: &Delivery) -> Result<(), ServeError> {

@@ -50,9 +50,14 @@ pub async fn receive(stream: &mut DuplexStream) -> Option<Frame> {
     Some(Frame { magic, at, payload: payload.into() })
 }
 
-async fn send_hello(stream: &mut DuplexStream, hello: &serde_json::Value) -> Option<()> {
+/// Says `hello`, as a trainer of all batches (`GMAH`) or as a rank (`GMH1`).
+pub async fn send_hello(
+    stream: &mut DuplexStream,
+    magic: &[u8; 4],
+    hello: &serde_json::Value,
+) -> Option<()> {
     let text = hello.to_string();
-    stream.write_all(b"GMAH").await.ok()?;
+    stream.write_all(magic).await.ok()?;
     stream.write_u32_le(text.len() as u32).await.ok()?;
     stream.write_all(text.as_bytes()).await.ok()
 }
@@ -64,7 +69,7 @@ pub async fn send_ack(stream: &mut DuplexStream, (epoch, g): (u32, u64)) -> Opti
 }
 
 /// The job named by the server's hello, for the client's.
-fn identity(hello: &Frame) -> Option<serde_json::Value> {
+pub fn identity(hello: &Frame) -> Option<serde_json::Value> {
     let said: serde_json::Value = serde_json::from_slice(&hello.payload).ok()?;
     let field = |name: &str| said.get(name).cloned().unwrap_or_default();
     Some(serde_json::json!({
@@ -95,7 +100,7 @@ impl Client<'_> {
             hello["batch_index"] = g.into();
         }
         self.process.point(20).await;
-        send_hello(stream, &hello).await?;
+        send_hello(stream, b"GMAH", &hello).await?;
         let step_ms = 1 + self.sim().below(60);
         let mut unsaved = None;
         loop {
@@ -166,23 +171,23 @@ impl Client<'_> {
             1 => send_ack(stream, (7, 999)).await?,
             2 => {
                 hello["job"] = "another".into();
-                send_hello(stream, &hello).await?;
+                send_hello(stream, b"GMAH", &hello).await?;
             }
             3 => {
                 hello["epoch"] = (epochs + 7).into();
                 hello["batch_index"] = 999.into();
-                send_hello(stream, &hello).await?;
+                send_hello(stream, b"GMAH", &hello).await?;
             }
             4 => {
                 meant = true;
-                send_hello(stream, &hello).await?;
+                send_hello(stream, b"GMAH", &hello).await?;
                 send_ack(stream, (epochs - 1, u64::MAX)).await?;
             }
             // Connects and leaves at once.
             5 => return None,
             _ => {
                 meant = true;
-                send_hello(stream, &hello).await?;
+                send_hello(stream, b"GMAH", &hello).await?;
             }
         }
         while let Some(frame) = receive(stream).await {

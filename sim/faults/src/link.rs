@@ -80,6 +80,16 @@ fn measured_alike(call: &AnyCall) -> AnyCall {
     call
 }
 
+/// Records a call, and the progress that a reader reports with it.
+fn show(process: &Process, call: &AnyCall) {
+    let sim = process.sim();
+    sim.event(format_args!("{:?} calls {}", process.kind(), call.name()));
+    if let AnyCall::PollReader(PollReader { ranks, report: Some(report), .. }) = call {
+        let (durable, delivered) = (report.ack.durable, report.ack.delivered);
+        sim.event(format_args!("{ranks} report {durable} and {delivered:?}"));
+    }
+}
+
 fn is_larger(message: &impl Serialize, most: usize) -> bool {
     serde_json::to_vec(message).is_ok_and(|bytes| bytes.len() > most)
 }
@@ -103,11 +113,7 @@ impl Coordinator for Link {
         }
         let call = &call;
         sim.count_call();
-        sim.event(format_args!("call {}", call.name()));
-        if let AnyCall::PollReader(PollReader { ranks, report: Some(report), .. }) = call {
-            let (durable, delivered) = (report.ack.durable, report.ack.delivered);
-            sim.event(format_args!("{ranks} report {durable} and {delivered:?}"));
-        }
+        show(process, call);
         process.point(LATENCY_MS).await;
         let leave_is_lost = || *self.leave_is_lost.get_or_init(|| sim.happens(Fault::LeaveLost));
         if sim.happens(Fault::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost() {

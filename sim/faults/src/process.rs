@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Kind of a process, which determines the fault that kills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,10 @@ impl Process {
         }
     }
 
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     pub fn sim(&self) -> &Arc<Simulation> {
         &self.sim
     }
@@ -115,6 +119,11 @@ impl Process {
         SimClock(self.clone())
     }
 
+    /// Its tasks end at the latest when the result is dropped, also when nobody waits for its end.
+    pub fn ends_with(&self) -> DropGuard {
+        self.dead.clone().drop_guard()
+    }
+
     pub fn kill(&self) {
         self.dead.cancel();
     }
@@ -130,14 +139,14 @@ impl Process {
 
     /// Runs `work` as this process; `None` if it dies before the end. A panic is a violation.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        // Tasks that it started end with it, also when nobody waits for its end.
-        let _end = self.dead.clone().drop_guard();
         let work = AssertUnwindSafe(work).catch_unwind();
         let outcome = tokio::select! {
             biased;
             () = self.dead.cancelled() => return None,
             outcome = work => outcome,
         };
+        // Tasks that it started end with it.
+        self.kill();
         match outcome {
             Ok(outcome) => Some(outcome),
             Err(panic) => {

@@ -111,6 +111,7 @@ impl Life {
         let train = async |rank: u32| {
             let host = &*hosts[(rank / run.per_host()) as usize];
             let process = Process::new(sim, Kind::Trainer);
+            let _end = process.ends_with();
             let of_run = Rank { run, host, log, register, process: &process, rank };
             process.run(of_run.train()).await.is_some()
         };

@@ -43,19 +43,9 @@ pub struct Outcome {
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = Scenario::draw(&mut random);
-    let mut plan = FaultPlan::draw(&mut random);
-    if let Some(mutant) = mutant {
-        scenario.served |= mutant.is_of_serving() && scenario.may_be_served();
-        plan = plan.with(mutant.needs());
-    }
-    if scenario.poison {
-        // Other deaths could incriminate its split.
-        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
-    }
-    if scenario.is_long() {
-        // So that much work is left when the faults end.
-        plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
-    }
+    let plan = FaultPlan::draw(&mut random);
+    scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
+    let plan = fitted(plan, (&scenario, seed), mutant);
     let jobs = Jobs::draw(&mut random, &scenario);
     let expected = match jobs {
         Jobs::One | Jobs::OfRanks => vec![expectation(&scenario)?],
@@ -67,6 +57,24 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         .map(|(outcome, _)| Outcome { seed, ..outcome })
 }
 
+/// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
+fn fitted(
+    plan: FaultPlan,
+    (scenario, seed): (&Scenario, u64),
+    mutant: Option<Mutant>,
+) -> FaultPlan {
+    let mut plan = plan.with(mutant.map_or(&[], Mutant::needs));
+    if scenario.poison {
+        // Other deaths could incriminate its split.
+        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
+    }
+    if scenario.is_long() {
+        // So that much work is left when the faults end.
+        plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
+    }
+    plan
+}
+
 /// As [`simulate`], with a trainer of several ranks.
 ///
 /// # Errors
@@ -74,16 +82,8 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
 pub fn simulate_ranks(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = Scenario::draw_for_ranks(&mut random);
-    let mut plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
-    if let Some(mutant) = mutant {
-        plan = plan.with(mutant.needs());
-    }
-    if scenario.poison {
-        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
-    }
-    if scenario.is_long() {
-        plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
-    }
+    let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
+    let plan = fitted(plan, (&scenario, seed), mutant);
     let expected = [expectation(&scenario)?];
     let ranked = (&scenario, Jobs::OfRanks);
     run(random.u64(..), ranked, plan, mutant, &expected, verbose)

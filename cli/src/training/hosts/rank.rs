@@ -1,12 +1,12 @@
 //! One rank: connects to the fetcher of its host as a training process does, and again when the fetcher dies.
 
-use super::{
-    frames::{Frame, Kind, read_frame},
-    processes::Life,
-    summary::Summary,
-};
+use super::{processes::Life, summary::Summary};
 use bytes::Bytes;
-use gristmill_client::{Failure, cursor::Identity};
+use gristmill_client::{
+    Failure,
+    cursor::Identity,
+    framing::{Frame, FrameKind, read_frame},
+};
 use gristmill_model::splits::Cursor;
 use serde_json::json;
 use std::{
@@ -136,10 +136,10 @@ impl Client {
         let link = self.link.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         link.write_all(b"GMAW").await?;
         let frame = read_frame(link).await?;
-        let Frame { kind: Kind::Checkpoint, at: next, .. } = frame else {
+        let Frame { kind: FrameKind::Checkpoint, at: next, .. } = frame else {
             return match frame.kind {
-                Kind::Error => Ok(Err(frame.text())),
-                Kind::End => {
+                FrameKind::Error => Ok(Err(frame.text())),
+                FrameKind::End => {
                     let summary = serde_json::from_slice(&frame.payload);
                     Ok(summary.map(Received::End).map_err(|error| error.to_string()))
                 }
@@ -148,8 +148,8 @@ impl Client {
         };
         let Frame { kind, at, payload } = read_frame(link).await?;
         let is_repeat = match kind {
-            Kind::Batch => false,
-            Kind::Repeat => true,
+            FrameKind::Batch => false,
+            FrameKind::Repeat => true,
             kind => return Ok(Err(format!("{kind:?} after a checkpoint"))),
         };
         self.place.life.served();
@@ -179,7 +179,7 @@ impl Client {
         let stream = UnixStream::connect(&self.place.socket).await?;
         let mut link = BufReader::new(stream);
         let hello = read_frame(&mut link).await?;
-        if hello.kind != Kind::Hello {
+        if hello.kind != FrameKind::Hello {
             return Err(io::Error::other(format!(
                 "it said {:?} first: {}",
                 hello.kind,

@@ -1,6 +1,6 @@
 //! The totals that fetchers send at the end of a run.
 
-use gristmill_client::EpochTotals;
+use gristmill_client::{EpochTotals, server::ranks::EpochCounts};
 use gristmill_model::Epoch;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -12,17 +12,7 @@ pub struct Summary {
     #[serde(default)]
     pub closed: bool,
     #[serde(default)]
-    totals: Vec<Totals>,
-}
-
-/// One epoch, as a fetcher knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-struct Totals {
-    epoch: Epoch,
-    batches: u64,
-    rows: u64,
-    skipped: u64,
-    left_out: u64,
+    totals: Vec<EpochCounts>,
 }
 
 /// Totals of the epochs that some fetcher has seen to their ends. One that was started later lacks the earlier ones.
@@ -32,7 +22,7 @@ pub struct KnownTotals(BTreeMap<Epoch, (EpochTotals, u64)>);
 impl KnownTotals {
     /// Adds what one fetcher knows.
     pub fn add(&mut self, summary: &Summary) {
-        for &Totals { epoch, batches, rows, skipped, left_out } in &summary.totals {
+        for &EpochCounts { epoch, batches, rows, skipped, left_out } in &summary.totals {
             let totals = EpochTotals { epoch, batches, rows, skipped, ..EpochTotals::default() };
             self.0.insert(epoch, (totals, left_out));
         }

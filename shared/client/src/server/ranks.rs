@@ -222,11 +222,7 @@ impl<C: CursorStore> RankServer<C> {
     }
 
     fn done(&self) -> String {
-        let job = &self.identity.job;
-        format!(
-            "job {job} is done: all its batches were delivered and acknowledged; train again under another \
-             job name"
-        )
+        super::done(&self.identity)
     }
 
     /// Stores what is durable for all ranks, then reports it.

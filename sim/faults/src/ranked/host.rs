@@ -109,6 +109,7 @@ impl Serving {
         while !self.log.is_given_up() && !sim.is_violated() {
             let process = Process::new(sim, Kind::Fetcher);
             sim.event(format_args!("the fetcher of host {} starts", self.host.index));
+            let _end = process.ends_with();
             let lived = process.run(self.run_once(&process)).await;
             *lock(&self.host.socket) = None;
             let is_done = match lived {

@@ -34,6 +34,11 @@ pub fn ranged(
     job: Option<&Item>,
     mut found: Vec<(String, Item)>,
 ) -> Vec<(String, Item)> {
+    let of_merge =
+        [Mutant::MergesAnyGeneration, Mutant::MissingReaderIsDone, Mutant::GreatestForLeast];
+    if mutant.is_none_or(|mutant| !of_merge.contains(&mutant)) {
+        return found;
+    }
     let Some(job) = job.and_then(|job| serde_json::from_slice::<Consumer>(&job.body).ok()) else {
         return found;
     };

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Process,
-    client::{Frame, receive, send_ack},
+    client::{Frame, identity, receive, send_ack, send_hello},
     trainer::{BatchSeen, Log},
 };
 use gristmill_model::splits::{Cursor, ranks::Step};
@@ -89,19 +89,15 @@ impl Rank<'_> {
         greeting: &Frame,
         next: Option<Cursor>,
     ) -> Option<()> {
-        let said: serde_json::Value = serde_json::from_slice(&greeting.payload).ok()?;
-        let mut hello = serde_json::json!({
-            "job": said["job"], "dataset": said["dataset"], "fingerprint": said["fingerprint"],
-            "rank": self.rank, "of": self.run.ranks.count, "run": self.run.name,
-        });
+        let mut hello = identity(greeting)?;
+        hello["rank"] = self.rank.into();
+        hello["of"] = self.run.ranks.count.get().into();
+        hello["run"] = self.run.name.clone().into();
         if let Some(next) = next {
             hello["epoch"] = next.epoch.into();
             hello["batch_index"] = next.batch_index.into();
         }
-        let text = hello.to_string();
-        stream.write_all(b"GMH1").await.ok()?;
-        stream.write_u32_le(u32::try_from(text.len()).ok()?).await.ok()?;
-        stream.write_all(text.as_bytes()).await.ok()
+        send_hello(stream, b"GMH1", &hello).await
     }
 
     /// Takes a batch, and meets the other ranks.

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 /// The processes that report what is safe in a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +36,6 @@ pub struct Run {
     pub save_every: u64,
     /// A rank that takes longer for each step while there are faults.
     pub slow: Option<(u32, Duration)>,
-    pub ended: CancellationToken,
     expected: Arc<Expected>,
     state: Mutex<State>,
     moved: Notify,
@@ -81,7 +79,6 @@ impl Run {
             speaks: [Speaks::EachRank, Speaks::WholeJob][sim.below(2) as usize],
             save_every: 1 + sim.below(4),
             slow: None,
-            ended: CancellationToken::new(),
             expected: Arc::clone(expected),
             state: Mutex::default(),
             moved: Notify::new(),
@@ -95,7 +92,6 @@ impl Run {
             name: name.clone(),
             resume: resume.clone(),
             expected: Arc::clone(expected),
-            ended: CancellationToken::new(),
             state: Mutex::default(),
             moved: Notify::new(),
             ..*self
@@ -222,20 +218,17 @@ impl Run {
 
     /// The checkpoint that all ranks have.
     pub fn complete(&self) -> Cursor {
-        let state = self.state();
+        self.complete_in(&self.state())
+    }
+
+    fn complete_in(&self, state: &State) -> Cursor {
         let saved = (0..self.ranks.count.get()).map(|rank| state.saved.get(&rank).copied());
         saved.map(|saved| saved.unwrap_or(self.ranks.from)).min().unwrap_or_default()
     }
 
     /// Waits until all ranks have the checkpoint at `next`.
     pub async fn until_complete(&self, next: Cursor) {
-        loop {
-            let moved = self.moved.notified();
-            if self.complete() >= next {
-                return;
-            }
-            moved.await;
-        }
+        self.wait_until(|state| self.complete_in(state) >= next).await;
     }
 
     /// Invariant 21: the job's progress is durable for every rank of this run.

@@ -2,7 +2,7 @@
 
 use crate::{EpochTotals, RankBatch};
 use gristmill_model::Epoch;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The steps of one rank, each counted once.
@@ -15,7 +15,7 @@ pub struct RankCounts {
 }
 
 /// One epoch of the job, as this fetcher saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EpochCounts {
     pub epoch: Epoch,
     pub batches: u64,

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     OwnRanks,
     cursor::NoCursor,
-    samples::{SampleJob, batch},
+    samples::{self, SampleJob, batch},
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{Ranks, Tail};
@@ -12,7 +12,7 @@ use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use std::num::NonZeroU32;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    io::{AsyncWriteExt, DuplexStream, duplex},
     task::JoinHandle,
 };
 
@@ -71,13 +71,7 @@ struct Client {
 
 impl Client {
     async fn frame(&mut self) -> ([u8; 4], Cursor, Vec<u8>) {
-        let mut magic = [0; 4];
-        self.stream.read_exact(&mut magic).await.unwrap();
-        let epoch = self.stream.read_u32_le().await.unwrap();
-        let batch_index = self.stream.read_u64_le().await.unwrap();
-        let mut payload = vec![0; self.stream.read_u64_le().await.unwrap() as usize];
-        self.stream.read_exact(&mut payload).await.unwrap();
-        (magic, Cursor { epoch, batch_index }, payload)
+        samples::frame(&mut self.stream).await
     }
 
     async fn greet(&mut self, rank: u32, of: u32, run: Option<&str>, at: Option<Cursor>) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     Fetcher,
     cursor::{Identity, NoCursor, Saved},
-    samples::{SampleJob, batch},
+    samples::{self, SampleJob, batch},
     server::Visitor,
 };
 use gristmill_model::wire::RefusalKind;
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    io::{AsyncWriteExt, DuplexStream, duplex},
     sync::mpsc,
     task::JoinHandle,
 };
@@ -79,13 +79,7 @@ struct Client {
 
 impl Client {
     async fn frame(&mut self) -> ([u8; 4], Cursor, Vec<u8>) {
-        let mut magic = [0; 4];
-        self.stream.read_exact(&mut magic).await.unwrap();
-        let epoch = self.stream.read_u32_le().await.unwrap();
-        let batch_index = self.stream.read_u64_le().await.unwrap();
-        let mut payload = vec![0; self.stream.read_u64_le().await.unwrap() as usize];
-        self.stream.read_exact(&mut payload).await.unwrap();
-        (magic, Cursor { epoch, batch_index }, payload)
+        samples::frame(&mut self.stream).await
     }
 
     /// The next frame, which is an error.

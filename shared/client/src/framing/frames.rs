@@ -1,7 +1,7 @@
-//! Frames of a fetcher as a rank reads them: the other side of `gristmill_client::framing`.
+//! Frames of a fetcher, as its client reads them.
 
+use super::{FrameKind, HEADER_BYTES};
 use bytes::Bytes;
-use gristmill_client::framing::HEADER_BYTES;
 use gristmill_model::splits::Cursor;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -9,35 +9,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// Most bytes of a frame: a batch is far below.
 const MAX_PAYLOAD_BYTES: u64 = 4 << 30;
 
-/// The content of a received frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Hello,
-    Checkpoint,
-    Batch,
-    Repeat,
-    End,
-    Error,
-}
-
-impl Kind {
-    fn of(magic: [u8; 4]) -> Option<Self> {
-        Some(match &magic {
-            b"GMBH" => Self::Hello,
-            b"GMBC" => Self::Checkpoint,
-            b"GMB1" => Self::Batch,
-            b"GMBR" => Self::Repeat,
-            b"GMBE" => Self::End,
-            b"GMBX" => Self::Error,
-            _ => return None,
-        })
-    }
-}
-
 /// A received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    pub kind: Kind,
+    pub kind: FrameKind,
     pub at: Cursor,
     pub payload: Bytes,
 }
@@ -63,7 +38,7 @@ pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Fra
         Cursor { epoch: fields.read_u32_le().await?, batch_index: fields.read_u64_le().await? };
     let bytes = fields.read_u64_le().await?;
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let kind = Kind::of(magic)
+    let kind = FrameKind::of(magic)
         .ok_or_else(|| invalid(format!("{:?} begins no frame", String::from_utf8_lossy(&magic))))?;
     if bytes > MAX_PAYLOAD_BYTES {
         return Err(invalid(format!("a frame of {bytes} bytes")));
@@ -80,7 +55,7 @@ pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Fra
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_client::framing::{FrameKind, header};
+    use crate::framing::header;
 
     #[tokio::test]
     async fn frames_are_read_as_they_are_written() {
@@ -88,7 +63,10 @@ mod tests {
         let mut bytes = header(FrameKind::Batch, at, 3).to_vec();
         bytes.extend_from_slice(b"abc");
         let frame = read_frame(&mut &bytes[..]).await.unwrap();
-        assert_eq!(frame, Frame { kind: Kind::Batch, at, payload: Bytes::from_static(b"abc") });
+        assert_eq!(
+            frame,
+            Frame { kind: FrameKind::Batch, at, payload: Bytes::from_static(b"abc") }
+        );
         for length in [0, 10, HEADER_BYTES, bytes.len() - 1] {
             let ended = read_frame(&mut &bytes[..length]).await.unwrap_err();
             assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof, "{length}");
