@@ -120,7 +120,9 @@ fn waiting(
             Some(or_fault(format!("{} to acknowledge the last batch", named(ranks))))
         }
         RankActivity::Fetching => Some(waiting),
-        RankActivity::Closing => Some(or_fault("the service to close the job".to_owned())),
+        RankActivity::Closing => Some(or_fault(
+            "the other fetchers of the run to finish, and the service to close the job".to_owned(),
+        )),
         RankActivity::Training | RankActivity::Over => None,
     }
 }

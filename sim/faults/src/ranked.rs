@@ -43,9 +43,12 @@ impl Launcher {
             sim.event(format_args!("run {number} of {} begins", run.ranks));
             self.cloud.store.runs.add(&run);
             if let Some(old) = last.replace(Arc::clone(&run))
+                && old.has_joined()
                 && sim.happens(Fault::OldRunWakes)
             {
-                awake.push(self.with(Arc::new(old.again())).stay_awake());
+                let old = Arc::new(old.again());
+                self.cloud.store.runs.add(&old);
+                awake.push(self.with(old).stay_awake());
             }
             let life = self.with(Arc::clone(&run)).live(false);
             let life = async {
@@ -69,7 +72,8 @@ impl Launcher {
             Some(_) => from,
             None => Cursor::default(),
         };
-        let mut run = Run::draw(sim, format!("run {number}"), (from, text), &self.expected);
+        let epochs = self.register.spec.epochs;
+        let mut run = Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
         if sim.happens(Fault::RankSlow) {
             let rank = sim.below(u64::from(run.ranks.count.get())) as u32;
             run.slow = Some((rank, sim.between_ms(1_000, 20_000)));

@@ -66,6 +66,8 @@ enum Phase {
     /// The coordinator is asked to accept the ranks.
     Joining,
     Serving,
+    /// All ranks have all, and the job is to be closed.
+    Closing,
     /// The job was done before; ranks that connect until this time are refused.
     Over(Duration),
 }

@@ -163,9 +163,12 @@ impl Rank<'_> {
 
     /// The last checkpoint contains everything.
     async fn end(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
+        let sim = self.process.sim();
         let end = Cursor::start_of(self.register.spec.epochs);
+        sim.event(format_args!("rank {} is at the end", self.rank));
         self.run.meet_at_end(end).await;
         self.write(end).await;
+        sim.event(format_args!("rank {} has saved the end", self.rank));
         at.next = Some(end);
         match (self.run.speaks, at.step) {
             (Speaks::EachRank, Some(step)) => send_ack(stream, self.slot(step)).await?,

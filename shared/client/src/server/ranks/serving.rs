@@ -32,6 +32,8 @@ enum Stream {
     Located,
     Joined,
     Delivered(StepDelivery),
+    /// The job is closed.
+    Closed,
 }
 
 impl<C: CursorStore> RankServer<C> {
@@ -47,7 +49,7 @@ impl<C: CursorStore> RankServer<C> {
         loop {
             self.keep()?;
             if self.phase == Phase::Serving && self.seats.are_done() {
-                return self.close().await;
+                self.begin_closing()?;
             }
             let wanted = self.hand_over().await?;
             self.show();
@@ -85,6 +87,7 @@ impl<C: CursorStore> RankServer<C> {
                 Happened::Stream(Ok(Stream::Located)) => self.join()?,
                 Happened::Stream(Ok(Stream::Joined)) => self.phase = Phase::Serving,
                 Happened::Stream(Ok(Stream::Delivered(delivery))) => self.on_delivery(delivery),
+                Happened::Stream(Ok(Stream::Closed)) => return Ok(()),
                 Happened::Stream(Err(error)) => self.on_failure(error).await?,
                 Happened::Overdue => {
                     if let Some(ended) = self.on_overdue() {
@@ -97,12 +100,15 @@ impl<C: CursorStore> RankServer<C> {
 
     /// Sends ranks what is due, and brings the stream to where it is needed.
     async fn hand_over(&mut self) -> Result<Wanted, ServeError> {
-        if self.phase != Phase::Serving {
+        if ![Phase::Serving, Phase::Closing].contains(&self.phase) {
             return Ok(Wanted::Hold);
         }
         while let Some((link, handed)) = self.seats.hand_over() {
             let frames = self.frames(handed);
             self.links.send(link, frames);
+        }
+        if self.phase == Phase::Closing {
+            return Ok(Wanted::Hold);
         }
         let wanted = match self.seats.wanted() {
             Wanted::Reopen(at) => {
@@ -250,19 +256,21 @@ impl<C: CursorStore> RankServer<C> {
         }
     }
 
-    /// Closes the job. Until then a rank that failed must be able to return.
-    async fn close(&mut self) -> Result<(), ServeError> {
-        self.activity.send_replace(RankActivity::Closing);
+    /// All ranks have all. The job closes when those of other fetchers have it too; until then a rank may wait
+    /// for the end, or return to it.
+    fn begin_closing(&mut self) -> Result<(), ServeError> {
         let epochs = self.view.spec.epochs;
         self.save(Cursor::start_of(epochs))?;
         self.fetcher().checkpointed_epochs(epochs);
-        Ok(self.fetcher().settle().await?)
+        self.phase = Phase::Closing;
+        Ok(())
     }
 
     fn show(&self) {
         let (absent, slow) = (self.seats.absent(), self.seats.slowest());
         let activity = match self.phase {
             Phase::Over(_) => RankActivity::Over,
+            Phase::Closing => RankActivity::Closing,
             Phase::Greeting | Phase::Misplaced => RankActivity::Absent(absent),
             Phase::Locating | Phase::Joining => RankActivity::Fetching,
             Phase::Serving if !absent.is_empty() => RankActivity::Absent(absent),
@@ -296,6 +304,7 @@ async fn advance(steps: &mut Steps, phase: Phase, wanted: Wanted) -> Result<Stre
         }
         Phase::Locating => steps.fetcher().located().await.map(|()| Stream::Located),
         Phase::Joining => steps.fetcher().admitted().await.map(|()| Stream::Joined),
+        Phase::Closing => steps.fetcher().settle().await.map(|()| Stream::Closed),
         Phase::Serving if wanted == Wanted::Release => steps.next().await.map(Stream::Delivered),
         Phase::Serving => Err(steps.fetcher().failed().await),
     }
