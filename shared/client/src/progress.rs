@@ -147,9 +147,10 @@ impl Progress {
         self.acknowledged.send_modify(|_| ());
     }
 
-    /// The stream continues with batch `at` and the split at `next`, and needs splits from `needed` on.
-    pub fn starts_at(&self, at: Cursor, needed: Place, next: Place) {
-        self.acks().start_at(at, needed, next);
+    /// The stream continues with batch `at` and the split at `next`; a restart at `durable` needs splits from
+    /// `needed` on.
+    pub fn starts_at(&self, at: Cursor, durable: (Cursor, Place), next: Place) {
+        self.acks().start_at(at, durable, next);
         self.wake();
     }
 
@@ -286,7 +287,7 @@ mod tests {
     async fn those_who_wait_learn_of_an_acknowledgement() {
         let progress = Progress::new(batch(0, 0));
         progress.takes_over(0, 1, Nonce([0; 8]));
-        progress.starts_at(batch(0, 0), split(0, 0), split(0, 0));
+        progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         progress.announce();
         let first = progress.request(true, false).ack().unwrap();
         progress.acknowledged(first);

@@ -83,6 +83,16 @@ impl Start {
         Ok(Self { at, joiner, totals, place })
     }
 
+    /// The position that a reader of a run reports when it begins at `requested`, and the first split that a
+    /// restart there needs. Behind the last batch of an epoch, that is still its end: ranks that saved it must be
+    /// able to return to it.
+    pub fn durable_at(&self, requested: Cursor, n_splits: u32) -> (Cursor, Place) {
+        match requested.epoch < self.at.epoch {
+            true => (requested, Place::new(requested.epoch, n_splits.saturating_sub(1))),
+            false => (self.at, self.place),
+        }
+    }
+
     fn of_epoch(plan: &Plan, epoch: Epoch) -> Self {
         let totals = EpochTotals { epoch, ..EpochTotals::default() };
         let joiner = Joiner::new(cut(plan));
@@ -187,5 +197,7 @@ mod tests {
         let (ledger, plan) = ledger(20);
         let start = Start::seek(&ledger, &plan, 1, batch(0, 80)).await.unwrap();
         assert_eq!((start.at, start.place), (batch(1, 0), split(1, 0)));
+        assert_eq!(start.durable_at(batch(0, 80), 20), (batch(0, 80), split(0, 19)));
+        assert_eq!(start.durable_at(batch(1, 0), 20), (batch(1, 0), split(1, 0)));
     }
 }

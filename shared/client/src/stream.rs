@@ -25,8 +25,8 @@ pub(crate) struct BatchSource {
     pub downloader: Downloader,
     pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
-    /// The ranks served here, if other readers serve the rest.
-    pub part: Option<OwnRanks>,
+    /// The ranks served here, if it is not a trainer that takes every batch.
+    pub own: Option<OwnRanks>,
 }
 
 impl BatchSource {
@@ -38,8 +38,7 @@ impl BatchSource {
         tasks: &mut JoinSet<()>,
     ) -> mpsc::Receiver<Assembled> {
         let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
-        let part = own.filter(|own| !own.are_all());
-        tasks.spawn(Self { part, ..self.clone() }.run(at, queue));
+        tasks.spawn(Self { own, ..self.clone() }.run(at, queue));
         batches
     }
 
@@ -64,12 +63,18 @@ impl BatchSource {
     }
 
     async fn batches(self, at: Cursor, queue: mpsc::Sender<Assembled>) -> Result<(), FetchError> {
-        let Self { downloader, progress, stages, part } = self;
+        let Self { downloader, progress, stages, own } = self;
+        // The ranks served here, if other readers serve the rest.
+        let part = own.filter(|own| !own.are_all());
         let view = downloader.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
         let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at).await?;
+        let durable = match own {
+            Some(_) => start.durable_at(at, plan.n_splits),
+            None => (start.at, start.place),
+        };
         let (at, place) = (start.at, start.place);
-        progress.starts_at(at, place, Place::new(at.epoch, start.joiner.position()));
+        progress.starts_at(at, durable, Place::new(at.epoch, start.joiner.position()));
         let own = OwnBatches::new(part, at, (cut(&plan), plan.n_splits), start.joiner.clone());
         let (sender, arrivals) = mpsc::channel(ahead(part));
         let JobContext { program, pipeline, .. } = &*downloader.context;

@@ -75,7 +75,7 @@ impl Fetcher {
             downloader,
             progress: Arc::clone(&progress),
             stages: Arc::clone(&stages),
-            part: None,
+            own: None,
         };
         let mut streaming = JoinSet::new();
         let batches = source.stream(resume, config.own, &mut streaming);

@@ -16,8 +16,7 @@ pub(super) struct Acks {
     generation: Option<(u64, u64)>,
     /// Every generation of this process; none of them belongs to another trainer.
     own: Vec<u64>,
-    /// The batch this run begins with, and the first split it needs.
-    began: Option<(Cursor, Place)>,
+    began: Option<Began>,
     /// Whether the trainer has confirmed where it begins; only then may it take over the run.
     announced: bool,
     /// The furthest durable batch of this generation that may have reached the coordinator.
@@ -30,6 +29,16 @@ pub(super) struct Acks {
     acked: Option<Ack>,
     /// None for a trainer that takes every batch.
     membership: Option<Membership>,
+}
+
+/// Where this run of the trainer begins.
+#[derive(Debug, Clone, Copy)]
+struct Began {
+    /// The first batch of its stream.
+    at: Cursor,
+    /// What its first report says.
+    durable: Cursor,
+    durable_place: Place,
 }
 
 impl Acks {
@@ -139,17 +148,19 @@ impl Acks {
         (self.delivered, self.durable, self.durable_place) = (place, at, place);
     }
 
-    /// The stream continues with batch `at` and the split at `next`, and needs splits from `needed` on.
-    pub fn start_at(&mut self, at: Cursor, needed: Place, next: Place) {
+    /// The stream continues with batch `at` and the split at `next`; a restart at `durable` needs splits from
+    /// `needed` on.
+    pub fn start_at(&mut self, at: Cursor, (durable, needed): (Cursor, Place), next: Place) {
         self.delivered = self.delivered.max(next);
-        self.durable = self.durable.max(at);
+        self.durable = self.durable.max(durable);
         self.durable_place = self.durable_place.max(needed);
-        self.began = Some((self.durable, self.durable_place));
+        let (durable, durable_place) = (self.durable, self.durable_place);
+        self.began = Some(Began { at: at.max(durable), durable, durable_place });
     }
 
     /// The batch that the stream begins with, once it is known.
     pub fn begins_at(&self) -> Option<Cursor> {
-        self.began.map(|(batch, _)| batch)
+        self.began.map(|began| began.at)
     }
 
     /// Whether the coordinator has accepted where the stream begins.
@@ -231,7 +242,7 @@ impl Acks {
         let began = self.began.filter(|_| self.announced)?;
         let (durable, durable_place) = match self.acked {
             Some(_) => (self.durable, self.durable_place),
-            None => began,
+            None => (began.durable, began.durable_place),
         };
         let (generation, over) = self.generation?;
         let ack = Ack { generation, over, delivered: self.delivered, durable, durable_place };
@@ -264,7 +275,7 @@ mod tests {
     fn a_later_run_has_a_larger_generation_for_any_clock() {
         let generation = |last, now_ms, lot| {
             let mut acks = Acks::new(batch(0, 0));
-            acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
+            acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
             acks.announce();
             assert_eq!(acks.next(), None, "nothing is sent before it is settled");
             acks.take_over(last, now_ms, Nonce([lot; 8]));
@@ -279,7 +290,7 @@ mod tests {
     #[test]
     fn durable_never_frees_what_a_restart_needs() {
         let mut acks = begun();
-        acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
+        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
         for (index, position, resume) in [(0, 0, 0), (1, 1, 0), (2, 1, 0), (3, 2, 2)] {
             acks.next_is(batch(0, index), split(0, resume));
@@ -302,7 +313,7 @@ mod tests {
     #[test]
     fn a_process_keeps_its_generation_unless_it_goes_back_behind_what_it_sent() {
         let mut acks = begun();
-        acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
+        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         let sent = acks.send().unwrap();
         assert!(acks.acknowledged(sent));
         let first = acks.acked.unwrap().generation;
@@ -310,14 +321,14 @@ mod tests {
         // Not sent yet: the trainer may still begin elsewhere.
         acks.reopen(batch(0, 5));
         assert_eq!(acks.next(), None, "its trainer has yet to confirm");
-        acks.start_at(batch(0, 5), split(0, 1), split(0, 2));
+        acks.start_at(batch(0, 5), (batch(0, 5), split(0, 1)), split(0, 2));
         acks.announce();
         let ack = acks.send().unwrap();
         assert_eq!((ack.generation, ack.durable, ack.delivered), (first, batch(0, 5), split(0, 2)));
         // In flight while the stream goes back before it.
         acks.reopen(batch(0, 3));
         assert!(!acks.acknowledged(ack));
-        acks.start_at(batch(0, 3), split(0, 1), split(0, 1));
+        acks.start_at(batch(0, 3), (batch(0, 3), split(0, 1)), split(0, 1));
         acks.announce();
         assert_eq!(acks.next(), None, "another generation is to be settled");
         acks.take_over(first, 2, Nonce([0; 8]));
@@ -339,7 +350,7 @@ mod tests {
     #[test]
     fn only_news_are_sent() {
         let mut acks = begun();
-        acks.start_at(batch(0, 0), split(0, 0), split(0, 0));
+        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         assert!(acks.is_unconfirmed() && !acks.is_admitted());
         let ack = acks.next().unwrap();
         acks.acknowledged(ack);

@@ -39,11 +39,11 @@ struct At {
 }
 
 impl Rank<'_> {
-    /// Trains until all is delivered and acknowledged.
+    /// Trains until all is delivered and acknowledged, or the job failed.
     pub async fn train(&self) {
         let from = self.run.resume.as_ref().map(|_| self.run.ranks.from);
         let mut at = At { next: from, step: None, reported: Cursor::default() };
-        while !self.run.is_done() {
+        while !self.run.is_done() && !self.log.is_given_up() {
             if let Some(mut stream) = self.host.connect().await {
                 let _ = self.visit(&mut stream, &mut at).await;
             }
@@ -59,6 +59,7 @@ impl Rank<'_> {
         }
         self.process.point(20).await;
         self.send_hello(stream, &greeting, at.next).await?;
+        self.process.sim().event(format_args!("rank {} says hello, at {:?}", self.rank, at.next));
         let mut after = None;
         loop {
             let frame = receive(stream).await?;
@@ -116,6 +117,7 @@ impl Rank<'_> {
         {
             sim.time.sleep(pause).await;
         }
+        sim.event(format_args!("rank {} comes to the end of {step:?}", self.rank));
         self.run.meet(step).await;
         (at.next, at.step) = (Some(next), Some(step));
     }

@@ -20,6 +20,8 @@ pub(super) type LinkId = u64;
 #[derive(Debug, Clone, Copy)]
 struct Seat {
     link: Option<LinkId>,
+    /// Whether its rank has ever been connected to this fetcher.
+    is_known: bool,
     /// The step to hand over next.
     next: Cursor,
     /// Steps before this one were handed over, now or by an earlier fetcher.
@@ -84,6 +86,7 @@ impl Seats {
     ) -> Self {
         let seat = Seat {
             link: None,
+            is_known: false,
             next: at,
             handed: at,
             durable: at,
@@ -179,6 +182,7 @@ impl Seats {
         let (turns, is_sending, was_sent_end) = (Turns::default(), false, false);
         self.seats[seat] = Seat {
             link: Some(link),
+            is_known: true,
             next: at,
             handed,
             turns,
@@ -186,7 +190,19 @@ impl Seats {
             was_sent_end,
             ..self.seats[seat]
         };
+        if self.is_successor {
+            self.expect_others(at);
+        }
         Ok(())
+    }
+
+    /// A rank wants `at` next, so all ranks took the step before it from an earlier fetcher. They need not have
+    /// noticed that it is gone: those that took this step too wait for this rank in their collective operation,
+    /// and connect again only after it.
+    fn expect_others(&mut self, at: Cursor) {
+        for seat in self.seats.iter_mut().filter(|seat| !seat.is_known) {
+            seat.next = seat.next.max(at);
+        }
     }
 
     /// A rank's connection is gone.
