@@ -47,8 +47,7 @@ impl Launcher {
                 && sim.happens(Fault::OldRunWakes)
             {
                 let old = Arc::new(old.again());
-                self.cloud.store.runs.add(&old);
-                awake.push(self.with(old).stay_awake());
+                awake.push(self.with(old).stay_awake(Arc::clone(&run)));
             }
             let life = self.with(Arc::clone(&run)).live(false);
             let life = async {
@@ -137,9 +136,11 @@ impl Life {
         }
     }
 
-    /// Processes of a superseded run that were thought to be gone.
-    async fn stay_awake(self) {
+    /// Processes of a run that were thought to be gone, and that wake after `newer` has joined. Before that, the
+    /// job cannot know which run is the older one.
+    async fn stay_awake(self, newer: Arc<Run>) {
         let sim = Arc::clone(&self.cloud.sim);
+        newer.joined().await;
         sim.time.sleep(sim.between_ms(0, AWAKE_MS)).await;
         let until: Duration = sim.between_ms(1_000, AWAKE_MS);
         tokio::select! {

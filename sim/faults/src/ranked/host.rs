@@ -142,7 +142,7 @@ impl Serving {
             {
                 true
             }
-            ServeError::Fetch(FetchError::Fenced(_)) if self.is_old || self.may_lose() => false,
+            ServeError::Fetch(FetchError::Fenced(_)) if self.is_old => false,
             ServeError::Fetch(FetchError::Fenced(why)) => {
                 sim.violated(format_args!("a fetcher of the current run was fenced: {why}"));
                 false
@@ -163,11 +163,6 @@ impl Serving {
                 false
             }
         }
-    }
-
-    /// Whether an old run may be accepted before this one, and so supersede it.
-    fn may_lose(&self) -> bool {
-        !self.run.has_joined() && self.cloud.store.runs.has_old()
     }
 
     async fn run_once(&self, process: &Process) -> Result<(), ServeError> {

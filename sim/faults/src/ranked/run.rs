@@ -241,10 +241,10 @@ impl Run {
     }
 
     /// Invariant 21: the job's progress is durable for every rank of this run.
-    fn check_durable(&self, after: &Consumer) -> invariants::Check {
+    fn check_durable(&self, sim: &Simulation, after: &Consumer) {
         let saved: Vec<_> = self.saved_in(&self.state()).collect();
         let saved = saved.into_iter().map(|(rank, saved)| self.next_of(rank, saved));
-        invariants::invariant_21_durable_for_every_rank(after, saved)
+        sim.check(invariants::invariant_21_durable_for_every_rank(after, saved));
     }
 
     /// The start of the next epoch if `rank` has no further batch in that of `cursor`.
@@ -261,10 +261,14 @@ impl Run {
         cursor
     }
 
-    /// Whether the job's progress was of this run at some time: from the end of that time on, its token is known
-    /// to be an old one.
+    /// Whether the job's progress was of this run at some time, so that its token is known.
     pub fn has_joined(&self) -> bool {
         self.state().has_joined
+    }
+
+    /// Resolves once the job's progress is of this run.
+    pub async fn joined(&self) {
+        self.wait_until(|state| state.has_joined).await;
     }
 
     /// Records that a host's fetcher has finished.
@@ -288,34 +292,25 @@ impl Run {
     }
 }
 
-/// All runs of a job, by their tokens; old runs that woke follow those that they are.
+/// All runs of a job, by their tokens.
 #[derive(Default)]
-pub struct Runs(Mutex<BTreeMap<RunToken, Vec<Arc<Run>>>>);
+pub struct Runs(Mutex<BTreeMap<RunToken, Arc<Run>>>);
 
 impl Runs {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RunToken, Vec<Arc<Run>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn add(&self, run: &Arc<Run>) {
-        self.lock().entry(run.token()).or_default().push(Arc::clone(run));
-    }
-
-    /// Whether an old run woke.
-    pub fn has_old(&self) -> bool {
-        self.lock().values().any(|alike| alike.len() > 1)
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.insert(run.token(), Arc::clone(run));
     }
 
     /// Checks a written progress of the job against what its run's ranks have saved.
     pub fn check(&self, sim: &Simulation, after: &Consumer) {
-        let Some(run) = after.run else { return };
-        let alike = self.lock().get(&run.token).cloned().unwrap_or_default();
-        for run in &alike {
+        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = after.run.and_then(|run| runs.get(&run.token).cloned());
+        drop(runs);
+        if let Some(run) = run {
             run.state().has_joined = true;
-        }
-        let checks: Vec<_> = alike.iter().map(|run| run.check_durable(after)).collect();
-        if checks.iter().all(Result::is_err) {
-            checks.into_iter().take(1).for_each(|check| sim.check(check));
+            run.moved.notify_waiters();
+            run.check_durable(sim, after);
         }
     }
 }

@@ -22,6 +22,9 @@ struct Seat {
     link: Option<LinkId>,
     /// Whether its rank has ever been connected to this fetcher.
     is_known: bool,
+    /// Whether its rank may return to a place before steps in which it has no batch, because it was handed the
+    /// step before them or named that place.
+    may_return: bool,
     /// The step to hand over next.
     next: Cursor,
     /// Steps before this one were handed over, now or by an earlier fetcher.
@@ -87,6 +90,7 @@ impl Seats {
         let seat = Seat {
             link: None,
             is_known: false,
+            may_return: false,
             next: at,
             handed: at,
             durable: at,
@@ -156,6 +160,7 @@ impl Seats {
     pub fn sit(&mut self, seat: usize, at: Option<Cursor>, link: LinkId) -> Result<(), String> {
         let rank = self.rank(seat);
         let Seat { durable, handed, .. } = self.seats[seat];
+        let may_return = at.is_some();
         let at = at.unwrap_or(durable);
         let place = self.passed.normal(at);
         if place < self.passed.normal(durable) {
@@ -183,6 +188,7 @@ impl Seats {
         self.seats[seat] = Seat {
             link: Some(link),
             is_known: true,
+            may_return,
             next: at,
             handed,
             turns,
@@ -193,6 +199,7 @@ impl Seats {
         if self.is_successor {
             self.expect_others(at);
         }
+        self.drop_taken();
         Ok(())
     }
 
@@ -219,6 +226,10 @@ impl Seats {
     /// A rank has taken the step that was on its way.
     pub fn taken(&mut self, seat: usize) {
         self.seats[seat].is_sending = false;
+        if self.seats[seat].was_sent_end {
+            self.seats[seat].may_return = false;
+            self.drop_taken();
+        }
     }
 
     /// Whether the ranks compute, so that the stream keeps nobody waiting.
@@ -307,7 +318,7 @@ impl Seats {
             let next = kept.step.next;
             seat.next = next;
             seat.handed = seat.handed.max(next);
-            seat.is_sending = true;
+            (seat.is_sending, seat.may_return) = (true, true);
             seat.turns.send();
             self.drop_taken();
             return Some((link, Handed::Step { batch, next }));
@@ -326,7 +337,9 @@ impl Seats {
                 seat.handed = seat.handed.max(step.next);
             }
             let handed = self.passed.normal(seat.handed);
-            while let Some(step) = self.passed.find(self.passed.normal(seat.durable))
+            let is_free = seat.is_known && !seat.may_return;
+            while is_free
+                && let Some(step) = self.passed.find(self.passed.normal(seat.durable))
                 && step.given <= index
                 && self.passed.normal(step.next) <= handed
             {
