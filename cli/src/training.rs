@@ -17,7 +17,7 @@ use chaos::{Chaos, Killer};
 use gristmill_client::{
     Authored, Failure, Fetcher, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
     Source, StreamOptions, Workers,
-    report::{Observable, Observed, Observer, PolledJob, Report, Usage},
+    report::{Observable, Observed, Observer, PolledJob, RankSteps, Report, Usage},
     signals::interruption,
     waiting::while_saying,
 };
@@ -272,12 +272,14 @@ async fn train_here(
     parts: Parts<'_>,
     sink: Option<Sink>,
     fetcher: Fetcher,
-) -> Result<(Observed, Vec<u64>), Failure> {
+) -> Result<(Observed, RankSteps), Failure> {
     let (options, job, _) = parts;
     let link = &job.service.link;
     let (view, stand_in) = prepare(parts, sink, &fetcher).await;
     match options.is_one_rank() {
-        true => Ok((Trainer::new(stand_in, view).train(fetcher, link).await?, Vec::new())),
+        true => {
+            Ok((Trainer::new(stand_in, view).train(fetcher, link).await?, RankSteps::default()))
+        }
         false => RankedTrainer::new(options, job, stand_in, view).train(fetcher, link).await,
     }
 }
@@ -288,7 +290,7 @@ async fn train_on_hosts(
     sink: Option<Sink>,
     hosts: NonZeroU32,
     fetchers: Victims,
-) -> Result<(Observed, Vec<u64>), Failure> {
+) -> Result<(Observed, RankSteps), Failure> {
     let (options, job, _) = parts;
     let pipeline = job.pipeline().map_err(Failure::failed)?;
     let polled = PolledJob::new(pipeline, job.view.clone());

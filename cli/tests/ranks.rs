@@ -41,7 +41,8 @@ fn any_number_of_ranks_trains_on_the_batches_of_one() -> Result<()> {
         train(&dir, "resized", &["--ranks", "4", "--resize", "5@30", "--resize", "3@20"])?;
     assert_eq!(resized["steps"], json!([58, 58, 58, 48, 28]));
     assert_eq!(resized["batches_blake3"], one["batches_blake3"]);
-    assert_eq!(resized["repeated_batches"], 0);
+    assert_eq!(resized["runs"], json!([vec![20; 4], vec![10; 3], vec![28; 5]]));
+    assert_eq!((&resized["repeated_batches"], &resized["tail_repeats"]), (&0.into(), &5.into()));
     check_all(&dir, "resized")
 }
 

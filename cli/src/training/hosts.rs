@@ -20,7 +20,7 @@ use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
     Batch, Delivery, EpochTotals, Failure, Job,
-    report::{Observable, Observed, PolledJob},
+    report::{Observable, Observed, PolledJob, RankSteps},
     waiting::Waiting,
 };
 use gristmill_model::{Checkpoint, Epoch};
@@ -47,7 +47,7 @@ pub struct HostedTrainer<'a> {
     totals: KnownTotals,
     /// Steps of the job so far, and those of each rank.
     step: u64,
-    steps: Vec<u64>,
+    steps: RankSteps,
 }
 
 /// How a run ended.
@@ -78,7 +78,7 @@ impl<'a> HostedTrainer<'a> {
             epoch: 0,
             totals: KnownTotals::default(),
             step: 0,
-            steps: Vec::new(),
+            steps: RankSteps::default(),
             job,
             options,
             victims,
@@ -89,10 +89,10 @@ impl<'a> HostedTrainer<'a> {
     }
 
     /// Trains to the end of the job over `hosts` fetchers, and returns the steps of each rank as well.
-    pub async fn train(mut self, hosts: NonZeroU32) -> Result<(Observed, Vec<u64>), Failure> {
+    pub async fn train(mut self, hosts: NonZeroU32) -> Result<(Observed, RankSteps), Failure> {
         let mut run = Run::first(self.options.ranks, hosts, self.options.tail, self.job);
         loop {
-            self.steps.resize(self.steps.len().max(run.ranks.get() as usize), 0);
+            self.steps.begin_run(run.ranks.get() as usize);
             let mut fetchers = Hosts::start(&self.program, &run, &self.victims)?;
             let mut ranks = Ranks::start(&run, &fetchers, self.job, self.options.stream.patience);
             match self.train_run(&mut ranks, &mut fetchers).await? {
@@ -129,7 +129,7 @@ impl<'a> HostedTrainer<'a> {
             let mut given = Vec::new();
             for (rank, batch) in batches.iter().enumerate() {
                 let Some(batch) = batch else { continue };
-                self.steps[rank] += 1;
+                self.steps.took(rank, batch.is_repeat);
                 let is_first = !batch.is_repeat;
                 let batch = Batch {
                     epoch: batch.at.epoch,
@@ -232,7 +232,7 @@ impl<'a> HostedTrainer<'a> {
     }
 
     /// The report of the run, once the job is closed.
-    async fn finish(mut self) -> Result<(Observed, Vec<u64>), Failure> {
+    async fn finish(mut self) -> Result<(Observed, RankSteps), Failure> {
         self.enter(Some(self.options.job.epochs)).await?;
         let status = self.job.status().await.map_err(Failure::failed)?;
         self.polled.update(status);

@@ -8,7 +8,9 @@ use super::{
 };
 use gristmill_client::{
     Delivery, Failure, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps,
-    StreamOptions, report::Observed, waiting::Link,
+    StreamOptions,
+    report::{Observed, RankSteps},
+    waiting::Link,
 };
 use gristmill_model::splits::ranks::Ranks;
 use gristmill_model::splits::readers::RankRange;
@@ -54,7 +56,7 @@ pub struct RankedTrainer<'a> {
     view: RunView,
     /// Steps of the job so far, and those of each rank.
     step: u64,
-    steps: Vec<u64>,
+    steps: RankSteps,
     /// Start of a later run.
     next: Cursor,
 }
@@ -68,7 +70,7 @@ impl<'a> RankedTrainer<'a> {
             stand_ins: StandIns::new(stand_in),
             view,
             step: 0,
-            steps: Vec::new(),
+            steps: RankSteps::default(),
             next: Cursor::default(),
         }
     }
@@ -78,7 +80,7 @@ impl<'a> RankedTrainer<'a> {
         mut self,
         fetcher: Fetcher,
         link: &Link,
-    ) -> Result<(Observed, Vec<u64>), Failure> {
+    ) -> Result<(Observed, RankSteps), Failure> {
         let mut run = self.run(fetcher);
         loop {
             match self.view.wait(&mut run, link).await? {
@@ -112,8 +114,7 @@ impl<'a> RankedTrainer<'a> {
     /// The steps of a run that begins where `fetcher` does.
     fn run(&mut self, fetcher: Fetcher) -> Steps {
         let run = Steps::new(fetcher);
-        let count = run.ranks().count.get() as usize;
-        self.steps.resize(count.max(self.steps.len()), 0);
+        self.steps.begin_run(run.ranks().count.get() as usize);
         run
     }
 
@@ -137,8 +138,10 @@ impl<'a> RankedTrainer<'a> {
         run: &mut Steps,
         batches: Vec<Option<RankBatch>>,
     ) -> Result<(), Failure> {
-        for (rank, _) in batches.iter().enumerate().filter(|(_, given)| given.is_some()) {
-            self.steps[rank] += 1;
+        for (rank, given) in batches.iter().enumerate() {
+            if let Some(given) = given {
+                self.steps.took(rank, !is_first(given));
+            }
         }
         let given = batches.into_iter().flatten();
         let mut working = self.stand_ins.begin(given.map(|given| {

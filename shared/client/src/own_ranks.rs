@@ -81,9 +81,10 @@ mod tests {
             let range = RankRange { first, count: NonZeroU32::new(count).unwrap() };
             OwnRanks { run, range, is_successor: false }.repeats(0, batches)
         };
-        assert_eq!(repeats(2, 2, 6), [4, 5]);
+        assert_eq!(repeats(2, 2, 6), [5, 4]);
         assert_eq!(repeats(2, 2, 5), [4, 4]);
-        assert_eq!(repeats(1, 2, 6), [4], "rank 2 repeats batch 4 of rank 0");
+        assert_eq!(repeats(3, 1, 6), [4], "rank 3 repeats batch 4 of rank 0");
+        assert!(repeats(1, 2, 6).is_empty(), "rank 2 repeats batch 5 of rank 1");
         assert!(repeats(1, 1, 6).is_empty(), "rank 1 takes batch 5");
         assert!(repeats(0, 4, 6).is_empty(), "all batches are here");
         assert!(repeats(3, 1, 8).is_empty() && repeats(3, 1, 0).is_empty());

@@ -19,7 +19,7 @@ fn poller() -> Poller {
     let objects = Arc::new(MemoryObjects::default());
     let progress = Progress::new(batch(0, 0));
     progress.takes_over(0, 1, Nonce([0; 8]));
-    progress.starts_at(batch(0, 0), split(0, 0), split(0, 0));
+    progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
     progress.announce();
     Poller {
         job: "j".parse().unwrap(),

@@ -1,8 +1,8 @@
 //! The facts of a run: a table for people, one JSON object for programs, a page.
 
 use super::{
-    division::Division, epoch::EpochReport, observer::Observed, skipped::SkippedRecords, timeline,
-    usage::Usage,
+    division::Division, epoch::EpochReport, observer::Observed, skipped::SkippedRecords,
+    steps::RankSteps, timeline, usage::Usage,
 };
 use crate::{Failure, Job, LeftOut};
 use gristmill_model::JobName;
@@ -26,8 +26,8 @@ pub struct Report {
     job: JobName,
     seed: u64,
     kills: u64,
-    /// Steps of each rank.
-    steps: Vec<u64>,
+    /// Steps of each rank; none if one rank took every batch.
+    steps: RankSteps,
     /// Fetchers that are processes of their own, one for each host.
     hosts: Option<NonZeroU32>,
     observed: Observed,
@@ -71,7 +71,7 @@ impl Report {
             job: known.job,
             seed: known.spec.seed,
             kills: 0,
-            steps: Vec::new(),
+            steps: RankSteps::default(),
             hosts: None,
             usage,
             left_out,
@@ -89,7 +89,7 @@ impl Report {
     }
 
     /// The same, with the steps of each rank. Without them, one rank took every batch.
-    pub fn with_steps(self, steps: Vec<u64>) -> Self {
+    pub fn with_steps(self, steps: RankSteps) -> Self {
         Self { steps, ..self }
     }
 
@@ -235,10 +235,12 @@ impl Report {
                 "control": per_sample(self.usage.control_cpu_ms),
             },
             "began": self.observed.began,
-            "steps": match self.steps.is_empty() {
+            "steps": match self.steps.runs().is_empty() {
                 true => vec![self.sum(|epoch| epoch.batches)],
-                false => self.steps.clone(),
+                false => self.steps.totals(),
             },
+            "runs": self.steps.runs(),
+            "tail_repeats": self.steps.tail_repeats,
             "left_out_batches": self.observed.left_out_batches,
             "batches_blake3": self.observed.batches_blake3,
             "empty": self.observed.empty,

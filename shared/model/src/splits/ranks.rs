@@ -165,8 +165,10 @@ impl Ranks {
             _ if rank < present && (is_whole || self.tail != Tail::Drop) => {
                 Assignment::Batch { batch_index: slot }
             }
+            // The nearest ranks are the likeliest to be on the same host, which has read their batches.
             Tail::Repeat if present > 0 => {
-                Assignment::Repeat { batch_index: first + rank % present, slot }
+                let nearest = present - 1 - (rank - present) % present;
+                Assignment::Repeat { batch_index: first + nearest, slot }
             }
             Tail::Drop | Tail::Repeat | Tail::Uneven => Assignment::End,
         }

@@ -258,7 +258,7 @@ async fn a_last_step_that_is_too_short_has_a_repeat() {
     let [zero, one, two] = &last[..] else { panic!() };
     assert_eq!((&zero.1, zero.2, &one.1, one.2), (b"GMB1", 6, b"GMB1", 7));
     assert_eq!((&two.1, two.2), (b"GMBR", 8));
-    assert_eq!(two.3, zero.3);
+    assert_eq!(two.3, one.3);
     for (index, client) in (6..).zip(&mut ranks) {
         client.end().await;
         client.acks(index).await;

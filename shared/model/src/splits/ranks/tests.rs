@@ -52,7 +52,7 @@ fn each_tail_treats_two_batches_of_five_ranks_its_way() {
     let tail = |tail| ranks(5, (0, 0), tail).assign_batches(step(0, 2), all(12)).unwrap();
     let repeat = |batch_index, slot| Assignment::Repeat { batch_index, slot };
     assert_eq!(tail(Tail::Drop), [Assignment::End; 5]);
-    let repeated = [batch(10), batch(11), repeat(10, 12), repeat(11, 13), repeat(10, 14)];
+    let repeated = [batch(10), batch(11), repeat(11, 12), repeat(10, 13), repeat(11, 14)];
     assert_eq!(tail(Tail::Repeat), repeated);
     let end = Assignment::End;
     assert_eq!(tail(Tail::Uneven), [batch(10), batch(11), end, end, end]);
