@@ -73,7 +73,8 @@ impl Launcher {
             None => Cursor::default(),
         };
         let epochs = self.register.spec.epochs;
-        let mut run = Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
+        let mut run =
+            Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
         if sim.happens(Fault::RankSlow) {
             let rank = sim.below(u64::from(run.ranks.count.get())) as u32;
             run.slow = Some((rank, sim.between_ms(1_000, 20_000)));

@@ -142,9 +142,9 @@ impl Membership {
         Duration::from_millis(self.next_poll_ms)
     }
 
-    /// Least time between two reports, unless the window waits.
+    /// Least time between two reports. A reader that is alone is not slowed.
     pub fn report_every_ms(&self) -> u64 {
-        self.next_report_ms
+        if self.is_alone() { 0 } else { self.next_report_ms }
     }
 }
 
@@ -207,7 +207,8 @@ mod tests {
         assert!(all.joined(&join_of(request), &said(5, 5), 6));
         assert_eq!(all.request(Some(ack(5))), Request::Poll { ack: Some(ack(5)) });
         assert_eq!(all.request(None), Request::Poll { ack: None });
-        assert_eq!(all.poll_every(), Duration::ZERO, "one that is alone is not slowed");
+        let pace = (all.poll_every(), all.report_every_ms());
+        assert_eq!(pace, (Duration::ZERO, 0), "one that is alone is not slowed");
     }
 
     #[test]

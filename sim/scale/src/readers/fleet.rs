@@ -13,14 +13,19 @@ use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
-use tokio::{sync::Barrier, task::{JoinSet, LocalSet}};
+use tokio::{
+    sync::Barrier,
+    task::{JoinSet, LocalSet},
+};
 
 /// Ranks of the run.
 pub const RANKS: u32 = 256;
 /// Time from the first step to the measured part.
 pub const WARM_UP: Duration = Duration::from_secs(10);
-/// Longest wait for workers to fill the window before the first step.
-const FILLS_WITHIN: Duration = Duration::from_secs(900);
+/// Longest wait for workers to make half of the window before the first step.
+const MADE_WITHIN: Duration = Duration::from_secs(900);
+/// Half of the window, in splits for each worker.
+const HALF_OF_WINDOW: u64 = 8;
 /// Steps between two checkpoints.
 const CHECKPOINT_STEPS: u64 = 50;
 /// Memory that an object of these sizes takes in a fetcher.
@@ -39,8 +44,7 @@ impl Fleet {
     /// The ranks of reader `number`.
     fn own(&self, number: u32) -> Result<OwnRanks, Failure> {
         let positive = |n| NonZeroU32::new(n).ok_or("no ranks");
-        let ranks =
-            Ranks { count: positive(RANKS)?, from: Cursor::default(), tail: Tail::Repeat };
+        let ranks = Ranks { count: positive(RANKS)?, from: Cursor::default(), tail: Tail::Repeat };
         let count = positive(RANKS / self.readers)?;
         Ok(OwnRanks {
             run: TrainingRun { token: RunToken::of("bench"), ranks },
@@ -86,17 +90,18 @@ fn start(
 }
 
 async fn measure(deployment: &Arc<Deployment>, measured: Duration) {
-    is_full(Arc::clone(deployment)).await;
+    window_made(Arc::clone(deployment)).await;
     deployment.time.sleep(WARM_UP).await;
     training::begin(&mut deployment.meter.figures(), deployment);
     deployment.time.sleep(measured).await;
     deployment.meter.figures().ended = Some(deployment.now());
 }
 
-/// Resolves once workers have found the window full.
-async fn is_full(deployment: Arc<Deployment>) {
-    let found = || deployment.meter.figures().largest.contains_key("claim, window full");
-    while !found() && deployment.now() < FILLS_WITHIN {
+/// Resolves once workers have made half of the window.
+async fn window_made(deployment: Arc<Deployment>) {
+    let half = u64::from(deployment.setting.workers) * HALF_OF_WINDOW;
+    let is_made = || deployment.meter.figures().committed >= half;
+    while !is_made() && deployment.now() < MADE_WITHIN {
         deployment.time.sleep(Duration::from_millis(100)).await;
     }
 }
@@ -121,9 +126,10 @@ async fn read(
     };
     let fetcher = Fetcher::start(training::ports(&deployment), config).await.map_err(in_words)?;
     let mut steps = Steps::new(fetcher);
-    is_full(Arc::clone(&deployment)).await;
+    window_made(Arc::clone(&deployment)).await;
     loop {
-        let StepDelivery::Step { step: taken, next, .. } = steps.next().await.map_err(in_words)? else {
+        let StepDelivery::Step { step: taken, next, .. } = steps.next().await.map_err(in_words)?
+        else {
             return Ok(());
         };
         if together.wait().await.is_leader() {
