@@ -142,9 +142,9 @@ impl Membership {
         Duration::from_millis(self.next_poll_ms)
     }
 
-    /// Least time between two reports. A reader that is alone is not slowed.
+    /// Least time between two reports.
     pub fn report_every_ms(&self) -> u64 {
-        if self.is_alone() { 0 } else { self.next_report_ms }
+        self.next_report_ms
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn the_coordinator_sets_the_pace_of_many() {
         let mut reader = Membership::new(own(9, 1, 256));
-        assert_eq!(reader.poll_every(), Duration::from_millis(1_020), "before its first answer");
+        assert_eq!(reader.poll_every(), Duration::from_millis(1_024), "before its first answer");
         reader.set_pace(&said(3, 0));
         assert_eq!((reader.poll_every(), reader.report_every_ms()), (Duration::from_millis(7), 9));
     }
