@@ -30,7 +30,7 @@ const HEADROOM: f64 = 1.5;
 /// Splits for each worker that cover its part of the window.
 const WINDOW_SPLITS: u32 = 24;
 
-/// What it measures, on which machine it does not depend.
+/// What to measure.
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Args {
