@@ -41,7 +41,7 @@ impl Poller {
             let (started, now_ms) = (self.clock.monotonic(), self.clock.now_ms());
             let (quiet_ms, every_ms) =
                 (now_ms.saturating_sub(last_ack_ms), self.progress.report_every_ms());
-            // The pace of several readers holds whatever waits: all of them wait for one window, and end together.
+            // Several readers keep their pace even so: all of them wait for one window, and end together.
             let is_urgent =
                 self.progress.acknowledges_always() || self.ledger.window_waits(&self.progress);
             let due =

@@ -1,4 +1,4 @@
-//! What several fetchers of one run cost the table, by their number and that of workers: `gristmill bench readers`.
+//! Calls and table units of several fetchers of one run, by their number and that of workers: `gristmill bench readers`.
 
 mod fleet;
 
@@ -30,7 +30,7 @@ const HEADROOM: f64 = 1.5;
 /// Splits for each worker that cover its part of the window.
 const WINDOW_SPLITS: u32 = 24;
 
-/// What to measure.
+/// Arguments of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Args {

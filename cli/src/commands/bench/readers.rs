@@ -1,4 +1,4 @@
-//! What several fetchers of one run cost the table, in virtual time.
+//! Calls and table units of several fetchers of one run, in virtual time.
 
 use super::Failure;
 use crate::output::Output;
