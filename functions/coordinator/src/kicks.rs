@@ -242,10 +242,10 @@ mod tests {
             let kicks = window(&item, &consumer, &scale);
             (kicks, Reach::of(&item, &consumer, kicks).end)
         };
-        assert_eq!(windows(1), (24, 24), "three bundles, twice");
-        assert_eq!(windows(2), (24, 24), "four steps are eight splits");
+        assert_eq!(windows(1), (36, 36), "three bundles for each of two workers, and for one more");
+        assert_eq!(windows(2), (36, 36), "four steps are eight splits");
         assert_eq!(windows(16), (72, 72), "two bundles, and four steps of 16 splits");
-        assert_eq!(window(&item, &Consumer::default(), &scale), 24);
+        assert_eq!(window(&item, &Consumer::default(), &scale), 36);
         let indexing = crate::fixtures::indexing_job();
         assert_eq!(window(&indexing, &Consumer::default(), &scale), 0);
     }

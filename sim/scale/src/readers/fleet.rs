@@ -22,10 +22,10 @@ use tokio::{
 pub const RANKS: u32 = 256;
 /// Time from the first step to the measured part.
 pub const WARM_UP: Duration = Duration::from_secs(10);
-/// Longest wait for workers to make half of the window before the first step.
+/// Longest wait for workers to make a third of the window before the first step.
 const MADE_WITHIN: Duration = Duration::from_secs(900);
-/// Half of the window, in splits for each worker.
-const HALF_OF_WINDOW: u64 = 8;
+/// A third of the window, in splits for each worker.
+const THIRD_OF_WINDOW: u64 = 8;
 /// Steps between two checkpoints.
 const CHECKPOINT_STEPS: u64 = 50;
 /// Memory that an object of these sizes takes in a fetcher.
@@ -97,10 +97,10 @@ async fn measure(deployment: &Arc<Deployment>, measured: Duration) {
     deployment.meter.figures().ended = Some(deployment.now());
 }
 
-/// Resolves once workers have made half of the window.
+/// Resolves once workers have made a third of the window.
 async fn window_made(deployment: Arc<Deployment>) {
-    let half = u64::from(deployment.setting.workers) * HALF_OF_WINDOW;
-    let is_made = || deployment.meter.figures().committed >= half;
+    let third = u64::from(deployment.setting.workers) * THIRD_OF_WINDOW;
+    let is_made = || deployment.meter.figures().committed >= third;
     while !is_made() && deployment.now() < MADE_WITHIN {
         deployment.time.sleep(Duration::from_millis(100)).await;
     }
