@@ -3,6 +3,7 @@
 mod compression;
 mod ingest;
 mod pipelines;
+mod readers;
 mod tokens;
 
 use crate::{
@@ -42,6 +43,8 @@ pub enum Bench {
     Ingest(ingest::Args),
     /// Bytes, CPU and modelled dollars of stored objects, plain and compressed
     Compression(compression::Args),
+    /// Calls and table units of several fetchers of one run, in virtual time
+    Readers(readers::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -67,6 +70,7 @@ impl Args {
             Bench::Pipelines(args) => pipelines::run(args).await,
             Bench::Ingest(args) => ingest::run(args).await,
             Bench::Compression(args) => compression::run(args).await,
+            Bench::Readers(args) => readers::run(args).await,
         }
     }
 }

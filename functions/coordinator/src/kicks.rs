@@ -4,10 +4,11 @@ use crate::{
     Coordinator,
     items::{JobItem, ScaleState},
     plans::window_of,
-    scan::Scan,
+    scan::{self, Scan},
     trouble,
 };
 use bytes::Bytes;
+use gristmill_model::splits::Consumer;
 use gristmill_model::wire::{Poll, ScalerEvent, TrainingReport, VERSION};
 use gristmill_model::{Epoch, JobName};
 use std::{
@@ -100,11 +101,13 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
     }
 }
 
-/// Window for the target number of workers, in splits ahead of the trainer.
-pub(crate) fn window(item: &JobItem, scale: &ScaleState) -> u32 {
+/// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.
+pub(crate) fn window(item: &JobItem, consumer: &Consumer, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
     let workers = target(item, scale).saturating_add(item.spec.settings.local_workers);
-    window_of(workers, plan.max_bundle_splits).min(plan.window_splits)
+    let splits = window_of(workers, plan.max_bundle_splits);
+    let window = scan::window(item, consumer, splits).map_or(0, |window| window.splits());
+    u32::try_from(window).unwrap_or(u32::MAX)
 }
 
 /// Whether there is more work than the outstanding workers will take.
@@ -219,6 +222,33 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{fixtures::running_job, scan::Reach};
+    use gristmill_model::RunToken;
+    use gristmill_model::splits::{
+        Cursor,
+        ranks::{Ranks, Tail},
+        run::TrainingRun,
+    };
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn kicks_and_claims_have_one_window_for_any_number_of_ranks() {
+        let (item, scale) = (running_job(), ScaleState::default());
+        let windows = |ranks: u32| {
+            let count = NonZeroU32::new(ranks).unwrap();
+            let ranks = Ranks { count, from: Cursor::default(), tail: Tail::Drop };
+            let run = Some(TrainingRun { token: RunToken::of("run"), ranks });
+            let consumer = Consumer { run, ..Consumer::default() };
+            let kicks = window(&item, &consumer, &scale);
+            (kicks, Reach::of(&item, &consumer, kicks).end)
+        };
+        assert_eq!(windows(1), (36, 36), "three bundles for each of two workers, and for one more");
+        assert_eq!(windows(2), (36, 36), "four steps are eight splits");
+        assert_eq!(windows(16), (72, 72), "two bundles, and four steps of 16 splits");
+        assert_eq!(window(&item, &Consumer::default(), &scale), 36);
+        let indexing = crate::fixtures::indexing_job();
+        assert_eq!(window(&indexing, &Consumer::default(), &scale), 0);
+    }
 
     #[test]
     fn a_job_is_kicked_once_a_second_unless_the_scaler_has_done_something() {

@@ -34,7 +34,7 @@ impl Coordinator {
         let scan = self.read_and_advance(job, item, consumer).await?;
         let steady_since_ms = steps::steady_since(frontier.item.as_ref(), self.clock.now_ms());
         let scan = self.free_leases((job, item), consumer, (scan, scale), steady_since_ms).await?;
-        let scan = scan.within(window(item, scale));
+        let scan = scan.within(window(item, consumer, scale));
         let scale = &self.settled(job, scale.clone(), &scan).await?;
         let now_ms = self.clock.now_ms();
         let view = View { item, consumer, scale, scan: &scan, steady_since_ms, now_ms };

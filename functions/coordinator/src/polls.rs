@@ -61,7 +61,7 @@ impl Handle<Status> for Coordinator {
             self.poll_snapshot(job, None).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         let scale = self.settled(job, scale, &scan).await?;
-        let window = window(&item, &scale);
+        let window = window(&item, &consumer, &scale);
         let scan = scan.within(window);
         let now_ms = self.clock.now_ms();
         let planned = item.plan.is_some();

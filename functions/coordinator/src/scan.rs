@@ -176,6 +176,17 @@ impl Scan {
     }
 }
 
+/// How far workers may run ahead of the trainer, or of the last of its readers: at most `splits`, for the target number
+/// of workers, unless the steps of several ranks need more; 0 means that the limit is not known. None while indexing.
+pub(crate) fn window(item: &JobItem, consumer: &Consumer, splits: u32) -> Option<Window> {
+    let plan = item.plan?;
+    let max_bundle_splits = item.ramp().max_bundle_splits();
+    let window = Window::new(plan.window_splits, plan.window_bytes, max_bundle_splits);
+    let ranks = consumer.run.map_or(1, |run| run.ranks.count.get());
+    let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
+    Some(if splits == 0 { window } else { window.at_most(splits) })
+}
+
 /// The range of splits that a job may work on now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach {
@@ -190,19 +201,13 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// `splits` limits how far workers may run ahead of the trainer, for the target number of workers;
-    /// 0 means that the limit is not known.
+    /// `splits` limits the window; see [`window`].
     pub fn of(item: &JobItem, consumer: &Consumer, splits: u32) -> Self {
         let run = item.run();
-        let Some(plan) = item.plan else {
+        let (Some(plan), Some(window)) = (item.plan, window(item, consumer, splits)) else {
             return Self { delivered: 0, end: run, window: None, goes_on: false };
         };
         let n = plan.n_splits;
-        let window =
-            Window::new(plan.window_splits, plan.window_bytes, item.ramp().max_bundle_splits());
-        let ranks = consumer.run.map_or(1, |run| run.ranks.count.get());
-        let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
-        let window = if splits == 0 { window } else { window.at_most(splits) };
         let delivered = consumer.delivered.linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
         let settled = unsettled.map_or(run, |epoch| u64::from(epoch) * u64::from(n));

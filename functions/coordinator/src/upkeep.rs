@@ -99,7 +99,7 @@ impl Coordinator {
                 // The trainer's polls do the same, so this matters only if they fail.
                 let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
                 let scale = self.settled(job, scale, &scan).await?;
-                let scan = scan.within(window(&item, &scale));
+                let scan = scan.within(window(&item, &consumer, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
                 let at = (batches, consumer.delivered.epoch);
                 let now_ms = self.clock.now_ms();

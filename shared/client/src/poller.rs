@@ -41,9 +41,11 @@ impl Poller {
             let (started, now_ms) = (self.clock.monotonic(), self.clock.now_ms());
             let (quiet_ms, every_ms) =
                 (now_ms.saturating_sub(last_ack_ms), self.progress.report_every_ms());
-            let due = quiet_ms >= ACK_INTERVAL_MS.max(every_ms)
-                || self.progress.acknowledges_always()
-                || self.ledger.window_waits(&self.progress);
+            // Several readers keep their pace even so: all of them wait for one window, and end together.
+            let is_urgent =
+                self.progress.acknowledges_always() || self.ledger.window_waits(&self.progress);
+            let due =
+                quiet_ms >= ACK_INTERVAL_MS.max(every_ms) || is_urgent && quiet_ms >= every_ms;
             let request = self.progress.request(due, quiet_ms >= HEARTBEAT_MS.max(every_ms));
             let from = self.ledger.known_until();
             match self.poll(from, &request).await {

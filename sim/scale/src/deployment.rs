@@ -26,6 +26,8 @@ pub struct Setting {
     pub workers: u32,
     pub split: Duration,
     pub splits: u32,
+    /// Batches of one record in a split.
+    pub split_batches: u32,
     pub files: u32,
     pub limits: bool,
     /// Mean lifetime of a worker.

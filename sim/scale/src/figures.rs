@@ -1,6 +1,7 @@
 //! Measurements.
 
 use crate::table::Used;
+use gristmill_model::wire::AnyCall;
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -54,11 +55,62 @@ pub struct Figures {
     pub started: u32,
     pub all_started: Option<Duration>,
     pub scaler_killed: Option<Duration>,
+    /// The readers of a run in the measured part, by their first rank.
+    pub readers: BTreeMap<u32, ReaderFigures>,
+    /// Steps of all ranks in the measured part.
+    pub steps: u64,
+}
+
+/// Calls of one reader.
+#[derive(Debug, Default)]
+pub struct ReaderFigures {
+    pub polls: Beats,
+    /// Polls that report progress.
+    pub reports: Beats,
+}
+
+/// Times of calls of one kind.
+#[derive(Debug, Default)]
+pub struct Beats {
+    calls: u64,
+    first: Duration,
+    last: Duration,
+}
+
+impl Beats {
+    fn add(&mut self, at: Duration) {
+        if self.calls == 0 {
+            self.first = at;
+        }
+        (self.calls, self.last) = (self.calls + 1, at);
+    }
+
+    /// Calls per second, from the first to the last.
+    pub fn per_second(&self) -> f64 {
+        let seconds = self.last.saturating_sub(self.first).as_secs_f64();
+        if seconds > 0.0 { (self.calls - 1) as f64 / seconds } else { 0.0 }
+    }
 }
 
 impl Figures {
     pub fn is_measuring(&self) -> bool {
         self.began.is_some() && self.ended.is_none()
+    }
+
+    /// Records a poll that is sent at `at`.
+    pub fn note_poll(&mut self, call: &AnyCall, at: Duration) {
+        let (first, reports) = match call {
+            AnyCall::Poll(poll) => (0, poll.ack.is_some()),
+            AnyCall::PollReader(poll) => (poll.ranks.first, poll.report.is_some()),
+            _ => return,
+        };
+        if self.is_measuring() {
+            let reader = self.readers.entry(first).or_default();
+            reader.polls.add(at);
+            if reports {
+                reader.reports.add(at);
+            }
+        }
     }
 
     /// Duration of the measured part in seconds.
@@ -113,5 +165,20 @@ impl Used {
         self.round_trips += round_trips;
         self.conflicts += conflicts;
         self.rejected += rejected;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_of_calls_does_not_depend_on_when_the_measured_part_begins() {
+        let mut beats = Beats::default();
+        assert_eq!(beats.per_second(), 0.0);
+        for call in 0..6 {
+            beats.add(Duration::from_millis(70 + 200 * call));
+        }
+        assert_eq!(beats.per_second(), 5.0);
     }
 }

@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<bool, Failure> {
     for workers in args.workers() {
         for row in rows_of(args, workers)? {
             if !args.json {
-                report::print_row(&row, rows.is_empty(), args.calls);
+                print!("{}", report::row_text(&row, rows.is_empty(), args.calls));
             }
             rows.push(row);
         }
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<bool, Failure> {
     if args.json {
         println!("{}", report::as_json(args, &rows));
     } else {
-        report::print_bars(&rows);
+        print!("{}", report::bars_text(&rows));
     }
     Ok(rows.iter().all(Row::holds))
 }
@@ -59,6 +59,7 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         workers,
         split: args.split_s,
         splits: args.splits.unwrap_or(splits),
+        split_batches: 1,
         files: 4,
         limits: args.limits,
         die: args.die_s,
@@ -87,7 +88,7 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
 }
 
 /// Builds a simulation and runs `work` in it.
-fn in_deployment<T>(
+pub fn in_deployment<T>(
     setting: Setting,
     work: impl AsyncFnOnce(&Arc<Deployment>) -> Result<T, Failure>,
 ) -> Result<(T, Figures, Arc<Deployment>), Failure> {
@@ -105,7 +106,7 @@ fn in_deployment<T>(
     Ok((outcome, figures, deployment))
 }
 
-async fn start_workers(deployment: &Arc<Deployment>) -> Result<(), Failure> {
+pub async fn start_workers(deployment: &Arc<Deployment>) -> Result<(), Failure> {
     let context = JobContext::load(&training::runner(deployment), &deployment.job).await?;
     let _ = deployment.context.set(context.clone());
     if !deployment.setting.real {

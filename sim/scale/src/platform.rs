@@ -36,6 +36,9 @@ const COLD_START: Duration = Duration::from_millis(300);
 const GET: Duration = Duration::from_millis(20);
 const PUT: Duration = Duration::from_millis(60);
 const SCALER: &str = "scaler";
+/// Names of the polls of one among several readers: of that of rank 0, and of the others.
+pub const LEADING: &str = "poll, leading";
+pub const FOLLOWING: &str = "poll, following";
 
 /// A warm coordinator and its table.
 pub struct Environment {
@@ -97,6 +100,7 @@ impl Coordinator for Link {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let deployment = &self.0;
         let began = deployment.now();
+        deployment.meter.figures().note_poll(call, began);
         let request = Request { v: VERSION, ns: deployment.ns.clone(), call: call.clone() };
         deployment.pause(CALL / 2).await;
         let (sender, answer) = oneshot::channel();
@@ -162,6 +166,10 @@ fn note(
             IdleReason::JobEnded => "claim, job ended",
         },
         AnyReply::Refused(_) => "refused",
+        AnyReply::PollReader(_) => match call {
+            AnyCall::PollReader(poll) if poll.ranks.first > 0 => FOLLOWING,
+            _ => LEADING,
+        },
         _ => call.name(),
     };
     let largest = figures.largest.entry(name).or_default();

@@ -47,6 +47,14 @@ impl Bar {
         }
     }
 
+    /// Whether the value is further off than that of `other`, a bar of the same name.
+    fn is_worse_than(&self, other: &Self) -> bool {
+        match self.at_most {
+            true => !(self.value <= other.value),
+            false => !(self.value >= other.value),
+        }
+    }
+
     fn relation(&self) -> &'static str {
         if self.at_most { "at most" } else { "at least" }
     }
@@ -56,6 +64,8 @@ impl Bar {
 #[derive(Debug)]
 pub struct Row {
     pub workers: u32,
+    /// The readers of the run, if it has several ranks.
+    pub readers: Option<u32>,
     /// Name and value, in column order.
     pub facts: Vec<(&'static str, f64)>,
     pub bars: Vec<Bar>,
@@ -78,6 +88,18 @@ struct CallRow {
 }
 
 impl Row {
+    /// The value of a fact, NaN if there is none of that name.
+    pub fn fact(&self, name: &str) -> f64 {
+        self.facts.iter().find(|(of, _)| *of == name).map_or(f64::NAN, |(_, value)| *value)
+    }
+
+    fn name(&self) -> String {
+        match self.readers {
+            Some(readers) => format!("{readers} readers, {} workers", self.workers),
+            None => format!("{} workers", self.workers),
+        }
+    }
+
     pub fn holds(&self) -> bool {
         self.bars.iter().all(Bar::holds)
     }
@@ -98,6 +120,7 @@ pub fn plain_row(deployment: &Deployment, figures: &Figures) -> Row {
     });
     Row {
         workers: deployment.setting.workers,
+        readers: None,
         facts: vec![("seconds measured", figures.seconds())],
         bars: Vec::new(),
         calls: calls.collect(),
@@ -231,28 +254,35 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Prints one row, after the column names if it is the first.
-pub fn print_row(row: &Row, is_first: bool, calls: bool) {
+/// One row, after the column names if it is the first.
+pub fn row_text(row: &Row, is_first: bool, calls: bool) -> String {
+    let mut lines = Vec::new();
     if is_first {
-        println!("{}", wrapped_names(row));
+        lines.push(wrapped_names(row));
     }
     let cells = row.facts.iter().map(|(_, value)| format!("{:>10}", number(*value)));
-    println!("{:>8}{}", row.workers, cells.collect::<String>());
+    lines.push(format!("{:>8}{}", row.workers, cells.collect::<String>()));
     if calls {
         let names =
             ["calls", "reads", "writes", "trips", "p50 ms", "p99 ms", "no answer", "largest B"];
-        println!("  {:<22}{}", "", names.map(|name| format!("{name:>11}")).concat());
+        lines.push(format!("  {:<22}{}", "", names.map(|name| format!("{name:>11}")).concat()));
         for call in &row.calls {
             let CallRow { name, calls, reads, writes, trips, p50_ms, p99_ms, .. } = call;
-            println!(
+            lines.push(format!(
                 "  {name:<22}{calls:>11}{reads:>11.2}{writes:>11.3}{trips:>11.2}{p50_ms:>11.1}{p99_ms:>11.1}{:>11}{:>11}",
                 call.unanswered, call.largest
-            );
+            ));
         }
     }
     for (text, count) in row.troubles.iter().take(8) {
-        println!("  {count} times: {text}");
+        lines.push(format!("  {count} times: {text}"));
     }
+    joined(&lines)
+}
+
+/// Lines with their ends.
+pub fn joined(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Column names above their columns, on as many lines as the longest needs.
@@ -284,24 +314,40 @@ fn wrapped_names(row: &Row) -> String {
     (0..height).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints the missed bars.
-pub fn print_bars(rows: &[Row]) {
+/// The missed bars, and how many hold.
+pub fn bars_text(rows: &[Row]) -> String {
     let bars: Vec<_> =
-        rows.iter().flat_map(|row| row.bars.iter().map(|bar| (row.workers, bar))).collect();
-    for (workers, bar) in bars.iter().filter(|(_, bar)| !bar.holds()) {
+        rows.iter().flat_map(|row| row.bars.iter().map(move |bar| (row, bar))).collect();
+    let missed = bars.iter().filter(|(_, bar)| !bar.holds()).map(|(row, bar)| {
         let (value, bound) = (number(bar.value), number(bar.bound));
-        println!(
-            "missed: {workers} workers: {} is {value}, wanted {} {bound}",
-            bar.name,
-            bar.relation()
-        );
-    }
-    let held = bars.iter().filter(|(_, bar)| bar.holds()).count();
-    println!("{held} of {} bars hold", bars.len());
+        let (row, relation) = (row.name(), bar.relation());
+        format!("missed: {row}: {} is {value}, wanted {relation} {bound}", bar.name)
+    });
+    let mut lines: Vec<_> = missed.collect();
+    lines.push(format!("{} of {} bars hold", bars.len() - lines.len(), bars.len()));
+    joined(&lines)
 }
 
-/// All results as one object; values that could not be measured are null.
-pub fn as_json(args: &Args, rows: &[Row]) -> Value {
+/// A line for each bar: the bound, and the value that is furthest off of all rows.
+pub fn worst_text(rows: &[Row]) -> String {
+    let mut worst: Vec<(&Row, &Bar)> = Vec::new();
+    for (row, bar) in rows.iter().flat_map(|row| row.bars.iter().map(move |bar| (row, bar))) {
+        match worst.iter_mut().find(|(_, other)| other.name == bar.name) {
+            None => worst.push((row, bar)),
+            Some(worst) if bar.is_worse_than(worst.1) => *worst = (row, bar),
+            Some(_) => {}
+        }
+    }
+    let lines = worst.into_iter().map(|(row, bar)| {
+        let is = if bar.holds() { "within" } else { "beyond" };
+        let (value, bound, relation) = (number(bar.value), number(bar.bound), bar.relation());
+        format!("{is} the bar: {}: {relation} {bound}, was {value} ({})", bar.name, row.name())
+    });
+    joined(&lines.collect::<Vec<_>>())
+}
+
+/// The rows as objects; values that could not be measured are null.
+pub fn rows_json(rows: &[Row]) -> Vec<Value> {
     let row = |row: &Row| {
         let facts: serde_json::Map<_, _> =
             row.facts.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
@@ -319,15 +365,20 @@ pub fn as_json(args: &Args, rows: &[Row]) -> Value {
             })
         });
         json!({
-            "workers": row.workers, "facts": facts, "bars": bars.collect::<Vec<_>>(),
+            "workers": row.workers, "readers": row.readers, "facts": facts, "bars": bars.collect::<Vec<_>>(),
             "calls": calls.collect::<Vec<_>>(), "troubles": row.troubles,
         })
     };
+    rows.iter().map(row).collect()
+}
+
+/// All results as one object.
+pub fn as_json(args: &Args, rows: &[Row]) -> Value {
     json!({
         "limits": args.limits,
         "split_s": args.split_s.as_secs_f64(),
         "seed": args.seed,
-        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+        "rows": rows_json(rows),
         "holds": rows.iter().all(Row::holds),
     })
 }

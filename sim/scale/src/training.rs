@@ -99,12 +99,13 @@ pub fn runner(deployment: &Arc<Deployment>) -> Runner {
     }
 }
 
-/// Stores a dataset of one record for each split, and registers its job.
+/// Stores a dataset of one record for each batch, and registers its job.
 pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
     let setting = &deployment.setting;
+    let records = u64::from(setting.splits) * u64::from(setting.split_batches);
     let mut value = 0;
     for file in 0..setting.files {
-        let (mut bytes, to) = (Vec::new(), u64::from(setting.splits) * u64::from(file + 1));
+        let (mut bytes, to) = (Vec::new(), records * u64::from(file + 1));
         let mut writer = RecordWriter::new(&mut bytes);
         while value < to / u64::from(setting.files) {
             writer.write(&Example::default().with_int("value", value as i64))?;
@@ -123,7 +124,10 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
     let files = listed.into_iter().map(file).collect();
     let spec = JobSpec {
         seed: 7,
-        settings: JobSettings { split_batches: Some(1), ..JobSettings::default() },
+        settings: JobSettings {
+            split_batches: Some(setting.split_batches),
+            ..JobSettings::default()
+        },
         workers: setting.workers,
         ..JobSpec::new(gristmill_operators::parse(PIPELINE)?.canonical_json())
     };

@@ -47,8 +47,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
 ];
 
 /// Crates nothing may import, not even those that compose.
-const IMPORTED_BY_NONE: &[&str] =
-    &["cli", "faults", "fuzz", "scale", "tests", "trainer", "user-operator"];
+const IMPORTED_BY_NONE: &[&str] = &["cli", "faults", "fuzz", "tests", "trainer", "user-operator"];
 
 /// Crates of the AWS SDK proper; the signing and runtime crates beside it are not clients.
 const SDK: &str = concat!("aws", "-sdk-");

@@ -94,7 +94,7 @@ pub(super) fn decide(settings: &Settings, poll: &Poll, view: &View<'_>) -> Decid
 
 /// The hints that a window gives.
 fn hints(view: &View<'_>) -> Frontier {
-    let View { item, scale, scan, steady_since_ms, now_ms, .. } = *view;
+    let View { item, consumer, scale, scan, steady_since_ms, now_ms } = *view;
     let claimable = scan.claimable(now_ms);
     let mut hints = Frontier {
         at_ms: now_ms,
@@ -104,7 +104,7 @@ fn hints(view: &View<'_>) -> Frontier {
         claimable,
         ready_bytes: scan.ahead.ready_bytes,
         ahead: scan.positions_ahead(),
-        window: window(item, scale),
+        window: window(item, consumer, scale),
         window_full: scan.window_full(now_ms, claimable),
         active: scan.active_workers(now_ms),
         progress: scan.progress(item),

@@ -19,9 +19,10 @@ const LOOK_SOON_MS: u64 = 100;
 pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms: u64) -> bool {
     let Some(seen) = &snapshot.frontier.item else { return true };
     let item = &snapshot.item;
-    let bundles = item
-        .plan
-        .map_or(item.n_files / 8, |plan| plan.window_splits / plan.max_bundle_splits.max(1));
+    // The window of several ranks may be wider than planned.
+    let bundles = item.plan.map_or(item.n_files / 8, |plan| {
+        plan.window_splits.max(seen.window) / plan.max_bundle_splits.max(1)
+    });
     let bundles = u64::from(bundles);
     // While indexing, the trainer waits for its end, and many workers change a lot. An index has no window:
     // a look reads all of it, which is much if it has many files.

@@ -239,17 +239,20 @@ pub fn leads(ranks: RankRange, job_heartbeat_ms: u64, now_ms: u64) -> bool {
 
 /// Least time between two polls of one of `readers` readers. A reader that is alone is not slowed.
 pub fn poll_every_ms(readers: u32, leads: bool) -> u64 {
-    let followers = u64::from(readers.saturating_sub(1));
     match leads {
-        _ if followers == 0 => 0,
+        _ if readers <= 1 => 0,
         true => 1_000 / LEADING_POLLS,
-        false => (1_000 * followers).div_ceil(FOLLOWING_POLLS).max(1_000 / LEADING_POLLS / 4),
+        // As rare as reports if these are rare, so that every poll may report.
+        false => report_every_ms(readers).max(1_000 / LEADING_POLLS / 4),
     }
 }
 
-/// Least time between two reports of one of `readers` readers.
+/// Least time between two reports of one of `readers` readers. A reader that is alone is not slowed.
 pub fn report_every_ms(readers: u32) -> u64 {
-    (1_000 * u64::from(readers)).div_ceil(FOLLOWING_POLLS)
+    match readers {
+        0 | 1 => 0,
+        _ => (1_000 * u64::from(readers)).div_ceil(FOLLOWING_POLLS),
+    }
 }
 
 #[cfg(test)]

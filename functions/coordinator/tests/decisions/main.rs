@@ -2,24 +2,23 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
+#[path = "../quiet/mod.rs"]
 mod quiet;
+mod readers;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
-use gristmill_model::splits::ranks::{Ranks, Tail};
-use gristmill_model::splits::readers::{RankRange, Report};
-use gristmill_model::splits::run::{Join, TrainingRun};
 use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Forget, Forgotten, Idle,
-    IdleReason, JobSettings, JobSpec, JobState, JobView, Lease, Leave, Poll, PollReader, Polled,
-    ReaderPolled, Refusal, RefusalKind, Register, Release, Request, ScaleState, ScalerEvent,
-    SkippedAt, SourceFile, Status, Stop, TrainerMetrics, VERSION, Work,
+    IdleReason, JobSettings, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal,
+    RefusalKind, Register, Release, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile,
+    Status, Stop, TrainerMetrics, VERSION, Work,
 };
 use gristmill_model::{
-    ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, RunToken, SkippedRecord,
+    ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
 };
 use gristmill_ports::{
     Clock as _, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table as _,
@@ -27,7 +26,6 @@ use gristmill_ports::{
 };
 use quiet::{BETWEEN_POLLS, ManualClock};
 use std::{
-    num::NonZeroU32,
     ops::Range,
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
@@ -453,121 +451,4 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     // The process remembers the old job, and still leases from the new one.
     let reply = world.claim(1, polled.job.registered_ms).await;
     assert!(matches!(&reply, Ok(ClaimReply::Leased(lease)) if lease.first == 0), "{reply:?}");
-}
-
-/// A reader of one rank of the run called `name`, of `count` ranks, at generation `over`.
-struct Reader<'a> {
-    world: &'a World,
-    run: TrainingRun,
-    rank: u32,
-    over: u64,
-}
-
-impl<'a> Reader<'a> {
-    fn new(world: &'a World, (name, count): (&str, u32), rank: u32, over: u64) -> Self {
-        let (count, from) = (NonZeroU32::new(count).unwrap(), Cursor::start_of(0));
-        let ranks = Ranks { count, from, tail: Tail::Drop };
-        Self { world, run: TrainingRun { token: RunToken::of(name), ranks }, rank, over }
-    }
-
-    fn ack(&self, generation: u64, durable: u64) -> Ack {
-        Ack {
-            generation,
-            over: self.over,
-            delivered: Place { epoch: 0, position: durable as u32 },
-            durable: Cursor { epoch: 0, batch_index: durable },
-            durable_place: Place { epoch: 0, position: durable as u32 },
-        }
-    }
-
-    async fn poll(
-        &self,
-        join: Option<Join>,
-        report: Option<Report>,
-    ) -> Result<ReaderPolled, Refusal> {
-        let (job, from) = (self.world.job.clone(), Place::start_of(0));
-        let metrics = TrainerMetrics::default();
-        let ranks = self.ranks();
-        self.world.clock.sleep(BETWEEN_POLLS).await;
-        let call = PollReader { job, from, ranks, join, report, metrics, training: None };
-        self.world.call(call).await
-    }
-
-    fn ranks(&self) -> RankRange {
-        RankRange { first: self.rank, count: NonZeroU32::MIN }
-    }
-
-    async fn join(&self) -> Result<ReaderPolled, Refusal> {
-        let start = self.ack(self.over + 1 + u64::from(self.rank), 0);
-        self.poll(Some(Join { run: self.run, start, is_successor: false }), None).await
-    }
-
-    async fn report(&self, generation: u64, durable: u64) -> Result<ReaderPolled, Refusal> {
-        let ack = self.ack(generation, durable);
-        let report = Report { reader: 1, over_reader: 0, ranks: self.ranks(), ack };
-        self.poll(None, Some(report)).await
-    }
-}
-
-impl World {
-    async fn durable(&self) -> u64 {
-        let status = self.call(Status { job: self.job.clone() }).await.unwrap();
-        status.durable.batch_index
-    }
-}
-
-#[tokio::test]
-async fn the_least_of_two_readers_is_the_jobs_progress() {
-    let world = World::running(ErrorPolicy::Fail).await;
-    let [first, second] = [0, 1].map(|rank| Reader::new(&world, ("a", 2), rank, 0));
-    let stranger = second.report(1, 4).await.unwrap_err();
-    assert!(stranger.message.contains("has not joined"), "{stranger:?}");
-    let begun = first.join().await.unwrap();
-    assert_eq!(begun.uncovered.as_deref(), Some("rank 0 of 2 has no reader yet"));
-    let generation = begun.polled.generation;
-    let joined = second.join().await.unwrap();
-    assert_eq!((joined.polled.generation, joined.run, joined.reader), (generation, begun.run, 0));
-    assert_eq!((begun.next_poll_ms, joined.next_poll_ms), (200, 50));
-    second.report(generation, 4).await.unwrap();
-    let alone = first.poll(None, None).await.unwrap();
-    assert_eq!(alone.uncovered.as_deref(), Some("rank 0 of 2 has no reader yet"));
-    assert_eq!(world.durable().await, 0);
-    assert_eq!(first.report(generation, 3).await.unwrap().uncovered, None);
-    assert_eq!(world.durable().await, 3);
-    first.report(generation, 6).await.unwrap();
-    assert_eq!(world.durable().await, 4);
-    let unequal = Reader::new(&world, ("a", 3), 2, generation).join().await.unwrap_err();
-    assert!(unequal.message.contains("2 ranks") && unequal.message.contains("3 ranks"));
-}
-
-#[tokio::test]
-async fn readers_of_a_superseded_run_change_nothing() {
-    let world = World::running(ErrorPolicy::Fail).await;
-    let [first, second] = [0, 1].map(|rank| Reader::new(&world, ("a", 2), rank, 0));
-    let generation = first.join().await.unwrap().polled.generation;
-    for reader in [&first, &second] {
-        reader.join().await.unwrap();
-        reader.report(generation, 4).await.unwrap();
-    }
-    let next = Reader::new(&world, ("b", 2), 0, generation);
-    let begun = next.join().await.unwrap();
-    assert_eq!(world.durable().await, 0, "it begins at an older checkpoint");
-    next.report(begun.polled.generation, 2).await.unwrap();
-    for refused in [second.report(generation, 9).await, first.join().await] {
-        assert_eq!(refused.unwrap_err().kind, RefusalKind::Fenced);
-    }
-    assert_eq!(world.durable().await, 0, "the other reader's report is of the run before");
-}
-
-#[tokio::test]
-async fn the_second_reader_leads_when_the_first_is_silent() {
-    let world = World::running(ErrorPolicy::Fail).await;
-    let [first, second] = [0, 1].map(|rank| Reader::new(&world, ("a", 2), rank, 0));
-    let generation = first.join().await.unwrap().polled.generation;
-    first.report(generation, 4).await.unwrap();
-    second.report(generation, 4).await.unwrap();
-    assert_eq!(world.durable().await, 0, "it follows");
-    world.pass(7).await;
-    let led = second.poll(None, None).await.unwrap();
-    assert_eq!((led.next_poll_ms, world.durable().await), (200, 4));
 }

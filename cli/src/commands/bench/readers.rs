@@ -1,0 +1,28 @@
+//! Calls and table units of several fetchers of one run, in virtual time.
+
+use super::Failure;
+use crate::output::Output;
+use gristmill_scale::readers;
+
+#[derive(Debug, clap::Args)]
+// The group of the flattened arguments has the same name.
+#[group(skip)]
+#[command(
+    after_help = "The production coordinator, workers and fetchers run over a metered table with DynamoDB's limits. A row is one number\nof readers and of workers; every rank takes a batch at each step. Bars: 5 polls a second of the reader that leads,\n250 of all others, 250 reports, a partition's limits, and units a step of polls that grow by 25 % at most with workers.\n\nExit code: 0 all bars hold, 1 one does not, 2 bad usage.\n\nExamples:\n  gristmill bench readers --readers 1,8,64,256\n  gristmill bench readers --readers 32 --workers 100 --calls"
+)]
+pub struct Args {
+    #[command(flatten)]
+    bench: readers::Args,
+}
+
+pub async fn run(Args { bench }: Args) -> Result<(), Failure> {
+    // Virtual time has a runtime of its own, which cannot run inside this one.
+    let measured = tokio::task::spawn_blocking(move || {
+        readers::run(&bench, &mut Output).map_err(|error| error.to_string())
+    });
+    match measured.await.map_err(Failure::failed)?.map_err(Failure::failed)? {
+        true => Ok(()),
+        // The printed lines name the missed bars.
+        false => Err(Failure::Reported(1)),
+    }
+}

@@ -1,0 +1,235 @@
+//! Calls and table units of several fetchers of one run, by their number and that of workers: `gristmill bench readers`.
+
+mod fleet;
+
+use crate::{
+    deployment::{Deployment, Setting},
+    figures::{Figures, ReaderFigures},
+    partition,
+    platform::{FOLLOWING, LEADING},
+    report::{self, Bar, Row},
+    table::Used,
+    training::Failure,
+};
+use fleet::{Fleet, RANKS};
+use serde_json::json;
+use std::{io::Write, time::Duration};
+
+/// Bars of calls per second: of the reader that leads, of all others together, of all reports. A reader that is
+/// alone polls as a trainer of one rank does.
+const LEADING_POLLS: f64 = 5.0;
+const FOLLOWING_POLLS: f64 = 250.0;
+const REPORTS: f64 = 250.0;
+const LONE_POLLS: f64 = 20.0;
+/// Bar of units per step, in percent of those with the fewest workers.
+const FLAT: f64 = 125.0;
+/// Batches of a split.
+const SPLIT_BATCHES: u32 = 16;
+/// Splits that workers can make, for each that the ranks take.
+const HEADROOM: f64 = 1.5;
+/// Splits for each worker that cover its part of the window.
+const WINDOW_SPLITS: u32 = 24;
+
+/// Arguments of the measurement.
+#[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Numbers of readers, each of which serves equally many of 256 ranks
+    #[arg(long, value_delimiter = ',', value_name = "N,..", default_value = "1,8,64,256", value_parser = divisor)]
+    readers: Vec<u32>,
+    /// Numbers of workers; together, they are 1.5 times as fast as the ranks
+    #[arg(long, value_delimiter = ',', value_name = "N,..", default_value = "10,100,1000", value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    workers: Vec<u32>,
+    /// Milliseconds of a step, in which each rank takes a batch
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    step_ms: u64,
+    /// Virtual seconds to measure
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3_600))]
+    seconds: u64,
+    /// Print the cost of each kind of call
+    #[arg(long)]
+    calls: bool,
+    /// Seed of latencies
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object and no table
+    #[arg(long)]
+    json: bool,
+}
+
+fn divisor(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(readers) if readers > 0 && RANKS.is_multiple_of(readers) => Ok(readers),
+        _ => Err(format!("give divisors of {RANKS}, the number of ranks")),
+    }
+}
+
+/// Measures and prints to `out`. Returns whether every bar holds.
+///
+/// # Errors
+/// A simulation could not run, or `out` could not be written.
+pub fn run(args: &Args, out: &mut impl Write) -> Result<bool, Failure> {
+    let mut rows: Vec<Row> = Vec::new();
+    for &readers in &args.readers {
+        let first = rows.len();
+        for &workers in &args.workers {
+            let mut row = measure(args, readers, workers)?;
+            if let Some(few) = rows.get(first) {
+                row.bars.extend(flat_bars(few, &row));
+            }
+            if !args.json {
+                write!(out, "{}", report::row_text(&row, rows.is_empty(), args.calls))?;
+            }
+            rows.push(row);
+        }
+    }
+    let holds = rows.iter().all(Row::holds);
+    if args.json {
+        let result = json!({
+            "ranks": RANKS,
+            "step_ms": args.step_ms,
+            "seed": args.seed,
+            "rows": report::rows_json(&rows),
+            "holds": holds,
+        });
+        writeln!(out, "{result}")?;
+    } else {
+        write!(out, "{}{}", report::worst_text(&rows), report::bars_text(&rows))?;
+    }
+    Ok(holds)
+}
+
+fn measure(args: &Args, readers: u32, workers: u32) -> Result<Row, Failure> {
+    let step = Duration::from_millis(args.step_ms);
+    let splits_a_second = f64::from(RANKS) / f64::from(SPLIT_BATCHES) / step.as_secs_f64();
+    let seconds = (args.seconds + fleet::WARM_UP.as_secs()) * 2;
+    let setting = Setting {
+        workers,
+        split: Duration::from_secs_f64(f64::from(workers) / splits_a_second / HEADROOM),
+        splits: workers * WINDOW_SPLITS + (splits_a_second * seconds as f64) as u32 + 1_000,
+        split_batches: SPLIT_BATCHES,
+        files: 4,
+        limits: true,
+        die: None,
+        unreported: false,
+        real: false,
+        kill_scaler_at: None,
+        seed: args.seed,
+    };
+    let fleet = Fleet { readers, step, measured: Duration::from_secs(args.seconds) };
+    let (figures, deployment) = fleet::run(setting, fleet)?;
+    Ok(row(&deployment, &figures, readers))
+}
+
+/// The sum over `readers` of their calls per second.
+fn per_second<'a>(
+    readers: impl Iterator<Item = (&'a u32, &'a ReaderFigures)>,
+    calls: impl Fn(&ReaderFigures) -> f64,
+) -> f64 {
+    let sum = readers.fold(0.0, |sum, (_, reader)| sum + calls(reader));
+    // Without the errors of sums of fractions.
+    (sum * 1e6).round() / 1e6
+}
+
+const READS_A_STEP: &str = "polls' read units a step";
+const WRITES_A_STEP: &str = "polls' write units a step";
+
+fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
+    let (seconds, steps) = (figures.seconds(), figures.steps as f64);
+    let mut polls = Used::default();
+    for kind in ["poll", LEADING, FOLLOWING] {
+        figures.calls.get(kind).into_iter().for_each(|call| polls.add(&call.used));
+    }
+    let (reads, writes) = (polls.read_units as f64, polls.write_units as f64);
+    let all = figures.used();
+    let of = |first: bool| figures.readers.iter().filter(move |(rank, _)| (**rank == 0) == first);
+    let leading = per_second(of(true), |reader| reader.polls.per_second());
+    let following = per_second(of(false), |reader| reader.polls.per_second());
+    let reports = per_second(figures.readers.iter(), |reader| reader.reports.per_second());
+    let (most_reads, most_writes) = deployment.store().most_asked();
+    let (most_reads, most_writes) = (most_reads as f64, most_writes as f64);
+    let mut row = report::plain_row(deployment, figures);
+    row.readers = Some(readers);
+    row.facts = vec![
+        ("readers", f64::from(readers)),
+        ("steps a second", steps / seconds),
+        ("leading polls a second", leading),
+        ("following polls a second", following),
+        ("reports a second", reports),
+        ("polls' read units a second", reads / seconds),
+        ("polls' write units a second", writes / seconds),
+        (READS_A_STEP, reads / steps),
+        (WRITES_A_STEP, writes / steps),
+        ("all read units a second", all.read_units as f64 / seconds),
+        ("all write units a second", all.write_units as f64 / seconds),
+        ("all read units a step", all.read_units as f64 / steps),
+        ("all write units a step", all.write_units as f64 / steps),
+        ("most reads of a partition in 1 s", most_reads),
+        ("most writes of a partition in 1 s", most_writes),
+        ("requests rejected", all.rejected as f64),
+    ];
+    let at_most = Bar::at_most;
+    let (reads, writes) = (partition::READS as f64, partition::WRITES as f64);
+    row.bars = vec![
+        match readers {
+            1 => at_most("polls a second of a reader that is alone", leading, LONE_POLLS),
+            _ => at_most("polls a second of the leading reader", leading, LEADING_POLLS),
+        },
+        at_most("polls a second of all followers", following, FOLLOWING_POLLS),
+        at_most("reports a second of all readers", reports, REPORTS),
+        at_most("most reads of a partition in 1 s", most_reads, reads),
+        at_most("most writes of a partition in 1 s", most_writes, writes),
+    ];
+    row
+}
+
+/// Bars of a row against `few`, the row of as many readers with the fewest workers.
+fn flat_bars(few: &Row, row: &Row) -> [Bar; 2] {
+    let percent = |name: &str| 100.0 * row.fact(name) / few.fact(name);
+    [
+        Bar::at_most(
+            "% of the read units a step with the fewest workers",
+            percent(READS_A_STEP),
+            FLAT,
+        ),
+        Bar::at_most(
+            "% of the write units a step with the fewest workers",
+            percent(WRITES_A_STEP),
+            FLAT,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn readers_share_the_ranks_equally() {
+        let line = |readers| Line::try_parse_from(["bench", "--readers", readers]);
+        assert_eq!(line("1,32").unwrap().args.readers, [1, 32]);
+        let error = line("3").unwrap_err().to_string();
+        assert!(error.contains("give divisors of 256"), "{error}");
+    }
+
+    #[test]
+    fn four_readers_keep_the_pace() {
+        let line = ["bench", "--readers", "4", "--workers", "10", "--seconds", "5", "--json"];
+        let Line { args } = Line::try_parse_from(line).unwrap();
+        let mut printed = Vec::new();
+        let holds = run(&args, &mut printed).unwrap();
+        let printed: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+        assert!(holds && printed["holds"] == true, "{printed:#}");
+        let facts = &printed["rows"][0]["facts"];
+        let fact = |name: &str| facts[name].as_f64().unwrap();
+        assert!(fact("steps a second") > 3.0 && fact("leading polls a second") > 1.0, "{facts:#}");
+        assert!(fact("following polls a second") > fact("reports a second"), "{facts:#}");
+    }
+}
