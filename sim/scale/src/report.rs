@@ -47,12 +47,13 @@ impl Bar {
         }
     }
 
-    /// Whether the value is further off than that of `other`, a bar of the same name.
+    /// Whether the value is further off than that of `other`, a bar of the same name, or could not be measured.
     fn is_worse_than(&self, other: &Self) -> bool {
-        match self.at_most {
-            true => !(self.value <= other.value),
-            false => !(self.value >= other.value),
-        }
+        let is_further = match self.at_most {
+            true => self.value > other.value,
+            false => self.value < other.value,
+        };
+        is_further || self.value.is_nan()
     }
 
     fn relation(&self) -> &'static str {

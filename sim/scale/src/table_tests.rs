@@ -9,6 +9,7 @@ fn deployment(limits: bool) -> Arc<Deployment> {
         workers: 1,
         split: Duration::from_millis(300),
         splits: 100,
+        split_batches: 1,
         files: 1,
         limits,
         die: None,

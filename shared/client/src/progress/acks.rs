@@ -31,12 +31,12 @@ pub(super) struct Acks {
     membership: Option<Membership>,
 }
 
-/// Where this run of the trainer begins.
+/// The beginning of this run of the trainer.
 #[derive(Debug, Clone, Copy)]
 struct Began {
     /// The first batch of its stream.
     at: Cursor,
-    /// What its first report says.
+    /// Durable according to its first report, and the first split that a restart there needs.
     durable: Cursor,
     durable_place: Place,
 }
