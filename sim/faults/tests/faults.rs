@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
-use gristmill_faults::{Fault, Mutant, Outcome, simulate, simulate_large, simulate_only};
+use gristmill_faults::{
+    Fault, Mutant, Outcome, simulate, simulate_large, simulate_only, simulate_ranks,
+};
 use std::{
+    io,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -13,13 +16,18 @@ use std::{
 };
 
 const SEEDS: u64 = 2_000;
+/// Simulations with several ranks, which take longer.
+const SEEDS_OF_RANKS: u64 = 500;
 /// Simulations in which each bug must be detected.
 const SEEDS_PER_MUTANT: u64 = 2_000;
 
+/// A simulation of one seed.
+type Simulate = fn(u64, Option<Mutant>, bool) -> io::Result<Outcome>;
+
 /// Runs `seeds` simulations on all cores, until `found` accepts one.
 fn search(
-    seeds: u64,
-    mutant: Option<Mutant>,
+    simulate: Simulate,
+    (seeds, mutant): (u64, Option<Mutant>),
     found: impl Fn(&Outcome) -> bool + Sync,
 ) -> Option<Outcome> {
     let next = AtomicU64::new(0);
@@ -48,32 +56,45 @@ fn is_broken(outcome: &Outcome) -> bool {
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    if let Some(Outcome { seed, tally, .. }) = search(SEEDS, None, is_broken) {
+    if let Some(Outcome { seed, tally, .. }) = search(simulate, (SEEDS, None), is_broken) {
         panic!("seed {seed}: {:#?}", tally.violations);
     }
 }
 
 #[test]
+fn no_seed_of_several_ranks_breaks_an_invariant() {
+    let broken = search(simulate_ranks, (SEEDS_OF_RANKS, None), is_broken);
+    if let Some(Outcome { seed, tally, .. }) = broken {
+        panic!("seed {seed} with ranks: {:#?}", tally.violations);
+    }
+}
+
+#[test]
 fn one_seed_is_one_run() {
-    for seed in 0..20 {
-        let run = || simulate(seed, None, false).unwrap();
-        let (one, again) = (run(), run());
-        assert_eq!(one.tally, again.tally, "seed {seed}");
-        assert_eq!((one.took, one.replays), (again.took, again.replays), "seed {seed}");
+    for (simulate, seeds) in [(simulate as Simulate, 0..20), (simulate_ranks, 0..5)] {
+        for seed in seeds {
+            let run = || simulate(seed, None, false).unwrap();
+            let (one, again) = (run(), run());
+            assert_eq!(one.tally, again.tally, "seed {seed}");
+            assert_eq!((one.took, one.replays), (again.took, again.replays), "seed {seed}");
+        }
     }
 }
 
 #[test]
 fn every_mistake_is_noticed() {
-    for mutant in Mutant::ALL {
-        let began = Instant::now();
-        let noticed = search(SEEDS_PER_MUTANT, Some(mutant), is_broken);
-        let Some(Outcome { seed, tally, .. }) = noticed else {
-            panic!("{mutant:?} is not noticed in {SEEDS_PER_MUTANT} simulations");
-        };
-        let seconds = began.elapsed().as_secs_f64();
-        println!("{mutant:?}: seed {seed}, {seconds:.1} s: {}", tally.violations[0]);
-    }
+    Mutant::ALL.iter().for_each(|mutant| check_noticed(simulate, *mutant));
+    Mutant::OF_RANKS.iter().for_each(|mutant| check_noticed(simulate_ranks, *mutant));
+}
+
+fn check_noticed(simulate: Simulate, mutant: Mutant) {
+    let began = Instant::now();
+    let noticed = search(simulate, (SEEDS_PER_MUTANT, Some(mutant)), is_broken);
+    let Some(Outcome { seed, tally, .. }) = noticed else {
+        panic!("{mutant:?} is not noticed in {SEEDS_PER_MUTANT} simulations");
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    println!("{mutant:?}: seed {seed}, {seconds:.1} s: {}", tally.violations[0]);
 }
 
 /// Splits of an epoch that is large for the control plane: reporting all of them in one answer to a returning trainer

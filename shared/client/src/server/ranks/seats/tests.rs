@@ -205,3 +205,33 @@ fn waits_count_only_for_ranks_that_have_nothing_left() {
     seats.waits(1);
     assert!(!seats.compute());
 }
+
+#[test]
+fn a_restarted_fetcher_waits_for_no_rank_that_waits_for_another() {
+    let mut seats = seats_of(0, 2, 2, true);
+    // Rank 1 took the step that rank 0 wants, and meets rank 0 after it before it connects again.
+    seats.sit(0, Some(batch(0, 6)), 0).unwrap();
+    for start in [0, 2, 4, 6, 8] {
+        assert_eq!(seats.wanted(), Wanted::Release, "{start}");
+        release(&mut seats, batch(0, start), 2);
+    }
+    assert_eq!(taken(&mut seats), [(0, Some(batch(0, 6))), (0, Some(batch(0, 8)))]);
+    assert_eq!(seats.wanted(), Wanted::Hold, "rank 1 is at most one step behind");
+    seats.sit(1, Some(batch(0, 8)), 1).unwrap();
+    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(taken(&mut seats), [(1, Some(batch(0, 9)))]);
+}
+
+#[test]
+fn a_rank_may_return_to_the_place_before_a_step_without_a_batch_for_it() {
+    let mut seats = two();
+    release(&mut seats, batch(0, 0), 2);
+    release(&mut seats, batch(0, 2), 1);
+    taken(&mut seats);
+    seats.end_epoch(0);
+    seats.acknowledge(0, batch(0, 2)).unwrap();
+    seats.acknowledge(1, batch(0, 1)).unwrap();
+    assert_eq!(seats.durable(), batch(0, 2), "rank 1 has saved that place");
+    seats.leave(1);
+    seats.sit(1, Some(batch(0, 2)), 1).unwrap();
+}
