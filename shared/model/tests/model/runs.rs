@@ -206,15 +206,22 @@ fn known(splits: u32) -> KnownBatches {
     KnownBatches::of(&joiner, SPLITS)
 }
 
-/// The first split that a run from `cursor` on needs, when `committed` are known.
-fn needed(cursor: Cursor, committed: u32) -> Place {
+/// The next split of a stream from `cursor` on, when `committed` are known.
+fn next_split(cursor: Cursor, committed: u32) -> Place {
     match cursor.epoch {
         0 => {
             let joiner = Joiner::seek(CUT, cursor.batch_index, counts(committed));
             Place::of(u64::from(joiner.position()), SPLITS)
         }
-        _ => Place { epoch: cursor.epoch, position: 0 },
+        _ => Place::start_of(cursor.epoch),
     }
+}
+
+/// The first split that a restart at `cursor` needs. Behind the last batch of an epoch, a reader keeps the last
+/// split, because it reports the place as its rank named it.
+fn needed(cursor: Cursor, committed: u32) -> Place {
+    let last = Place::new(cursor.epoch, SPLITS - 1);
+    next_split(cursor, committed).min(last)
 }
 
 impl Model for Runs {
@@ -321,12 +328,12 @@ fn possible_of_reader(state: &State, r: usize, actions: &mut Vec<Action>) {
     if reader.taken < state.committed {
         actions.push(Action::TakeIn(r));
     }
-    // Ranks meet at a barrier: none begins a step before all have completed the one before.
+    // Ranks meet at a barrier: none saves a step, or begins the next one, before all have completed it.
     let is_met = run.trainer.iter().all(|other| other.has_ended || other.steps >= rank.steps);
     if !rank.has_ended && is_met {
         actions.push(Action::TakeStep(r));
     }
-    if rank.steps > 0 {
+    if rank.steps > 0 && is_met {
         actions.push(Action::Save(r));
     }
     actions.extend(copies.map(|copy| Action::Report { reader: r, copy }));
@@ -577,7 +584,7 @@ fn join_of(state: &State, run: usize, r: usize) -> Join {
         false => (ranks.from, ranks.from),
     };
     let (durable_place, delivered) =
-        (needed(durable, state.committed), needed(next, state.committed));
+        (needed(durable, state.committed), next_split(next, state.committed));
     let generation = found + 1 + u64::try_from(*number).unwrap();
     let start = Ack { generation, over: found, delivered, durable, durable_place };
     Join { run: state.runs[run].run(), start, is_successor }
