@@ -93,6 +93,9 @@ pub struct RankServer<C> {
     named: Option<Cursor>,
     /// Whether a rank had all of a job that was done before.
     has_reported_end: bool,
+    /// When ranks that have never connected stop keeping the others waiting, once one has come back to a restarted
+    /// fetcher.
+    unknown_until: Option<Duration>,
     activity: watch::Sender<RankActivity>,
 }
 
@@ -129,6 +132,7 @@ impl<C: CursorStore> RankServer<C> {
             saved: Cursor::default(),
             named: None,
             has_reported_end: false,
+            unknown_until: None,
             own,
             view,
             clock,

@@ -13,6 +13,10 @@ use crate::{
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::Cursor;
+use std::time::Duration;
+
+/// How long ranks that have yet to come back to a restarted fetcher keep the others waiting.
+const UNKNOWN_PATIENCE: Duration = Duration::from_secs(3);
 
 impl<C: CursorStore> RankServer<C> {
     /// Seats a rank; the inner error is why it is refused.
@@ -39,8 +43,17 @@ impl<C: CursorStore> RankServer<C> {
         let seated = self.seats.sit(seat, at, link);
         if seated.is_ok() {
             self.links.seat(link, seat);
+            self.expect_others();
         }
         Ok(seated)
+    }
+
+    /// A rank has come back to a restarted fetcher: the others have some time to do so.
+    fn expect_others(&mut self) {
+        let is_first = self.unknown_until.is_none() && self.seats.is_waiting_for_unknown();
+        if self.beginning.is_successor() && is_first {
+            self.unknown_until = Some(self.clock.monotonic() + UNKNOWN_PATIENCE);
+        }
     }
 
     /// The seat of a rank of this fetcher.

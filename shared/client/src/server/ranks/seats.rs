@@ -75,6 +75,10 @@ pub(super) struct Seats {
     /// Whether ranks may have been handed more by an earlier fetcher.
     is_successor: bool,
     seats: Vec<Seat>,
+    /// Whether ranks that have never connected keep the others waiting, as those that are slow do.
+    waits_for_unknown: bool,
+    /// Whether nothing is left of the run, so that no rank need come for it.
+    begins_at_end: bool,
     passed: Passed,
     kept: VecDeque<Kept>,
     /// Whether the stream has come to its end, so that the totals of all epochs are known.
@@ -102,9 +106,18 @@ impl Seats {
             turns: Turns::default(),
         };
         let seats = vec![seat; range.count.get() as usize];
-        let passed = Passed::new(at);
-        let (kept, is_at_end) = (VecDeque::new(), false);
-        Self { ranks, range, epochs, is_successor, seats, passed, kept, is_at_end }
+        Self {
+            ranks,
+            range,
+            epochs,
+            is_successor,
+            seats,
+            waits_for_unknown: true,
+            begins_at_end: at >= Cursor::start_of(epochs),
+            passed: Passed::new(at),
+            kept: VecDeque::new(),
+            is_at_end: false,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -214,6 +227,19 @@ impl Seats {
         }
     }
 
+    /// Whether ranks that have never connected keep the others waiting.
+    pub fn is_waiting_for_unknown(&self) -> bool {
+        self.waits_for_unknown && self.seats.iter().any(|seat| !seat.is_known)
+    }
+
+    /// Ranks that have yet to connect keep nobody waiting from now on. They may still read what an earlier fetcher
+    /// wrote to them, and wait in their collective operation for a rank that is connected here. One that is not that
+    /// far makes the stream begin again.
+    pub fn stop_waiting_for_unknown(&mut self) {
+        self.waits_for_unknown = false;
+        self.drop_taken();
+    }
+
     /// A rank's connection is gone.
     pub fn leave(&mut self, seat: usize) {
         self.seats[seat].link = None;
@@ -245,7 +271,8 @@ impl Seats {
     }
 
     fn least_next(&self) -> Cursor {
-        let next = self.seats.iter().map(|seat| self.passed.normal(seat.next));
+        let holds = |seat: &&Seat| seat.is_known || self.waits_for_unknown;
+        let next = self.seats.iter().filter(holds).map(|seat| self.passed.normal(seat.next));
         next.min().unwrap_or_default()
     }
 
@@ -362,9 +389,11 @@ impl Seats {
         durable.min_by_key(|durable| (self.passed.normal(*durable), *durable)).unwrap_or_default()
     }
 
-    /// Whether every step is in the checkpoints of all ranks.
+    /// Whether every step is in the checkpoints of all ranks, and each rank has come: one without any batch has
+    /// nothing to acknowledge, and waits for the end all the same.
     pub fn are_done(&self) -> bool {
-        self.is_at_end && self.passed.normal(self.durable()) >= self.end()
+        let have_come = self.begins_at_end || self.seats.iter().all(|seat| seat.is_known);
+        self.is_at_end && have_come && self.passed.normal(self.durable()) >= self.end()
     }
 }
 

@@ -53,10 +53,12 @@ impl<C: CursorStore> RankServer<C> {
             }
             let wanted = self.hand_over().await?;
             self.show();
-            let deadline = match self.phase {
-                Phase::Over(until) => Some(self.links.deadline().map_or(until, |d| d.min(until))),
-                _ => self.links.deadline(),
+            let over = match self.phase {
+                Phase::Over(until) => Some(until),
+                _ => None,
             };
+            let deadlines = [over, self.unknown_until, self.links.deadline()];
+            let deadline = deadlines.into_iter().flatten().min();
             let left = deadline.map(|at| at.saturating_sub(self.clock.monotonic()));
             let overdue = async {
                 match left {
@@ -243,6 +245,9 @@ impl<C: CursorStore> RankServer<C> {
                 }
                 _ => self.links.remove(link),
             }
+        }
+        if self.unknown_until.take_if(|until| *until <= self.clock.monotonic()).is_some() {
+            self.seats.stop_waiting_for_unknown();
         }
         match self.phase {
             Phase::Over(until) if until <= self.clock.monotonic() => {

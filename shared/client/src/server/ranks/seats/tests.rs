@@ -235,3 +235,37 @@ fn a_rank_may_return_to_the_place_before_a_step_without_a_batch_for_it() {
     seats.leave(1);
     seats.sit(1, Some(batch(0, 2)), 1).unwrap();
 }
+
+#[test]
+fn a_restarted_fetcher_lets_others_pass_a_rank_that_reads_what_it_was_sent_before() {
+    let mut seats = seats_of(0, 2, 2, true);
+    seats.sit(0, Some(batch(0, 0)), 0).unwrap();
+    for start in [0, 2] {
+        release(&mut seats, batch(0, start), 2);
+    }
+    taken(&mut seats);
+    assert_eq!(seats.wanted(), Wanted::Hold, "rank 1 has time to come");
+    assert!(seats.is_waiting_for_unknown());
+    seats.stop_waiting_for_unknown();
+    for start in [4, 6, 8] {
+        assert_eq!(seats.wanted(), Wanted::Release);
+        release(&mut seats, batch(0, start), 2);
+        assert_eq!(taken(&mut seats), [(0, Some(batch(0, start)))]);
+    }
+    // It was not that far: it gets what it lacks.
+    seats.sit(1, Some(batch(0, 2)), 1).unwrap();
+    assert_eq!(seats.wanted(), Wanted::Reopen(batch(0, 0)));
+}
+
+#[test]
+fn a_rank_without_any_batch_is_waited_for() {
+    let mut seats = seats_of(0, 2, 2, false);
+    seats.sit(0, None, 0).unwrap();
+    seats.end_epoch(0);
+    seats.end_epoch(1);
+    seats.end_all();
+    assert_eq!(taken(&mut seats), [(0, None)]);
+    assert!(!seats.are_done(), "rank 1 has yet to come");
+    seats.sit(1, None, 1).unwrap();
+    assert!(seats.are_done());
+}
