@@ -40,7 +40,7 @@ impl Launcher {
                 return;
             }
             let run = Arc::new(self.begin(number, last.as_deref()));
-            sim.event(format_args!("run {number} of {} begins", run.ranks));
+            sim.event(format_args!("run {number} of {} begins", run.ranks()));
             self.cloud.store.runs.add(&run);
             if let Some(old) = last.replace(Arc::clone(&run))
                 && old.has_joined()
@@ -64,18 +64,23 @@ impl Launcher {
     /// The next run, which goes on at a checkpoint of the last one or an earlier one.
     fn begin(&self, number: u32, last: Option<&Run>) -> Run {
         let sim = &self.cloud.sim;
+        let epochs = self.register.spec.epochs;
         let (epoch, batch_index) = choose_checkpoint(sim, &self.log);
-        let from = Cursor { epoch, batch_index };
+        // Once all ranks have the end, the job may be over at any time, and nothing is left to return to.
+        let is_over = last.is_some_and(|last| last.complete() >= Cursor::start_of(epochs));
+        let from = match is_over {
+            true => Cursor::start_of(epochs),
+            false => Cursor { epoch, batch_index },
+        };
         let text = last.and_then(|last| last.text(from));
         let from = match &text {
             Some(_) => from,
             None => Cursor::default(),
         };
-        let epochs = self.register.spec.epochs;
         let mut run =
             Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
         if sim.happens(Fault::RankSlow) {
-            let rank = sim.below(u64::from(run.ranks.count.get())) as u32;
+            let rank = sim.below(u64::from(run.ranks().count.get())) as u32;
             run.slow = Some((rank, sim.between_ms(1_000, 20_000)));
         }
         run
@@ -120,7 +125,7 @@ impl Life {
             process.run(of_run.train()).await.is_some()
         };
         let mut fetchers: FuturesUnordered<_> = hosts.iter().map(serve).collect();
-        let mut ranks: FuturesUnordered<_> = (0..run.ranks.count.get()).map(train).collect();
+        let mut ranks: FuturesUnordered<_> = (0..run.ranks().count.get()).map(train).collect();
         let preempted = async {
             match sim.happens(Fault::RunRestarts) {
                 true => sim.time.sleep(sim.between_ms(500, LONGEST_RUN_MS)).await,

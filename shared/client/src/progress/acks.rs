@@ -202,9 +202,8 @@ impl Acks {
         // The batch at `next` may not have been handed over yet. The place needed by the latest known
         // batch is a safe, slightly early answer.
         let known = self.resume_places.range(..=next).next_back().map(|(_, place)| *place);
-        let at_epoch_start = (next.batch_index == 0).then_some(Place::start_of(next.epoch));
-        let place = at_epoch_start.into_iter().chain(known).max();
-        self.durable_place = self.durable_place.max(place.unwrap_or_default());
+        let place = Place::start_of(next.epoch).max(known.unwrap_or_default());
+        self.durable_place = self.durable_place.max(place);
         self.resume_places = self.resume_places.split_off(&next);
     }
 
@@ -245,7 +244,9 @@ impl Acks {
             None => (began.durable, began.durable_place),
         };
         let (generation, over) = self.generation?;
-        let ack = Ack { generation, over, delivered: self.delivered, durable, durable_place };
+        // Ranks that took steps from an earlier fetcher may make more durable than this stream has come to.
+        let delivered = self.delivered.max(durable_place);
+        let ack = Ack { generation, over, delivered, durable, durable_place };
         (self.acked != Some(ack)).then_some(ack)
     }
 }
@@ -308,6 +309,18 @@ mod tests {
         assert_eq!(acks.next().unwrap().durable, batch(0, 3), "an earlier position is ignored");
         acks.make_durable(batch(1, 0));
         assert_eq!(acks.next().unwrap().durable_place, split(1, 0));
+    }
+
+    #[test]
+    fn what_is_durable_before_the_stream_comes_there_counts_as_delivered() {
+        let mut acks = begun();
+        acks.start_at(batch(0, 5), (batch(0, 5), split(0, 1)), split(0, 1));
+        let first = acks.send().unwrap();
+        assert!(acks.acknowledged(first));
+        acks.make_durable(batch(1, 10));
+        let ack = acks.next().unwrap();
+        assert_eq!((ack.durable, ack.durable_place), (batch(1, 10), split(1, 0)));
+        assert_eq!(ack.delivered, split(1, 0));
     }
 
     #[test]

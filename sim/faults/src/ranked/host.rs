@@ -177,7 +177,7 @@ impl Serving {
         let status = Status { job: register.job.clone() };
         let status = call_with_retry(&*ports.coordinator, &*ports.clock, status, patience);
         let status = status.await.map_err(FetchError::from)?;
-        let (token, count) = (run.token(), run.ranks.count);
+        let (token, count) = (run.token(), run.ranks().count);
         let (beginning, from) =
             Beginning::of(&status, (token, self.range(), count), (resume, kept))
                 .map_err(refused)?;
@@ -204,7 +204,7 @@ impl Serving {
         match self.sim().mutant {
             Some(Mutant::TailPerRank) if !self.host.index.is_multiple_of(2) => Tail::Uneven,
             Some(Mutant::TailPerRank) => Tail::Drop,
-            _ => self.run.ranks.tail,
+            _ => self.run.ranks().tail,
         }
     }
 }

@@ -41,7 +41,7 @@ struct At {
 impl Rank<'_> {
     /// Trains until all is delivered and acknowledged, or the job failed.
     pub async fn train(&self) {
-        let from = self.run.resume.as_ref().map(|_| self.run.ranks.from);
+        let from = self.run.resume.as_ref().map(|_| self.run.ranks().from);
         let mut at = At { next: from, step: None, reported: Cursor::default() };
         while !self.run.is_done() && !self.log.is_given_up() {
             if let Some(mut stream) = self.host.connect().await {
@@ -92,7 +92,7 @@ impl Rank<'_> {
     ) -> Option<()> {
         let mut hello = identity(greeting)?;
         hello["rank"] = self.rank.into();
-        hello["of"] = self.run.ranks.count.get().into();
+        hello["of"] = self.run.ranks().count.get().into();
         hello["run"] = self.run.name.clone().into();
         if let Some(next) = next {
             hello["epoch"] = next.epoch.into();
@@ -148,13 +148,13 @@ impl Rank<'_> {
 
     /// The batch of this rank at `step`, or the one that its epoch lacks.
     fn slot(&self, step: Step) -> (u32, u64) {
-        (step.epoch, self.run.ranks.first_of(step) + u64::from(self.rank))
+        (step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
     }
 
     /// Tells the fetcher that the checkpoint of the whole job at `next` is durable.
     async fn tell(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
         let is_first = self.rank.is_multiple_of(self.run.per_host());
-        if !is_first || next <= at.reported || next == self.run.ranks.from {
+        if !is_first || next <= at.reported || next == self.run.ranks().from {
             return Some(());
         }
         at.reported = next;

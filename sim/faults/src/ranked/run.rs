@@ -25,7 +25,8 @@ pub enum Speaks {
 pub struct Run {
     /// The text that names it.
     pub name: String,
-    pub ranks: Ranks,
+    /// Without a checkpoint, the service decides where the run begins.
+    ranks: Ranks,
     pub hosts: u32,
     /// The checkpoint that it begins from; none if it begins anew.
     pub resume: Option<String>,
@@ -53,8 +54,8 @@ struct State {
     /// The latest checkpoint of each rank.
     saved: BTreeMap<u32, Cursor>,
     hosts_done: u32,
-    /// Whether the job's progress was of this run at some time.
-    has_joined: bool,
+    /// Where the job's progress says that this run began, once it was of this run.
+    began: Option<Cursor>,
 }
 
 /// The least number of ranks, and the greatest.
@@ -110,6 +111,16 @@ impl Run {
         RunToken::of(&self.name)
     }
 
+    /// The ranks, and where the run begins.
+    pub fn ranks(&self) -> Ranks {
+        self.ranks_in(&self.state())
+    }
+
+    fn ranks_in(&self, state: &State) -> Ranks {
+        let began = state.began.filter(|_| self.resume.is_none());
+        Ranks { from: began.unwrap_or(self.ranks.from), ..self.ranks }
+    }
+
     /// The number of ranks of a host.
     pub fn per_host(&self) -> u32 {
         self.ranks.count.get() / self.hosts
@@ -130,15 +141,15 @@ impl Run {
         frame: &[u8],
     ) -> Step {
         let cursor = Cursor::new(name.0, name.1);
-        let step = self.ranks.step_of(cursor).unwrap_or(Step { epoch: name.0, number: 0 });
-        let assigned = self.ranks.assign(step, rank, self.known(name.0));
+        let ranks = self.ranks();
+        let step = ranks.step_of(cursor).unwrap_or(Step { epoch: name.0, number: 0 });
+        let assigned = ranks.assign(step, rank, self.known(name.0));
         let given = match assigned {
             Assignment::Batch { batch_index } if !is_repeat && batch_index == name.1 => batch_index,
             Assignment::Repeat { batch_index, slot } if is_repeat && slot == name.1 => batch_index,
             _ => {
                 sim.violated(format_args!(
-                    "invariant 20: rank {rank} of {} was given {cursor} (repeat: {is_repeat})",
-                    self.ranks
+                    "invariant 20: rank {rank} of {ranks} was given {cursor} (repeat: {is_repeat})"
                 ));
                 return step;
             }
@@ -173,7 +184,7 @@ impl Run {
     /// Waits until every rank that takes `step` has completed it, as a collective operation does.
     pub async fn meet(&self, step: Step) {
         *self.state().met.entry(step).or_default() += 1;
-        let left = self.known(step.epoch).count.saturating_sub(self.ranks.first_of(step));
+        let left = self.known(step.epoch).count.saturating_sub(self.ranks().first_of(step));
         let count = self.ranks.count.get();
         let takers = match self.ranks.tail {
             Tail::Uneven => u32::try_from(left).unwrap_or(count).min(count),
@@ -182,12 +193,14 @@ impl Run {
         self.wait_until(|state| state.met.get(&step).is_some_and(|met| *met >= takers)).await;
     }
 
-    /// Waits until every rank has reached the end of the job.
+    /// Waits until every rank has reached the end of the job, or no fetcher is left for those that have not.
     pub async fn meet_at_end(&self, end: Cursor) {
         let step = Step { epoch: end.epoch, number: 0 };
         *self.state().met.entry(step).or_default() += 1;
         let count = self.ranks.count.get();
-        self.wait_until(|state| state.met.get(&step).is_some_and(|met| *met >= count)).await;
+        let are_done = |state: &State| state.hosts_done >= self.hosts;
+        let have_met = |state: &State| state.met.get(&step).is_some_and(|met| *met >= count);
+        self.wait_until(|state| have_met(state) || are_done(state)).await;
     }
 
     /// Records that the checkpoint of `rank` at `next` is on durable storage.
@@ -200,7 +213,8 @@ impl Run {
     /// Invariant 8: each batch between the beginning and a checkpoint was taken once, or left out by
     /// the tail.
     fn check_covered(&self, sim: &Simulation, next: Cursor) {
-        let Ranks { from, .. } = self.ranks;
+        let ranks = self.ranks();
+        let from = ranks.from;
         let owners = &self.state().owners;
         for name in self.expected.batches.keys() {
             let cursor = Cursor::new(name.0, name.1);
@@ -208,13 +222,12 @@ impl Run {
                 continue;
             }
             let known = self.known(name.0);
-            let kept = known.count - self.ranks.left_out(name.0, known.count);
+            let kept = known.count - ranks.left_out(name.0, known.count);
             let is_left_out = name.1 >= kept;
             if owners.contains_key(name) == is_left_out {
                 sim.violated(format_args!(
-                    "invariant 8: {cursor} was {} before a checkpoint at {next} of {}",
+                    "invariant 8: {cursor} was {} before a checkpoint at {next} of {ranks}",
                     if is_left_out { "taken though it is left out" } else { "taken by no rank" },
-                    self.ranks
                 ));
             }
         }
@@ -231,7 +244,8 @@ impl Run {
 
     /// The latest checkpoint of each rank.
     fn saved_in(&self, state: &State) -> impl Iterator<Item = (u32, Cursor)> {
-        let saved = |rank| state.saved.get(&rank).copied().unwrap_or(self.ranks.from);
+        let Ranks { from, .. } = self.ranks_in(state);
+        let saved = move |rank| state.saved.get(&rank).copied().unwrap_or(from);
         (0..self.ranks.count.get()).map(move |rank| (rank, saved(rank)))
     }
 
@@ -250,9 +264,10 @@ impl Run {
     /// The start of the next epoch if `rank` has no further batch in that of `cursor`.
     fn next_of(&self, rank: u32, mut cursor: Cursor) -> Cursor {
         while cursor.epoch < self.epochs {
-            let step = self.ranks.step_of(cursor);
+            let ranks = self.ranks();
+            let step = ranks.step_of(cursor);
             let known = self.known(cursor.epoch);
-            let is_over = |step| self.ranks.assign(step, rank, known) == Assignment::End;
+            let is_over = |step| ranks.assign(step, rank, known) == Assignment::End;
             if step.is_none_or(|step| !is_over(step)) {
                 break;
             }
@@ -261,14 +276,21 @@ impl Run {
         cursor
     }
 
+    /// Records where the service says that this run began. Returns where it began first.
+    fn begin_at(&self, from: Cursor) -> Cursor {
+        let began = *self.state().began.get_or_insert(from);
+        self.moved.notify_waiters();
+        began
+    }
+
     /// Whether the job's progress was of this run at some time, so that its token is known.
     pub fn has_joined(&self) -> bool {
-        self.state().has_joined
+        self.state().began.is_some()
     }
 
     /// Resolves once the job's progress is of this run.
     pub async fn joined(&self) {
-        self.wait_until(|state| state.has_joined).await;
+        self.wait_until(|state| state.began.is_some()).await;
     }
 
     /// Records that a host's fetcher has finished.
@@ -294,22 +316,34 @@ impl Run {
 
 /// All runs of a job, by their tokens.
 #[derive(Default)]
-pub struct Runs(Mutex<BTreeMap<RunToken, Arc<Run>>>);
+pub struct Runs {
+    runs: Mutex<BTreeMap<RunToken, Arc<Run>>>,
+    /// The furthest point that any run has made durable.
+    durable: Mutex<Cursor>,
+}
 
 impl Runs {
     pub fn add(&self, run: &Arc<Run>) {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.insert(run.token(), Arc::clone(run));
     }
 
     /// Checks a written progress of the job against what its run's ranks have saved.
     pub fn check(&self, sim: &Simulation, after: &Consumer) {
-        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let run = after.run.and_then(|run| runs.get(&run.token).cloned());
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = after.run.and_then(|of| Some((of, runs.get(&of.token).cloned()?)));
         drop(runs);
-        if let Some(run) = run {
-            run.state().has_joined = true;
-            run.moved.notify_waiters();
+        let mut furthest = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *furthest;
+        *furthest = before.max(after.durable);
+        drop(furthest);
+        if let Some((of, run)) = found {
+            let began = run.begin_at(of.ranks.from);
+            if run.resume.is_none() && began > before {
+                sim.violated(format_args!(
+                    "a run without a checkpoint began at {began}, and {before} was durable"
+                ));
+            }
             run.check_durable(sim, after);
         }
     }

@@ -59,8 +59,8 @@ pub(super) enum Handed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Release,
-    /// A rank went back to a step that is no longer kept. The stream begins again at what is durable for all
-    /// ranks, as it counts as durable what comes before its beginning.
+    /// A rank went back to a step that is no longer kept, or no rank needs what comes next. The stream begins again
+    /// at what is durable for all ranks, as it counts as durable what comes before its beginning.
     Reopen(Cursor),
     /// Some rank has yet to take what is kept.
     Hold,
@@ -77,8 +77,8 @@ pub(super) struct Seats {
     seats: Vec<Seat>,
     /// Whether ranks that have never connected keep the others waiting, as those that are slow do.
     waits_for_unknown: bool,
-    /// Whether nothing is left of the run, so that no rank need come for it.
-    begins_at_end: bool,
+    /// Whether an earlier fetcher had made everything durable, so that its ranks may be gone.
+    has_nothing_left: bool,
     passed: Passed,
     kept: VecDeque<Kept>,
     /// Whether the stream has come to its end, so that the totals of all epochs are known.
@@ -113,7 +113,7 @@ impl Seats {
             is_successor,
             seats,
             waits_for_unknown: true,
-            begins_at_end: at >= Cursor::start_of(epochs),
+            has_nothing_left: is_successor && at >= Cursor::start_of(epochs),
             passed: Passed::new(at),
             kept: VecDeque::new(),
             is_at_end: false,
@@ -282,7 +282,9 @@ impl Seats {
         let first = self.kept.front().map_or(head, |kept| kept.step.start);
         let least = self.least_next();
         match () {
-            () if least < first => Wanted::Reopen(self.durable()),
+            () if least < first || head < self.passed.normal(self.durable()) => {
+                Wanted::Reopen(self.durable())
+            }
             () if self.kept.len() < MAX_KEPT && !self.is_at_end => Wanted::Release,
             () => Wanted::Hold,
         }
@@ -392,7 +394,7 @@ impl Seats {
     /// Whether every step is in the checkpoints of all ranks, and each rank has come: one without any batch has
     /// nothing to acknowledge, and waits for the end all the same.
     pub fn are_done(&self) -> bool {
-        let have_come = self.begins_at_end || self.seats.iter().all(|seat| seat.is_known);
+        let have_come = self.has_nothing_left || self.seats.iter().all(|seat| seat.is_known);
         self.is_at_end && have_come && self.passed.normal(self.durable()) >= self.end()
     }
 }

@@ -53,6 +53,7 @@ impl<C: CursorStore> RankServer<C> {
             }
             let wanted = self.hand_over().await?;
             self.show();
+            let phase = (self.phase, self.beginning.is_successor());
             let over = match self.phase {
                 Phase::Over(until) => Some(until),
                 _ => None,
@@ -76,7 +77,7 @@ impl<C: CursorStore> RankServer<C> {
                     Some(event) => Happened::Event(event),
                     None => continue,
                 },
-                stream = advance(&mut self.steps, self.phase, wanted) => Happened::Stream(stream),
+                stream = advance(&mut self.steps, phase, wanted) => Happened::Stream(stream),
                 () = overdue => Happened::Overdue,
             };
             match happened {
@@ -297,12 +298,17 @@ impl<C: CursorStore> RankServer<C> {
 }
 
 /// Brings the stream to its next point.
-async fn advance(steps: &mut Steps, phase: Phase, wanted: Wanted) -> Result<Stream, FetchError> {
+async fn advance(
+    steps: &mut Steps,
+    (phase, is_successor): (Phase, bool),
+    wanted: Wanted,
+) -> Result<Stream, FetchError> {
     match phase {
         Phase::Over(_) | Phase::Misplaced => pending().await,
         Phase::Greeting => {
             steps.fetcher().located().await?;
-            match steps.fetcher().is_at_end() {
+            // The ranks of an earlier fetcher may be gone; those of a new run may have an earlier checkpoint.
+            match is_successor && steps.fetcher().is_at_end() {
                 true => Ok(Stream::Located),
                 false => Err(steps.fetcher().failed().await),
             }

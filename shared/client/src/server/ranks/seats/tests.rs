@@ -269,3 +269,14 @@ fn a_rank_without_any_batch_is_waited_for() {
     seats.sit(1, None, 1).unwrap();
     assert!(seats.are_done());
 }
+
+#[test]
+fn a_stream_leaves_out_what_became_durable_before_it_came_there() {
+    let mut seats = seats_of(0, 2, 2, true);
+    seats.sit(0, Some(batch(0, 8)), 0).unwrap();
+    release(&mut seats, batch(0, 0), 2);
+    seats.acknowledge_job(0, batch(0, 8)).unwrap();
+    assert_eq!(seats.wanted(), Wanted::Reopen(batch(0, 8)));
+    seats.reopened(batch(0, 8));
+    assert_eq!(seats.wanted(), Wanted::Release);
+}
