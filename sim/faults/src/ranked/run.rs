@@ -54,7 +54,7 @@ struct State {
     /// The latest checkpoint of each rank.
     saved: BTreeMap<u32, Cursor>,
     hosts_done: u32,
-    /// Where the job's progress says that this run began, once it was of this run.
+    /// The beginning of this run according to the job's progress, once that was of this run.
     began: Option<Cursor>,
 }
 
