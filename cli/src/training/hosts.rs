@@ -16,6 +16,7 @@ use super::{
     stand_ins::StandIns,
     trainer::{REDRAW, RunView},
 };
+use crate::coordinator::PATIENCE;
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
@@ -234,7 +235,7 @@ impl<'a> HostedTrainer<'a> {
     /// The report of the run, once the job is closed.
     async fn finish(mut self) -> Result<(Observed, RankSteps), Failure> {
         self.enter(Some(self.options.job.epochs)).await?;
-        let status = self.job.status().await.map_err(Failure::failed)?;
+        let status = self.job.status(PATIENCE).await.map_err(Failure::failed)?;
         self.polled.update(status);
         let plan = self.polled.view().and_then(|view| view.plan);
         self.view.observer.amend(self.totals.epochs(), plan);

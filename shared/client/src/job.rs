@@ -1,15 +1,15 @@
 //! A job of a service: started or joined, then read.
 
 use crate::{
-    Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
-    Listing, OwnRanks, Service, Source, StreamOptions, Workers, asking,
+    Authored, Failure, FetchError, Fetcher, FetcherConfig, FetcherPorts, Folders, JobOptions,
+    LeftOut, ListError, Listing, OwnRanks, Service, Source, StreamOptions, Workers,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
-use gristmill_ports::CallError;
+use gristmill_ports::{CallError, call_with_retry};
 use std::{path::Path, time::Duration};
 
 /// A job to start.
@@ -224,14 +224,6 @@ impl Job {
         Fetcher::open(ports.clone(), config).await
     }
 
-    /// The state of the job.
-    ///
-    /// # Errors
-    /// If the service does not answer, or has forgotten the job.
-    pub async fn status(&self) -> Result<JobStatus, CallError> {
-        self.service.ports.coordinator.call(Status { job: self.view.job.clone() }).await
-    }
-
     /// The job's pipeline.
     ///
     /// # Errors
@@ -240,12 +232,14 @@ impl Job {
         Pipeline::from_canonical(&self.view.spec.pipeline, &self.service.ports.operators)
     }
 
-    /// As [`Job::status`]; waits up to `patience` for a service that does not answer.
+    /// The job's state. Waits up to `patience` for a service that does not answer.
     ///
     /// # Errors
-    /// If it does not answer by then.
-    pub async fn status_within(&self, patience: Duration) -> Result<JobStatus, FetchError> {
-        asking::ask(&self.service.ports, &Status { job: self.view.job.clone() }, patience).await
+    /// If it does not answer by then, or has forgotten the job.
+    pub async fn status(&self, patience: Duration) -> Result<JobStatus, CallError> {
+        let FetcherPorts { coordinator, clock, .. } = &self.service.ports;
+        let call = Status { job: self.view.job.clone() };
+        call_with_retry(&**coordinator, &**clock, call, patience).await
     }
 
     /// Stops the job, so that no worker continues it.

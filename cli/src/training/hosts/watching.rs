@@ -1,5 +1,6 @@
 //! The state of a job, asked from time to time.
 
+use crate::coordinator::PATIENCE;
 use gristmill_client::{Job, waiting::Waiting};
 use gristmill_model::wire::JobStatus;
 use std::time::Duration;
@@ -23,7 +24,7 @@ impl Watch {
         asking.spawn(async move {
             // A service that does not answer is known to its link, and asked again.
             loop {
-                if let Ok(status) = job.status().await
+                if let Ok(status) = job.status(PATIENCE).await
                     && sender.send(Some(status)).is_err()
                 {
                     return;

@@ -14,8 +14,11 @@ use std::{
     io::{self, Write},
     num::NonZeroU32,
     path::Path,
+    time::Duration,
 };
 
+/// Time within which the service must answer.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Most skipped records that are shown; `status --skipped` lists all.
 const SHOWN_SKIPPED: usize = 10;
 /// Part of an epoch, in percent, that a wait must take to be explained in the table.
@@ -57,7 +60,8 @@ impl Report {
             }
             false => SkippedRecords::default(),
         };
-        let JobStatus { profile, job: known, .. } = job.status().await.map_err(Failure::failed)?;
+        let JobStatus { profile, job: known, .. } =
+            job.status(PATIENCE).await.map_err(Failure::failed)?;
         let pipeline = &observed.pipeline;
         let of = |epoch| timeline::stalls(pipeline, &known.spec, epoch, &profile);
         let stalls = observed.epochs.iter().map(of).collect();
