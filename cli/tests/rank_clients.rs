@@ -2,21 +2,35 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use gristmill_tests::{Background, TestDir, run_json};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    path::Path,
     process::Command,
     time::{Duration, Instant},
 };
+
+/// Name of the run that fetchers and ranks belong to, unless a test has several.
+const RUN: &str = "r";
 
 /// A service, and ranks on one of its jobs.
 struct Training {
     dir: TestDir,
     endpoint: String,
-    _service: Background,
+    service: Background,
+}
+
+/// Starts a service on the state of the last one, if there was one.
+fn start_service(dir: &TestDir) -> Result<(Background, String)> {
+    let state = dir.path("state").display().to_string();
+    let mut service =
+        Background::start(&mut dir.gristmill(&["up", "--json", "--state-dir", &state]))?;
+    let ready: Value = serde_json::from_str(&service.line()?)?;
+    let endpoint = ready["endpoint"].as_str().context("an endpoint")?.to_owned();
+    Ok((service, endpoint))
 }
 
 impl Training {
@@ -29,12 +43,8 @@ impl Training {
         }
         let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
         dir.write_numbers()?;
-        let state = dir.path("state").display().to_string();
-        let mut up = dir.gristmill(&["up", "--json", "--state-dir", &state]);
-        let mut service = Background::start(&mut up)?;
-        let ready: Value = serde_json::from_str(&service.line()?)?;
-        let endpoint = ready["endpoint"].as_str().context("an endpoint")?.to_owned();
-        Ok(Some(Self { dir, endpoint, _service: service }))
+        let (service, endpoint) = start_service(&dir)?;
+        Ok(Some(Self { dir, endpoint, service }))
     }
 
     /// A fetcher of `ranks` of two epochs of job `job`, at the socket of that name.
@@ -42,8 +52,11 @@ impl Training {
         let mut fetcher = self.dir.fetcher(&["--endpoint", &self.endpoint, "--job", job, "--json"]);
         fetcher.arg("--pipeline").arg(self.dir.path("p.yaml")).args(["--epochs", "2"]);
         fetcher.args(["--workers", "2", "--on-error", "skip", "--max-skipped", "20%"]);
-        fetcher.arg("--socket").arg(self.dir.path(socket)).args(["--ranks", ranks, "--run", "r"]);
+        fetcher.arg("--socket").arg(self.dir.path(socket)).args(["--ranks", ranks]);
         fetcher.args(more);
+        if !more.contains(&"--run") {
+            fetcher.args(["--run", RUN]);
+        }
         fetcher
     }
 
@@ -51,7 +64,7 @@ impl Training {
     fn rank(&self, job: &str, socket: &str, (rank, of): (usize, usize), every: &str) -> Command {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/train.py");
         let (rank, of) = (rank.to_string(), of.to_string());
-        let mut train = self.dir.program("python3".as_ref(), &[script, "--run", "r", "--json"]);
+        let mut train = self.dir.program("python3".as_ref(), &[script, "--run", RUN, "--json"]);
         train.args(["--rank", &rank, "--of", &of, "--step-time", "1ms", "--ack-every", every]);
         train.arg("--socket").arg(self.dir.path(socket));
         train.arg("--checkpoint").arg(self.dir.path(&format!("{job}-{rank}.json")));
@@ -64,6 +77,14 @@ impl Training {
 
     fn log(&self, job: &str, rank: usize) -> String {
         fs::read_to_string(self.dir.path(&format!("{job}-{rank}.log"))).unwrap_or_default()
+    }
+
+    /// The last durable checkpoint of a job, as text.
+    fn checkpoint(&self, job: &str) -> Result<String> {
+        let args = ["status", job, "--checkpoint", "--endpoint", &self.endpoint];
+        let output = self.dir.gristmill(&args).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
     /// Waits until the checkpoint of a rank is of a step at or after batch `until` of its first epoch.
@@ -99,7 +120,7 @@ impl Trained {
                 continue;
             }
             let numbers: Vec<u64> = words.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-            let [epoch, index, keys @ ..] = &numbers[..] else { anyhow::bail!("line {line:?}") };
+            let [epoch, index, keys @ ..] = &numbers[..] else { bail!("line {line:?}") };
             let batches = self.epochs.entry(u32::try_from(*epoch)?).or_default();
             ensure!(batches.insert(*index, keys.to_vec()).is_none(), "{line} was trained twice");
         }
@@ -215,5 +236,125 @@ fn tails_treat_what_filters_and_unreadable_records_leave() -> Result<()> {
             assert!(records.is_none_or(|records| records == found), "{tail}: {found} records");
         }
     }
+    Ok(())
+}
+
+/// `examples/train.py`, which writes the checksum of each batch that it receives, except repeats, to the file $SUMS.
+const CHECKSUMS: &str = "
+import os, sys, zlib
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+sys.argv.pop(0)
+import train
+
+def write_sum(self, magic, epoch, batch_index, payload, then=train.Rank.train):
+    with open(os.environ['SUMS'], 'a') as sums:
+        if magic != b'GMBR':
+            print(epoch, batch_index, zlib.crc32(payload), file=sums)
+    then(self, magic, epoch, batch_index, payload)
+
+train.Rank.train = write_sum
+sys.exit(train.main())
+";
+
+/// A rank of job `d` that writes checksums; the run's name begins the name of their file.
+fn start_summed(
+    training: &Training,
+    socket: &str,
+    (rank, of): (usize, usize),
+    run: &str,
+) -> Result<Background> {
+    let args = training.rank("d", socket, (rank, of), "3");
+    let mut train = training.dir.program("python3".as_ref(), &["-c", CHECKSUMS]);
+    // The last --run counts.
+    train.args(args.get_args()).args(["--run", run]);
+    train.env("SUMS", training.dir.path(&format!("{run}-{rank}.sums")));
+    Background::start(&mut train)
+}
+
+/// Trains on job `d` with two hosts of one rank each, kills all processes, and removes the hosts' files. Returns the
+/// ranks' logs.
+fn lose_two_hosts(training: &mut Training) -> Result<[String; 2]> {
+    let mut running = Vec::new();
+    for host in 0..2 {
+        let socket = format!("{host}.sock");
+        let state = training.dir.path(&format!("{host}.state")).display().to_string();
+        let args = ["--of", "2", "--run", "two", "--state", &state];
+        let mut fetcher = training.fetcher("d", &socket, &host.to_string(), &args);
+        running.push(Background::start(&mut fetcher)?);
+        running.push(start_summed(training, &socket, (host, 2), "two")?);
+    }
+    (0..2).try_for_each(|rank| training.wait_for_checkpoint("d", rank, 50))?;
+    training.service.kill()?;
+    running.iter_mut().try_for_each(Background::kill)?;
+    let logs = [0, 1].map(|rank| training.log("d", rank));
+    for host in 0..2 {
+        for file in [
+            format!("{host}.state"),
+            format!("{host}.sock"),
+            format!("d-{host}.json"),
+            format!("d-{host}.log"),
+        ] {
+            fs::remove_file(training.dir.path(&file)).context(file)?;
+        }
+    }
+    Ok(logs)
+}
+
+/// The lines of a log of batches before that of `epoch` and index `next`.
+fn before((epoch, next): (u64, u64), log: &str) -> String {
+    let is_before = |line: &&str| {
+        let place = line.split(' ').take(2).map(|word| word.parse::<u64>().unwrap());
+        place.collect::<Vec<_>>() < vec![epoch, next]
+    };
+    log.lines().filter(is_before).map(|line| format!("{line}\n")).collect()
+}
+
+/// The checksum of each batch, which is the same whenever it is received.
+fn add_checksums(sums: &mut BTreeMap<(u32, u64), u32>, path: &Path) -> Result<()> {
+    for line in fs::read_to_string(path)?.lines() {
+        let words: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let [epoch, index, sum] = words[..] else { bail!("line {line:?}") };
+        let (at, sum) = ((u32::try_from(epoch)?, index), u32::try_from(sum)?);
+        let known = *sums.entry(at).or_insert(sum);
+        ensure!(known == sum, "{}: batch {at:?} differs", path.display());
+    }
+    Ok(())
+}
+
+#[test]
+fn three_ranks_resume_from_the_checkpoint_that_status_prints_of_two_whose_disks_are_lost()
+-> Result<()> {
+    let Some(mut training) = Training::start()? else { return Ok(()) };
+    let pipeline = "source:\n  jsonl: data\n  features: { id: { dtype: i64 } }\n\
+        ops: [{ shuffle: { blocks: 4 } }, { batch: { size: 8 } }]\n";
+    fs::write(training.dir.path("p.yaml"), pipeline)?;
+    let logs = lose_two_hosts(&mut training)?;
+    (training.service, training.endpoint) = start_service(&training.dir)?;
+    let checkpoint = training.checkpoint("d")?;
+    let parsed: Value = serde_json::from_str(&checkpoint)?;
+    let (epoch, next) = (parsed["epoch"].as_u64().unwrap(), parsed["g"].as_u64().unwrap());
+    // The service learns what is durable a moment later.
+    assert!(epoch == 0 && (1..=125).contains(&next), "{checkpoint}");
+    let mut trained = Trained::default();
+    logs.iter().try_for_each(|log| trained.add(&before((epoch, next), log)))?;
+    assert_eq!(trained.epochs[&0].len() as u64, next, "{checkpoint}: a batch before is missing");
+
+    let args = ["--of", "3", "--run", "three", "--resume", &checkpoint];
+    let mut serving = Background::start(&mut training.fetcher("d", "d.sock", "0-2", &args))?;
+    let ranks = (0..3).map(|rank| start_summed(&training, "d.sock", (rank, 3), "three"));
+    for mut rank in ranks.collect::<Result<Vec<_>>>()? {
+        assert_eq!(rank.wait()?, Some(0));
+    }
+    assert_eq!(serving.wait()?, Some(0));
+    (0..3).try_for_each(|rank| trained.add(&training.log("d", rank)))?;
+    assert_eq!((trained.records(0), trained.records(1)), (1000, 1000));
+
+    // Both runs received the same bytes.
+    let mut sums = BTreeMap::new();
+    for (run, of) in [("two", 2), ("three", 3)] {
+        let mut paths = (0..of).map(|rank| training.dir.path(&format!("{run}-{rank}.sums")));
+        paths.try_for_each(|path| add_checksums(&mut sums, &path))?;
+    }
+    assert_eq!(sums.len(), 250);
     Ok(())
 }
