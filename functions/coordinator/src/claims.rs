@@ -40,7 +40,7 @@ impl<'a> Claiming<'a> {
     fn new(claim: &'a Claim, snapshot: &'a JobSnapshot, now_ms: u64) -> Self {
         let seen = snapshot.frontier.item.as_ref();
         let (window, ready_bytes) = seen.map_or((0, 0), |seen| (seen.window, seen.ready_bytes));
-        let reach = Reach::of(&snapshot.item, &snapshot.consumer, window);
+        let reach = Reach::of(&snapshot.item, &snapshot.progress, window);
         let ahead = Ahead { delivered: reach.delivered, ready: 0, ready_bytes };
         Self { claim, snapshot, reach, ahead, now_ms }
     }
@@ -131,8 +131,8 @@ impl Coordinator {
         &self,
         claiming: &Claiming<'_>,
     ) -> Result<Option<ClaimReply>, Refusal> {
-        let Claiming { claim, snapshot: JobSnapshot { item, consumer, .. }, .. } = claiming;
-        let scan = self.scan(&claim.job, item, consumer, consumer.delivered).await?;
+        let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, .. } = claiming;
+        let scan = self.scan(&claim.job, item, progress, progress.delivered).await?;
         let bundle = scan.owned_by(claim.nonce);
         Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
     }
@@ -149,11 +149,11 @@ impl Coordinator {
         if bundles.is_empty() {
             return Ok(None);
         }
-        let Claiming { claim, snapshot: JobSnapshot { item, consumer, .. }, now_ms, .. } = claiming;
+        let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, now_ms, .. } = claiming;
         self.read_by_key(&claim.job, item, &mut bundles).await?;
         for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
             let control = match bundle.has_suspect() {
-                true => self.control(&claim.job, item, consumer).await?,
+                true => self.control(&claim.job, item, progress).await?,
                 false => None,
             };
             if bundle.has_suspect() && control.is_none() {

@@ -11,7 +11,7 @@ use crate::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    self, Consumer, Outcome, Place, SplitKind,
+    self, JobProgress, Outcome, Place, SplitKind,
     collect::{ChunkName, Verdict, verdict},
     course::Course,
     job::JobState,
@@ -23,22 +23,22 @@ use gristmill_model::wire::{Plan, Refusal};
 const MOST_SWEPT: u64 = 4_000;
 
 impl Coordinator {
-    /// Deletes objects that `consumer` has durably passed, once they are worth two writes.
+    /// Deletes objects that `progress` has durably passed, once they are worth two writes.
     pub(crate) async fn collect(
         &self,
         job: &JobName,
         item: &JobItem,
-        (consumer, swept): (Consumer, Versioned<Swept>),
+        (progress, swept): (JobProgress, Versioned<Swept>),
     ) -> Result<(), Refusal> {
         let Some(plan) = item.plan.filter(|plan| plan.n_splits > 0) else { return Ok(()) };
         let n = plan.n_splits;
         let passed =
-            consumer.durable_place.linear(n).saturating_sub(consumer.collected_place.linear(n));
+            progress.durable_place.linear(n).saturating_sub(progress.collected_place.linear(n));
         let worth = u64::from(plan.window_splits / 2).clamp(8, MOST_SWEPT / 4);
         let is_due = passed >= worth || item.state == JobState::Done;
         let collected = match is_due {
             true => self.move_horizon(job).await?.collected_place,
-            false => consumer.collected_place,
+            false => progress.collected_place,
         };
         let behind = swept.item.unwrap_or_default().place < collected;
         match is_due || behind {
@@ -48,10 +48,10 @@ impl Coordinator {
     }
 
     /// Moves the horizon to the durable cursor; no trainer can begin before it.
-    pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<Consumer, Refusal> {
+    pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, Refusal> {
         let decide =
-            |before: Option<&Consumer>| splits::collected(before).map_err(Unchanged::Declined);
-        Ok(self.store.update(&ItemName::Consumer(job), decide).await?)
+            |before: Option<&JobProgress>| splits::collected(before).map_err(Unchanged::Declined);
+        Ok(self.store.update(&ItemName::Progress(job), decide).await?)
     }
 
     /// Deletes remaining objects of splits before `horizon`, a limited number; the next poll goes on.

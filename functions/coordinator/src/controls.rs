@@ -3,7 +3,7 @@
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::JobName;
-use gristmill_model::splits::{Consumer, Place};
+use gristmill_model::splits::{JobProgress, Place};
 use gristmill_model::wire::Refusal;
 
 /// Number of splits behind the trainer to search if none ahead of it is committed.
@@ -15,13 +15,13 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        consumer: &Consumer,
+        progress: &JobProgress,
     ) -> Result<Option<Place>, Refusal> {
         let longest = |bundles: &[ScannedBundle]| {
             let committed = bundles.iter().filter_map(ScannedBundle::longest_committed);
             committed.max_by_key(|(rows, _)| *rows).map(|(_, place)| place)
         };
-        let scan = self.scan(job, item, consumer, consumer.delivered).await?;
+        let scan = self.scan(job, item, progress, progress.delivered).await?;
         if let Some(place) = longest(&scan.bundles) {
             return Ok(Some(place));
         }

@@ -30,8 +30,8 @@ impl Handle<Release> for Coordinator {
     /// Frees the bundles of a dead invocation, and removes its worker from the scaler's state.
     async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
         let Release { job, invocation, worker, blameless, error } = release;
-        let JobSnapshot { item, consumer, .. } = self.snapshot(job).await?;
-        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
+        let scan = self.scan(job, &item, &progress, progress.delivered).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
         if !freed.owners.is_empty() {

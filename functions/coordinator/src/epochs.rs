@@ -8,7 +8,7 @@ use crate::{
     store::{Unchanged, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, Consumer, Outcome, Refusal as SplitRefusal,
+    Bundle, JobProgress, Outcome, Refusal as SplitRefusal,
     epoch::{self, EpochItem, Seal},
     job::{JobEvent, JobState},
 };
@@ -16,16 +16,16 @@ use gristmill_model::wire::Refusal;
 use gristmill_model::{Epoch, JobName};
 
 impl Coordinator {
-    /// Seals and closes every epoch that `consumer` has durably passed. Repeatable: a crash leaves work for
+    /// Seals and closes every epoch that `progress` has durably passed. Repeatable: a crash leaves work for
     /// the next poll.
     pub(crate) async fn close_epochs(
         &self,
         job: &JobName,
         mut item: JobItem,
-        consumer: &Consumer,
+        progress: &JobProgress,
     ) -> Result<JobItem, Refusal> {
-        while item.closed < consumer.durable.epoch.min(item.spec.epochs) {
-            match self.close_epoch(job, &item, consumer).await {
+        while item.closed < progress.durable.epoch.min(item.spec.epochs) {
+            match self.close_epoch(job, &item, progress).await {
                 Ok(()) => {}
                 Err(Unchanged::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
                     let error =
@@ -44,7 +44,7 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        consumer: &Consumer,
+        progress: &JobProgress,
     ) -> Result<(), Unchanged<SplitRefusal>> {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan").into()) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
@@ -73,7 +73,7 @@ impl Coordinator {
             };
             sealed.map_err(Unchanged::Declined)
         };
-        let durable = [consumer.durable];
+        let durable = [progress.durable];
         let close = |before: Option<&EpochItem>| {
             epoch::close(before, number, &durable).map_err(Unchanged::Declined)
         };

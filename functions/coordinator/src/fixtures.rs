@@ -2,7 +2,7 @@
 
 use crate::{bundles::ScannedBundle, items::JobItem, snapshot::JobSnapshot, store::Versioned};
 use gristmill_model::splits::{
-    Claim, Commit, Consumer, Flush, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim,
+    Claim, Commit, Flush, JobProgress, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim,
     flush, frontier::Frontier, job::JobState, order::Ramp,
 };
 use gristmill_model::wire::{JobSpec, Plan, Poll, TrainerMetrics};
@@ -48,7 +48,7 @@ pub(crate) fn indexing_job() -> JobItem {
 /// [`running_job`] with a trainer at the start, and the hints of the last look if there was one.
 pub(crate) fn snapshot(hints: Option<Frontier>) -> JobSnapshot {
     let frontier = Versioned { version: u64::from(hints.is_some()), item: hints };
-    JobSnapshot { item: running_job(), consumer: Consumer::default(), frontier }
+    JobSnapshot { item: running_job(), progress: JobProgress::default(), frontier }
 }
 
 /// A poll that reports nothing.

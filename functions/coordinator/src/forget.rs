@@ -22,7 +22,7 @@ impl Handle<Forget> for Coordinator {
     /// Deletes a job: its objects, its bundles, its other items, and the job's own item last, so that an
     /// interrupted call can be repeated.
     async fn handle(&self, Forget { job }: &Forget) -> Result<Forgotten, Refusal> {
-        let JobSnapshot { item, consumer, .. } = self.snapshot(job).await?;
+        let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
@@ -31,7 +31,7 @@ impl Handle<Forget> for Coordinator {
         let objects = self.forget_objects(job, &item).await?;
         let mut items = 0;
         // Bundles exist up to the trainer's epoch, and in the next one if the window reaches it.
-        let reached = consumer.delivered.epoch.saturating_add(2).min(item.spec.epochs);
+        let reached = progress.delivered.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;
             if items >= ITEMS_AT_ONCE {

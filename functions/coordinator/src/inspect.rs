@@ -4,7 +4,7 @@ use crate::{
     items::{ItemName, JobItem, parse_bundle_sk},
     store::{DELETED, Stored as _},
 };
-use gristmill_model::splits::{Bundle, Consumer, job::JobState};
+use gristmill_model::splits::{Bundle, JobProgress, job::JobState};
 use gristmill_model::wire::Home;
 use gristmill_model::{BundleIndex, Epoch, JobName, Namespace};
 use gristmill_ports::ItemKey;
@@ -13,7 +13,7 @@ use gristmill_ports::ItemKey;
 #[derive(Debug, Clone)]
 pub enum Stored {
     Bundle(Box<Bundle>),
-    Consumer(Box<Consumer>),
+    Progress(Box<JobProgress>),
     Job(JobState),
     Other,
 }
@@ -28,7 +28,7 @@ pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
     }
     match key.sk.split_once('#') {
         Some(("B", _)) => Bundle::decode(body).map(Box::new).map(Stored::Bundle),
-        Some(("C", _)) => Consumer::decode(body).map(Box::new).map(Stored::Consumer),
+        Some(("C", _)) => JobProgress::decode(body).map(Box::new).map(Stored::Progress),
         None if key.sk == "JOB" => JobItem::decode(body).map(|job| Stored::Job(job.state)),
         _ => Ok(Stored::Other),
     }
@@ -63,6 +63,6 @@ pub fn job_key(ns: &Namespace, job: &JobName) -> ItemKey {
 }
 
 /// The key of the trainer's item.
-pub fn consumer_key(ns: &Namespace, job: &JobName) -> ItemKey {
-    ItemName::Consumer(job).key(ns)
+pub fn progress_key(ns: &Namespace, job: &JobName) -> ItemKey {
+    ItemName::Progress(job).key(ns)
 }

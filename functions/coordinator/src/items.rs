@@ -38,7 +38,7 @@ pub(crate) enum ItemName<'a> {
     /// Bit set of workers of one shard that have left.
     Left(&'a JobName, u32),
     /// The trainer's cursor. A job has one trainer for now.
-    Consumer(&'a JobName),
+    Progress(&'a JobName),
     /// The progress of one reader among several, by its first rank.
     Reader(&'a JobName, u32),
     /// Place up to which collected objects are deleted.
@@ -72,7 +72,7 @@ impl ItemName<'_> {
                 ItemKey { pk, sk }
             }
             Self::Frontier(job) => job_item(job, "FRONTIER"),
-            Self::Consumer(job) => job_item(job, "C#0000"),
+            Self::Progress(job) => job_item(job, "C#0000"),
             Self::Reader(job, first_rank) => job_item(job, &reader_sk(*first_rank)),
             Self::Swept(job) => job_item(job, "SWEPT"),
             Self::Deaths(job) => job_item(job, "DEATHS"),
@@ -273,7 +273,7 @@ mod tests {
             ItemName::Listed(&job),
             ItemName::Job(&job),
             ItemName::Scale(&job),
-            ItemName::Consumer(&job),
+            ItemName::Progress(&job),
             ItemName::Frontier(&job),
             ItemName::Left(&job, 0),
             ItemName::Left(&job, 8),

@@ -8,7 +8,7 @@ use crate::{
     trouble,
 };
 use bytes::Bytes;
-use gristmill_model::splits::Consumer;
+use gristmill_model::splits::JobProgress;
 use gristmill_model::wire::{Poll, ScalerEvent, TrainingReport, VERSION};
 use gristmill_model::{Epoch, JobName};
 use std::{
@@ -102,11 +102,11 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
 }
 
 /// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.
-pub(crate) fn window(item: &JobItem, consumer: &Consumer, scale: &ScaleState) -> u32 {
+pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
     let workers = target(item, scale).saturating_add(item.spec.settings.local_workers);
     let splits = window_of(workers, plan.max_bundle_splits);
-    let window = scan::window(item, consumer, splits).map_or(0, |window| window.splits());
+    let window = scan::window(item, progress, splits).map_or(0, |window| window.splits());
     u32::try_from(window).unwrap_or(u32::MAX)
 }
 
@@ -238,16 +238,16 @@ mod tests {
             let count = NonZeroU32::new(ranks).unwrap();
             let ranks = Ranks { count, from: Cursor::default(), tail: Tail::Drop };
             let run = Some(TrainingRun { token: RunToken::of("run"), ranks });
-            let consumer = Consumer { run, ..Consumer::default() };
-            let kicks = window(&item, &consumer, &scale);
-            (kicks, Reach::of(&item, &consumer, kicks).end)
+            let progress = JobProgress { run, ..JobProgress::default() };
+            let kicks = window(&item, &progress, &scale);
+            (kicks, Reach::of(&item, &progress, kicks).end)
         };
         assert_eq!(windows(1), (36, 36), "three bundles for each of two workers, and for one more");
         assert_eq!(windows(2), (36, 36), "four steps are eight splits");
         assert_eq!(windows(16), (72, 72), "two bundles, and four steps of 16 splits");
-        assert_eq!(window(&item, &Consumer::default(), &scale), 36);
+        assert_eq!(window(&item, &JobProgress::default(), &scale), 36);
         let indexing = crate::fixtures::indexing_job();
-        assert_eq!(window(&indexing, &Consumer::default(), &scale), 0);
+        assert_eq!(window(&indexing, &JobProgress::default(), &scale), 0);
     }
 
     #[test]

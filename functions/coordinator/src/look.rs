@@ -15,7 +15,7 @@ use crate::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    Consumer,
+    JobProgress,
     frontier::Frontier,
     job::{JobEvent, JobState},
 };
@@ -30,14 +30,14 @@ impl Coordinator {
         scale: &ScaleState,
     ) -> Result<Frontier, Refusal> {
         let job = &poll.job;
-        let JobSnapshot { item, consumer, frontier } = snapshot;
-        let scan = self.read_and_advance(job, item, consumer).await?;
+        let JobSnapshot { item, progress, frontier } = snapshot;
+        let scan = self.read_and_advance(job, item, progress).await?;
         let steady_since_ms = steps::steady_since(frontier.item.as_ref(), self.clock.now_ms());
-        let scan = self.free_leases((job, item), consumer, (scan, scale), steady_since_ms).await?;
-        let scan = scan.within(window(item, consumer, scale));
+        let scan = self.free_leases((job, item), progress, (scan, scale), steady_since_ms).await?;
+        let scan = scan.within(window(item, progress, scale));
         let scale = &self.settled(job, scale.clone(), &scan).await?;
         let now_ms = self.clock.now_ms();
-        let view = View { item, consumer, scale, scan: &scan, steady_since_ms, now_ms };
+        let view = View { item, progress, scale, scan: &scan, steady_since_ms, now_ms };
         let Decided { kick, failure, mut hints } = steps::decide(&self.settings, poll, &view);
         if let Some(seen) = kick {
             let not_kicked = self.kick(job, item, scale, seen).await;
@@ -58,16 +58,16 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &mut JobItem,
-        consumer: &Consumer,
+        progress: &JobProgress,
     ) -> Result<Scan, Refusal> {
         let skips = self.skips(job, item).await?;
-        let from = steps::scan_from(consumer, skips.as_ref());
-        let mut scan = self.scan(job, item, consumer, from).await?;
+        let from = steps::scan_from(progress, skips.as_ref());
+        let mut scan = self.scan(job, item, progress, from).await?;
         while let Some(step) = steps::next(item, &scan) {
             match step {
                 Step::FinishIndexing => {
                     *item = self.finish_indexing(job, item, &scan).await?;
-                    scan = self.scan(job, item, consumer, from).await?;
+                    scan = self.scan(job, item, progress, from).await?;
                 }
                 Step::Fail { error } => {
                     *item = self.end_job(job, &JobEvent::Failed { error }).await?;
@@ -75,7 +75,7 @@ impl Coordinator {
                 Step::SettleCaching => {
                     let settled = self.settle_caching(job, item.clone(), &scan).await?;
                     if settled != *item {
-                        scan = self.scan(job, &settled, consumer, from).await?;
+                        scan = self.scan(job, &settled, progress, from).await?;
                         *item = settled;
                     }
                     // The next look continues from what this one has read since.
@@ -84,7 +84,7 @@ impl Coordinator {
             }
         }
         if let Some(read) = skips.filter(|_| item.state == JobState::Running)
-            && let Some(error) = self.count_skipped(job, item, (&scan, consumer), read).await?
+            && let Some(error) = self.count_skipped(job, item, (&scan, progress), read).await?
         {
             *item = self.end_job(job, &JobEvent::Failed { error }).await?;
         }
@@ -96,12 +96,12 @@ impl Coordinator {
     async fn free_leases(
         &self,
         (job, item): (&JobName, &JobItem),
-        consumer: &Consumer,
+        progress: &JobProgress,
         (mut scan, scale): (Scan, &ScaleState),
         steady_since_ms: u64,
     ) -> Result<Scan, Refusal> {
         if self.release_late_claims((job, item), &scan, &scale.dead).await? {
-            scan = self.scan(job, item, consumer, consumer.delivered).await?;
+            scan = self.scan(job, item, progress, progress.delivered).await?;
         }
         self.end_overdue((job, item), &mut scan, steady_since_ms).await?;
         Ok(scan)

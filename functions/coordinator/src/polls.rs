@@ -14,20 +14,20 @@ use crate::{
     trouble::trouble,
 };
 use futures::future::try_join;
-use gristmill_model::splits::{self, Ack, Consumer};
+use gristmill_model::splits::{self, Ack, JobProgress};
 use gristmill_model::wire::{JobStatus, Poll, Polled, Refusal, Status};
 use gristmill_model::{JobName, Visitation};
 
 impl Handle<Poll> for Coordinator {
     async fn handle(&self, poll: &Poll) -> Result<Polled, Refusal> {
         let (job, from) = (&poll.job, poll.from);
-        let (mut snapshot, PollItems { scale, consumer: read, swept, first }) =
+        let (mut snapshot, PollItems { scale, progress: read, swept, first }) =
             self.poll_snapshot(job, Some(from)).await?;
-        let before = snapshot.consumer.delivered;
+        let before = snapshot.progress.delivered;
         if let Some(ack) = &poll.ack {
-            snapshot.consumer = self.acknowledge(job, &snapshot, read, ack).await?;
+            snapshot.progress = self.acknowledge(job, &snapshot, read, ack).await?;
         }
-        let has_moved = snapshot.consumer.delivered != before;
+        let has_moved = snapshot.progress.delivered != before;
         let seen = match steps::is_look_due(&snapshot, poll, has_moved, self.clock.now_ms()) {
             true => self.look(poll, &mut snapshot, &scale).await?,
             false => snapshot.hints(),
@@ -35,41 +35,41 @@ impl Handle<Poll> for Coordinator {
         let due = Due::of(&snapshot, from);
         if due.horizon {
             // If the trainer has gone back meanwhile, the job stays open; from now on it cannot.
-            snapshot.consumer = self.move_horizon(job).await?;
+            snapshot.progress = self.move_horizon(job).await?;
         }
         if due.close {
-            let JobSnapshot { item, consumer, .. } = &snapshot;
-            snapshot.item = self.close_epochs(job, item.clone(), consumer).await?;
+            let JobSnapshot { item, progress, .. } = &snapshot;
+            snapshot.item = self.close_epochs(job, item.clone(), progress).await?;
         }
-        let JobSnapshot { item, consumer, .. } = snapshot;
+        let JobSnapshot { item, progress, .. } = snapshot;
         let collected = async {
             match due.collect {
-                true => self.collect(job, &item, (consumer, swept)).await,
+                true => self.collect(job, &item, (progress, swept)).await,
                 false => Ok(()),
             }
         };
         let ((), ready) = try_join(collected, self.ready((job, &item), from, first)).await?;
         let now_ms = self.clock.now_ms();
-        Ok(steps::answer(item.view(job), item.n_files, &consumer, (scale, seen), ready, now_ms))
+        Ok(steps::answer(item.view(job), item.n_files, &progress, (scale, seen), ready, now_ms))
     }
 }
 
 impl Handle<Status> for Coordinator {
     /// Returns the job's progress without changing anything.
     async fn handle(&self, Status { job }: &Status) -> Result<JobStatus, Refusal> {
-        let (JobSnapshot { item, consumer, .. }, PollItems { scale, .. }) =
+        let (JobSnapshot { item, progress, .. }, PollItems { scale, .. }) =
             self.poll_snapshot(job, None).await?;
-        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let scan = self.scan(job, &item, &progress, progress.delivered).await?;
         let scale = self.settled(job, scale, &scan).await?;
-        let window = window(&item, &consumer, &scale);
+        let window = window(&item, &progress, &scale);
         let scan = scan.within(window);
         let now_ms = self.clock.now_ms();
         let planned = item.plan.is_some();
         Ok(JobStatus {
             job: item.view(job),
-            delivered: consumer.delivered,
-            durable: consumer.durable,
-            heartbeat_ms: consumer.heartbeat_ms,
+            delivered: progress.delivered,
+            durable: progress.durable,
+            heartbeat_ms: progress.heartbeat_ms,
             window,
             ready: if planned { scan.ahead.ready as u32 } else { 0 },
             claimable: if item.state.is_ended() { 0 } else { scan.claimable(now_ms) },
@@ -78,7 +78,7 @@ impl Handle<Status> for Coordinator {
             trouble: trouble(&self.settings, &item, &scale, &scan),
             scale: scale.without_policy(),
             profile: self.profile(job).await?,
-            run: self.run_status(job, &item, &consumer).await?,
+            run: self.run_status(job, &item, &progress).await?,
         })
     }
 }
@@ -88,10 +88,10 @@ impl Coordinator {
     pub(crate) async fn admit(
         &self,
         (job, item): (&JobName, &JobItem),
-        consumer: &Consumer,
+        progress: &JobProgress,
         start: &Ack,
     ) -> Result<(), Refusal> {
-        if let Some(Unseen { from, most, to }) = steps::beginning(job, item, consumer, start)? {
+        if let Some(Unseen { from, most, to }) = steps::beginning(job, item, progress, start)? {
             let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
             steps::check_made(job, item, start, gap.map(|(gap, _)| gap), to)?;
         }
@@ -102,14 +102,14 @@ impl Coordinator {
     async fn acknowledge(
         &self,
         job: &JobName,
-        JobSnapshot { item, consumer, .. }: &JobSnapshot,
-        read: Versioned<Consumer>,
+        JobSnapshot { item, progress, .. }: &JobSnapshot,
+        read: Versioned<JobProgress>,
         ack: &Ack,
-    ) -> Result<Consumer, Refusal> {
-        self.admit((job, item), consumer, ack).await?;
+    ) -> Result<JobProgress, Refusal> {
+        self.admit((job, item), progress, ack).await?;
         let visitation = item.spec.settings.visitation;
         let now_ms = self.clock.now_ms();
-        let decide = |before: Option<&Consumer>| {
+        let decide = |before: Option<&JobProgress>| {
             let acked = match visitation {
                 Visitation::AtMostOnce => splits::ack_at_most_once(before, ack, now_ms),
                 Visitation::ExactlyOnce | Visitation::ZeroOnceOrMore => {
@@ -118,6 +118,6 @@ impl Coordinator {
             };
             acked.map_err(Unchanged::Declined)
         };
-        Ok(self.store.update_from(&ItemName::Consumer(job), read, decide).await?)
+        Ok(self.store.update_from(&ItemName::Progress(job), read, decide).await?)
     }
 }

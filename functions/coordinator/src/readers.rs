@@ -13,7 +13,7 @@ use crate::{
 };
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, TrainingRun};
-use gristmill_model::splits::{Consumer, Refusal as SplitRefusal};
+use gristmill_model::splits::{JobProgress, Refusal as SplitRefusal};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     Poll, PollReader, Polled, ReaderPolled, ReaderStatus, Refusal, RefusalKind, RunStatus,
@@ -26,18 +26,18 @@ const FOLLOWED_BUNDLES: usize = 96;
 impl Handle<PollReader> for Coordinator {
     async fn handle(&self, call: &PollReader) -> Result<ReaderPolled, Refusal> {
         let PollReader { job, ranks, .. } = call;
-        let names = [ItemName::Consumer(job), ItemName::Reader(job, ranks.first)];
+        let names = [ItemName::Progress(job), ItemName::Reader(job, ranks.first)];
         let items = self.store.read_raw(&names).await?;
-        let [consumer, reader] = items.as_slice() else {
+        let [progress, reader] = items.as_slice() else {
             return Err(invalid("the table answered another number of items than asked for"));
         };
-        let consumer = decode::<Consumer>(&names[0], consumer.as_ref())?;
+        let progress = decode::<JobProgress>(&names[0], progress.as_ref())?;
         let reader = decode::<ReaderProgress>(&names[1], reader.as_ref())?;
-        let consumer = match &call.join {
-            Some(join) => Some(self.join((job, *ranks), consumer, join).await?),
-            None => consumer.item,
+        let progress = match &call.join {
+            Some(join) => Some(self.join((job, *ranks), progress, join).await?),
+            None => progress.item,
         };
-        let (run, progress) = joined(consumer)?;
+        let (run, progress) = joined(progress)?;
         let mut number = reader.item.map_or(0, |reader| reader.reader);
         if let Some(report) = &call.report {
             number = self.report(&names[1], reader, (&progress, report)).await?.reader;
@@ -72,18 +72,18 @@ fn led(call: &PollReader) -> Poll {
 }
 
 /// The run that a reader is one of.
-fn joined(consumer: Option<Consumer>) -> Result<(TrainingRun, Consumer), Refusal> {
-    let consumer = consumer.and_then(|consumer| Some((consumer.run?, consumer)));
-    consumer.ok_or_else(|| invalid("the reader has not joined: send a call that joins"))
+fn joined(progress: Option<JobProgress>) -> Result<(TrainingRun, JobProgress), Refusal> {
+    let progress = progress.and_then(|progress| Some((progress.run?, progress)));
+    progress.ok_or_else(|| invalid("the reader has not joined: send a call that joins"))
 }
 
 /// Refuses a reader of `ranks` if a reader of other ranks of the same run serves some of them.
 fn overlapping(
     ranks: RankRange,
-    consumer: &Consumer,
+    progress: &JobProgress,
     others: &[ReaderProgress],
 ) -> Option<Refusal> {
-    let of_run = others.iter().filter(|other| other.generation == consumer.generation);
+    let of_run = others.iter().filter(|other| other.generation == progress.generation);
     let mut taken = of_run.filter(|other| other.ranks != ranks && other.ranks.overlaps(ranks));
     taken.next().map(|other| Refusal {
         kind: RefusalKind::Fenced,
@@ -98,19 +98,19 @@ fn overlapping(
 fn run_status(
     run: TrainingRun,
     item: &JobItem,
-    (consumer, reports): (&Consumer, &[ReaderProgress]),
+    (progress, reports): (&JobProgress, &[ReaderProgress]),
     now_ms: u64,
 ) -> RunStatus {
     let all = RankRange::all(run.ranks.count);
-    let of_run = reports.iter().filter(|report| report.generation == consumer.generation);
+    let of_run = reports.iter().filter(|report| report.generation == progress.generation);
     let current: Vec<_> = of_run
         .map(|report| match report.ranks == all {
             // It acknowledges on the job's progress itself.
             true => ReaderProgress {
-                delivered: consumer.delivered,
-                durable: consumer.durable,
-                durable_place: consumer.durable_place,
-                heartbeat_ms: consumer.heartbeat_ms,
+                delivered: progress.delivered,
+                durable: progress.durable,
+                durable_place: progress.durable_place,
+                heartbeat_ms: progress.heartbeat_ms,
                 ..*report
             },
             false => *report,
@@ -128,7 +128,7 @@ fn run_status(
     };
     let uncovered = match item.state.is_ended() {
         true => None,
-        false => readers::waits_for(consumer, &current, now_ms),
+        false => readers::waits_for(progress, &current, now_ms),
     };
     RunStatus { run, readers: current.iter().map(status).collect(), uncovered }
 }
@@ -138,9 +138,9 @@ impl Coordinator {
     async fn join(
         &self,
         (job, ranks): (&JobName, RankRange),
-        read: Versioned<Consumer>,
+        read: Versioned<JobProgress>,
         join: &Join,
-    ) -> Result<Consumer, Refusal> {
+    ) -> Result<JobProgress, Refusal> {
         let item = self.job(job).await?;
         if item.spec.settings.visitation == Visitation::AtMostOnce {
             return Err(invalid(format!(
@@ -148,27 +148,27 @@ impl Coordinator {
                  one fetcher without --run"
             )));
         }
-        let consumer = read.item.unwrap_or_default();
-        let is_new = consumer.run.is_none_or(|run| run.token != join.run.token);
+        let progress = read.item.unwrap_or_default();
+        let is_new = progress.run.is_none_or(|run| run.token != join.run.token);
         if is_new {
-            self.admit((job, &item), &consumer, &join.start).await?;
+            self.admit((job, &item), &progress, &join.start).await?;
         }
         let now_ms = self.clock.now_ms();
-        let decide = |before: Option<&Consumer>| {
+        let decide = |before: Option<&JobProgress>| {
             let joined = match ranks == RankRange::all(join.run.ranks.count) {
                 true => run::join_alone(before, join, now_ms),
                 false => run::join(before, join, now_ms),
             };
             joined.map_err(Unchanged::Declined)
         };
-        let consumer = self.store.update_from(&ItemName::Consumer(job), read, decide).await?;
+        let progress = self.store.update_from(&ItemName::Progress(job), read, decide).await?;
         let others = match is_new {
             true => Vec::new(),
             false => self.reports(job).await?,
         };
-        match overlapping(ranks, &consumer, &others) {
+        match overlapping(ranks, &progress, &others) {
             Some(refusal) => Err(refusal),
-            None => Ok(consumer),
+            None => Ok(progress),
         }
     }
 
@@ -177,7 +177,7 @@ impl Coordinator {
         &self,
         name: &ItemName<'_>,
         read: Versioned<ReaderProgress>,
-        (progress, report): (&Consumer, &Report),
+        (progress, report): (&JobProgress, &Report),
     ) -> Result<ReaderProgress, Refusal> {
         let (current, now_ms) = (progress.generation, self.clock.now_ms());
         let decide = |before: Option<&ReaderProgress>| {
@@ -195,11 +195,11 @@ impl Coordinator {
     async fn merge(&self, job: &JobName) -> Result<Option<String>, Refusal> {
         let reports = self.reports(job).await?;
         let now_ms = self.clock.now_ms();
-        let decide = |before: Option<&Consumer>| {
+        let decide = |before: Option<&JobProgress>| {
             readers::merge(before, &reports, now_ms).map_err(Unchanged::Declined)
         };
-        let consumer: Consumer = self.store.update(&ItemName::Consumer(job), decide).await?;
-        Ok(readers::waits_for(&consumer, &reports, now_ms))
+        let progress: JobProgress = self.store.update(&ItemName::Progress(job), decide).await?;
+        Ok(readers::waits_for(&progress, &reports, now_ms))
     }
 
     /// The reports of all readers that ever reported, in order of rank.
@@ -216,11 +216,11 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        consumer: &Consumer,
+        progress: &JobProgress,
     ) -> Result<Option<RunStatus>, Refusal> {
-        let Some(run) = consumer.run else { return Ok(None) };
+        let Some(run) = progress.run else { return Ok(None) };
         let reports = self.reports(job).await?;
-        Ok(Some(run_status(run, item, (consumer, &reports), self.clock.now_ms())))
+        Ok(Some(run_status(run, item, (progress, &reports), self.clock.now_ms())))
     }
 
     /// Reads the job's progress and the splits that are ready, and changes nothing.
@@ -228,12 +228,12 @@ impl Coordinator {
         let (snapshot, PollItems { scale, first, .. }) =
             self.poll_snapshot(job, Some(*from)).await?;
         let seen = snapshot.hints();
-        let JobSnapshot { item, consumer, .. } = snapshot;
+        let JobSnapshot { item, progress, .. } = snapshot;
         let splits = item.plan.map_or(0, |plan| plan.max_bundle_splits as usize);
         let most = FOLLOWED_BUNDLES * splits;
         let mut ready = self.committed((job, &item), *from, first, most).await?;
         ready.entries.retain(|entry| item.locates(entry.place.epoch));
         let now_ms = self.clock.now_ms();
-        Ok(steps::answer(item.view(job), item.n_files, &consumer, (scale, seen), ready, now_ms))
+        Ok(steps::answer(item.view(job), item.n_files, &progress, (scale, seen), ready, now_ms))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::splits::{
-    Bundle, BundleState, Committed, Consumer, Place, SplitKind,
+    Bundle, BundleState, Committed, JobProgress, Place, SplitKind,
     window::{Ahead, Window},
 };
 use gristmill_model::wire::Refusal;
@@ -178,11 +178,11 @@ impl Scan {
 
 /// How far workers may run ahead of the trainer, or of the last of its readers: at most `splits`, for the target number
 /// of workers, unless the steps of several ranks need more; 0 means that the limit is not known. None while indexing.
-pub(crate) fn window(item: &JobItem, consumer: &Consumer, splits: u32) -> Option<Window> {
+pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Option<Window> {
     let plan = item.plan?;
     let max_bundle_splits = item.ramp().max_bundle_splits();
     let window = Window::new(plan.window_splits, plan.window_bytes, max_bundle_splits);
-    let ranks = consumer.run.map_or(1, |run| run.ranks.count.get());
+    let ranks = progress.run.map_or(1, |run| run.ranks.count.get());
     let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
     Some(if splits == 0 { window } else { window.at_most(splits) })
 }
@@ -202,13 +202,13 @@ pub(crate) struct Reach {
 
 impl Reach {
     /// `splits` limits the window; see [`window`].
-    pub fn of(item: &JobItem, consumer: &Consumer, splits: u32) -> Self {
+    pub fn of(item: &JobItem, progress: &JobProgress, splits: u32) -> Self {
         let run = item.run();
-        let (Some(plan), Some(window)) = (item.plan, window(item, consumer, splits)) else {
+        let (Some(plan), Some(window)) = (item.plan, window(item, progress, splits)) else {
             return Self { delivered: 0, end: run, window: None, goes_on: false };
         };
         let n = plan.n_splits;
-        let delivered = consumer.delivered.linear(n);
+        let delivered = progress.delivered.linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
         let settled = unsettled.map_or(run, |epoch| u64::from(epoch) * u64::from(n));
         let end = window.end(delivered).min(run).min(settled);
@@ -223,10 +223,10 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        consumer: &Consumer,
+        progress: &JobProgress,
         from: Place,
     ) -> Result<Scan, Refusal> {
-        let Reach { delivered, end, window, goes_on } = Reach::of(item, consumer, 0);
+        let Reach { delivered, end, window, goes_on } = Reach::of(item, progress, 0);
         let from = item.plan.map_or(0, |plan| from.linear(plan.n_splits));
         let bundles = self.read_bundles(job, item, &item.course(from.min(delivered)..end)).await?;
         Ok(Scan { ahead: ahead(&bundles, delivered), bundles, window, goes_on })

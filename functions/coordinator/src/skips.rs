@@ -6,7 +6,7 @@ use crate::{
     scan::Scan,
     store::Versioned,
 };
-use gristmill_model::splits::{Committed, Consumer, Outcome, Place};
+use gristmill_model::splits::{Committed, JobProgress, Outcome, Place};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Refusal, SkippedAt};
 use gristmill_model::{Epoch, ErrorPolicy, JobName};
@@ -115,12 +115,12 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        (scan, consumer): (&Scan, &Consumer),
+        (scan, progress): (&Scan, &JobProgress),
         read: Versioned<Skips>,
     ) -> Result<Option<String>, Refusal> {
         let Some(plan) = item.plan else { return Ok(None) };
         let before = read.item.clone().unwrap_or_default();
-        let counts = Counts::new(&before, consumer.delivered, scan.committed());
+        let counts = Counts::new(&before, progress.delivered, scan.committed());
         let first = match (&before.first, counts.with_skips.first()) {
             // A poisoned split has no report.
             (None, Some(place)) => {

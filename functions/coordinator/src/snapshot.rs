@@ -8,7 +8,7 @@ use crate::{
     store::{Stored as _, Versioned, decode, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, Consumer, Place, course::BundleAt, frontier::Frontier, search::Ends,
+    Bundle, JobProgress, Place, course::BundleAt, frontier::Frontier, search::Ends,
 };
 use gristmill_model::wire::{Claim, Home, Refusal};
 use gristmill_model::{Epoch, JobName};
@@ -27,7 +27,7 @@ const FIRST_BUNDLES: usize = 4;
 #[derive(Debug, Clone)]
 pub(crate) struct JobSnapshot {
     pub item: JobItem,
-    pub consumer: Consumer,
+    pub progress: JobProgress,
     pub frontier: Versioned<Frontier>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct JobSnapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct PollItems {
     pub scale: ScaleState,
-    pub consumer: Versioned<Consumer>,
+    pub progress: Versioned<JobProgress>,
     pub swept: Versioned<Swept>,
     /// The first bundles that the poll asks for, if this process remembered the job and could name them.
     pub first: Vec<ScannedBundle>,
@@ -201,9 +201,9 @@ impl Coordinator {
             self.memory.keep_reported(job, &snapshot.item);
         }
         let scale = decode::<ScaleState>(&names[3], items[3].as_ref())?.item.unwrap_or_default();
-        let consumer = decode::<Consumer>(&names[1], items[1].as_ref())?;
+        let progress = decode::<JobProgress>(&names[1], items[1].as_ref())?;
         let swept = decode(&names[4], items[4].as_ref())?;
-        Ok((snapshot, PollItems { scale, consumer, swept, first }))
+        Ok((snapshot, PollItems { scale, progress, swept, first }))
     }
 }
 
@@ -211,7 +211,7 @@ impl Coordinator {
 fn named(job: &JobName) -> [ItemName<'_>; 5] {
     [
         ItemName::Job(job),
-        ItemName::Consumer(job),
+        ItemName::Progress(job),
         ItemName::Frontier(job),
         ItemName::Scale(job),
         ItemName::Swept(job),
@@ -223,18 +223,18 @@ fn snapshot(
     names: &[ItemName<'_>],
     items: &[Option<Item>],
 ) -> Result<JobSnapshot, Refusal> {
-    let [item, consumer, frontier, ..] = items else {
+    let [item, progress, frontier, ..] = items else {
         return Err(invalid("the table answered another number of items than asked for"));
     };
     let item = decode::<JobItem>(&names[0], item.as_ref())?.item.ok_or_else(|| no_job(job))?;
-    let consumer = decode::<Consumer>(&names[1], consumer.as_ref())?.item.unwrap_or_default();
+    let progress = decode::<JobProgress>(&names[1], progress.as_ref())?.item.unwrap_or_default();
     // An unreadable hint counts as absent.
     let stored = frontier.as_ref();
     let frontier = Versioned {
         version: stored.map_or(0, |stored| stored.version),
         item: stored.and_then(|stored| Frontier::decode(&stored.body).ok()),
     };
-    Ok(JobSnapshot { item, consumer, frontier })
+    Ok(JobSnapshot { item, progress, frontier })
 }
 
 /// The first [`FIRST_BUNDLES`] bundles from `from` on.

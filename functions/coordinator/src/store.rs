@@ -5,8 +5,8 @@ use crate::items::{ItemName, ScaleState};
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
-    Bundle, Consumer, DeathLog, Outcome, ReaderProgress, Refusal as SplitRefusal, epoch::EpochItem,
-    frontier::Frontier,
+    Bundle, DeathLog, JobProgress, Outcome, ReaderProgress, Refusal as SplitRefusal,
+    epoch::EpochItem, frontier::Frontier,
 };
 use gristmill_model::wire::{Refusal, RefusalKind};
 use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
@@ -50,7 +50,7 @@ stored_as_json!(
     crate::caching::CacheUse,
     String,
     gristmill_model::wire::WorkProfile,
-    Consumer,
+    JobProgress,
     ReaderProgress,
     DeathLog,
     EpochItem,

@@ -79,15 +79,15 @@ impl Coordinator {
     ) -> Result<(), Refusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
-        let (item, consumer, scale) = match self.poll_snapshot(job, None).await {
-            Ok((JobSnapshot { item, consumer, .. }, beside)) => {
-                (Some(item), consumer, beside.scale)
+        let (item, progress, scale) = match self.poll_snapshot(job, None).await {
+            Ok((JobSnapshot { item, progress, .. }, beside)) => {
+                (Some(item), progress, beside.scale)
             }
             // The job is listed but has no item: its registration died between two writes.
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
         };
-        let last_contact_ms = consumer.heartbeat_ms.max(entry.registered_ms);
+        let last_contact_ms = progress.heartbeat_ms.max(entry.registered_ms);
         let silent = Duration::from_millis(self.clock.now_ms().saturating_sub(last_contact_ms));
         match item {
             Some(item) if !item.state.is_ended() && silent > self.settings.retention => {
@@ -97,11 +97,11 @@ impl Coordinator {
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // The trainer's polls do the same, so this matters only if they fail.
-                let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+                let scan = self.scan(job, &item, &progress, progress.delivered).await?;
                 let scale = self.settled(job, scale, &scan).await?;
-                let scan = scan.within(window(&item, &consumer, &scale));
+                let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let at = (batches, consumer.delivered.epoch);
+                let at = (batches, progress.delivered.epoch);
                 let now_ms = self.clock.now_ms();
                 if let Some(seen) = lacks_workers(&item, &scale, &scan, at, now_ms) {
                     self.kick(job, &item, &scale, seen).await;
@@ -133,7 +133,7 @@ impl Coordinator {
         if let Some(caching) = item.and_then(|item| item.caching) {
             objects += self.tidy_shelves(&caching).await?;
         }
-        for name in [ItemName::Scale(job), ItemName::Consumer(job), ItemName::Swept(job)] {
+        for name in [ItemName::Scale(job), ItemName::Progress(job), ItemName::Swept(job)] {
             self.store.expire(&name, PASSED_ITEMS_LIVE).await?;
         }
         self.store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;

@@ -9,7 +9,7 @@ use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::{self, RankRange};
 use gristmill_model::splits::run::{self, TrainingRun};
 use gristmill_model::splits::{
-    Ack, Consumer, Cursor, Place, ReaderProgress, Refusal as SplitRefusal, ack as splits_ack,
+    Ack, Cursor, JobProgress, Place, ReaderProgress, Refusal as SplitRefusal, ack as splits_ack,
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
@@ -139,7 +139,7 @@ struct State {
     acks: Vec<Ack>,
     /// Names of the calls so far.
     calls: Vec<&'static str>,
-    progress: Option<Consumer>,
+    progress: Option<JobProgress>,
     /// Reports of readers, by their first rank.
     reports: BTreeMap<u32, ReaderProgress>,
     /// Refuses the next acknowledgement.
@@ -281,7 +281,7 @@ impl State {
         let reports: Vec<_> = self.reports.values().copied().collect();
         let merged = readers::merge(Some(&progress), &reports, 0)?.into_item();
         self.progress = Some(merged);
-        let Consumer { generation, delivered, durable, durable_place, .. } = merged;
+        let JobProgress { generation, delivered, durable, durable_place, .. } = merged;
         self.acks.push(Ack { generation, over: 0, delivered, durable, durable_place });
         Ok((merged.run.ok_or(not_joined)?, number))
     }

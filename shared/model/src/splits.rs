@@ -15,13 +15,13 @@ pub mod batches;
 mod bundle;
 mod claim;
 pub mod collect;
-mod consumer;
 pub mod course;
 mod deaths;
 pub mod epoch;
 pub mod frontier;
 pub mod invariants;
 pub mod job;
+mod job_progress;
 mod lease;
 pub mod order;
 mod outcome;
@@ -40,8 +40,10 @@ pub use bundle::{
     Suspect, TRIAL_ATTEMPTS,
 };
 pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
-pub use consumer::{Ack, Consumer, Cursor, Place, ack, ack_at_most_once, collected, register};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
+pub use job_progress::{
+    Ack, Cursor, JobProgress, Place, ack, ack_at_most_once, collected, register,
+};
 pub use lease::{
     Fail, Flush, Lapse, Mark, Release, fail, flush, lapse, mark, release, retry_delay_ms,
 };

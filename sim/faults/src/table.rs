@@ -11,7 +11,7 @@ use gristmill_coordinator::inspect::{self, Stored, decode};
 use gristmill_model::splits::{
     Bundle, SplitKind,
     collect::ChunkName,
-    invariants::{bundle_step, consumer_step},
+    invariants::{bundle_step, progress_step},
 };
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
 use std::{
@@ -95,13 +95,13 @@ impl SimTable {
                 sim.check(bundle_step(before.as_deref(), &bundle));
                 self.check_commits(key, before.as_deref(), &bundle);
             }
-            (before, Ok(Stored::Consumer(consumer))) => {
+            (before, Ok(Stored::Progress(progress))) => {
                 let before = match before {
-                    Some(Ok(Stored::Consumer(before))) => Some(before),
+                    Some(Ok(Stored::Progress(before))) => Some(before),
                     _ => None,
                 };
-                sim.check(consumer_step(before.as_deref(), &consumer));
-                self.store.runs.check(sim, &consumer);
+                sim.check(progress_step(before.as_deref(), &progress));
+                self.store.runs.check(sim, &progress);
             }
             (_, Ok(Stored::Job(_) | Stored::Other)) => {}
         }
@@ -212,7 +212,7 @@ impl Table for SimTable {
         self.meet().await?;
         let found = self.items.memory.range(pk, from, to).await;
         self.process.point(LATENCY_MS).await;
-        let job = self.items.item(&inspect::consumer_key(&self.store.ns, &self.store.job)).await;
+        let job = self.items.item(&inspect::progress_key(&self.store.ns, &self.store.job)).await;
         let mutant = self.process.sim().mutant;
         found.map(|found| mistakes::ranged(mutant, job.as_ref(), found))
     }

@@ -208,10 +208,10 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
 async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
     let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
     let (Some(generation), 1..) = (process.generation(), lacking) else { return };
-    let key = inspect::consumer_key(&cloud.store.ns, &cloud.store.job);
+    let key = inspect::progress_key(&cloud.store.ns, &cloud.store.job);
     let Some(item) = cloud.items.item(&key).await else { return };
-    if let Ok(Stored::Consumer(consumer)) = inspect::decode(&key, &item.body)
-        && consumer.generation <= generation
+    if let Ok(Stored::Progress(progress)) = inspect::decode(&key, &item.body)
+        && progress.generation <= generation
     {
         let sim = &cloud.sim;
         sim.violated(format_args!(

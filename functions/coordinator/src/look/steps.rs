@@ -9,7 +9,7 @@ use crate::{
     trouble,
 };
 use gristmill_model::splits::{
-    Consumer, Place,
+    JobProgress, Place,
     course::BundleAt,
     frontier::{Frontier, MOST_RETURNED},
     job::JobState,
@@ -43,9 +43,9 @@ pub(super) fn next(item: &JobItem, scan: &Scan) -> Option<Step> {
 }
 
 /// The first place to read: the trainer's, or the end of the stored count of skips if that is earlier.
-pub(super) fn scan_from(consumer: &Consumer, skips: Option<&Versioned<Skips>>) -> Place {
+pub(super) fn scan_from(progress: &JobProgress, skips: Option<&Versioned<Skips>>) -> Place {
     let counted = skips.map(|read| read.item.as_ref().map_or(Place::default(), |s| s.before));
-    counted.map_or(consumer.delivered, |counted| consumer.delivered.min(counted))
+    counted.map_or(progress.delivered, |counted| progress.delivered.min(counted))
 }
 
 /// Time since which looks have been regular.
@@ -58,7 +58,7 @@ pub(super) fn steady_since(last: Option<&Frontier>, now_ms: u64) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub item: &'a JobItem,
-    pub consumer: &'a Consumer,
+    pub progress: &'a JobProgress,
     /// The scaler's state, without the workers that have left.
     pub scale: &'a ScaleState,
     /// The window, limited to the number of workers that the job should have.
@@ -80,8 +80,8 @@ pub(super) struct Decided {
 
 /// Decides the effects of a look.
 pub(super) fn decide(settings: &Settings, poll: &Poll, view: &View<'_>) -> Decided {
-    let View { item, consumer, scale, scan, now_ms, .. } = *view;
-    let kick = kick_due(poll, item, scale, scan, consumer.delivered.epoch, now_ms);
+    let View { item, progress, scale, scan, now_ms, .. } = *view;
+    let kick = kick_due(poll, item, scale, scan, progress.delivered.epoch, now_ms);
     let failure = trouble::given_up(&settings.patience, &scale.barren, scan.progress(item))
         .filter(|_| !item.state.is_ended());
     // The error of a job that fails now has all that its trouble would say.
@@ -94,7 +94,7 @@ pub(super) fn decide(settings: &Settings, poll: &Poll, view: &View<'_>) -> Decid
 
 /// The hints that a window gives.
 fn hints(view: &View<'_>) -> Frontier {
-    let View { item, consumer, scale, scan, steady_since_ms, now_ms } = *view;
+    let View { item, progress, scale, scan, steady_since_ms, now_ms } = *view;
     let claimable = scan.claimable(now_ms);
     let mut hints = Frontier {
         at_ms: now_ms,
@@ -104,7 +104,7 @@ fn hints(view: &View<'_>) -> Frontier {
         claimable,
         ready_bytes: scan.ahead.ready_bytes,
         ahead: scan.positions_ahead(),
-        window: window(item, consumer, scale),
+        window: window(item, progress, scale),
         window_full: scan.window_full(now_ms, claimable),
         active: scan.active_workers(now_ms),
         progress: scan.progress(item),

@@ -7,7 +7,7 @@ use crate::{
     store::invalid,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Ack, Consumer, Place, frontier::Frontier, job::JobState};
+use gristmill_model::splits::{Ack, JobProgress, Place, frontier::Frontier, job::JobState};
 use gristmill_model::wire::{JobView, Poll, Polled, Refusal, RefusalKind};
 
 /// Longest time between two looks at the window while a trainer polls.
@@ -38,7 +38,7 @@ pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms:
     let is_asked = poll.report.is_some() && item.spec.autoscale;
     // Only a look settles the caching of an epoch, and the job may end with that epoch.
     let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
-    let is_passed = unsettled.is_some_and(|epoch| snapshot.consumer.durable.epoch >= epoch);
+    let is_passed = unsettled.is_some_and(|epoch| snapshot.progress.durable.epoch >= epoch);
     age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked || is_passed
 }
 
@@ -55,10 +55,10 @@ pub struct Due {
 }
 
 impl Due {
-    pub fn of(JobSnapshot { item, consumer, .. }: &JobSnapshot, from: Place) -> Self {
+    pub fn of(JobSnapshot { item, progress, .. }: &JobSnapshot, from: Place) -> Self {
         let close = item.state == JobState::Running;
-        let has_all = consumer.durable.epoch >= item.spec.epochs;
-        Self { horizon: close && has_all, close, collect: close && from >= consumer.delivered }
+        let has_all = progress.durable.epoch >= item.spec.epochs;
+        Self { horizon: close && has_all, close, collect: close && from >= progress.delivered }
     }
 }
 
@@ -78,10 +78,10 @@ pub struct Unseen {
 pub fn beginning(
     job: &JobName,
     item: &JobItem,
-    consumer: &Consumer,
+    progress: &JobProgress,
     ack: &Ack,
 ) -> Result<Option<Unseen>, Refusal> {
-    let (Some(plan), true) = (item.plan, ack.generation > consumer.generation) else {
+    let (Some(plan), true) = (item.plan, ack.generation > progress.generation) else {
         return Ok(None);
     };
     if item.state == JobState::Done && ack.durable.epoch < item.spec.epochs {
@@ -97,10 +97,10 @@ pub fn beginning(
     let to = ack.delivered.linear(n);
     let run = u64::from(item.spec.epochs) * u64::from(n);
     if to > run || ack.durable.epoch > item.spec.epochs {
-        return Err(beyond(job, ack, consumer.delivered));
+        return Err(beyond(job, ack, progress.delivered));
     }
     // An older checkpoint moves `delivered` back, so more splits than that may have been made.
-    let from = consumer.delivered;
+    let from = progress.delivered;
     let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0);
     let most = |more| usize::try_from(more).unwrap_or(usize::MAX);
     Ok(more.map(|more| Unseen { from, most: most(more), to }))
@@ -134,7 +134,7 @@ fn beyond(job: &JobName, ack: &Ack, made: Place) -> Refusal {
 pub fn answer(
     job: JobView,
     n_files: u32,
-    consumer: &Consumer,
+    progress: &JobProgress,
     (scale, seen): (ScaleState, Frontier),
     ready: Prefix,
     now_ms: u64,
@@ -144,7 +144,7 @@ pub fn answer(
     let Frontier { active, claimable, window, window_full, ahead, indexed, trouble, .. } = seen;
     Polled {
         job,
-        generation: consumer.generation,
+        generation: progress.generation,
         ready: ready.entries,
         active_workers: active,
         claimable,

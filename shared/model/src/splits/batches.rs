@@ -91,7 +91,7 @@ impl Cut {
 
 /// Joins splits, in order, into batches.
 ///
-/// A consumer that resumes at a batch feeds a fresh joiner the counts of the epoch's splits from
+/// A trainer that resumes at a batch feeds a fresh joiner the counts of the epoch's splits from
 /// position 0 and drops earlier batches; it needs only the objects that the other batches name. Or
 /// it keeps a joiner (it is small) beside its cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 //! ([`crate::splits::collected`]). The horizon and a bundle's end are both final, so a decision
 //! never goes stale.
 
-use crate::splits::{Bundle, BundleState, Consumer, Place, SplitKind};
+use crate::splits::{Bundle, BundleState, JobProgress, Place, SplitKind};
 use crate::{Attempt, Epoch, Nonce, Position};
 
 /// Names one chunk object: one attempt at one split.
@@ -19,16 +19,15 @@ pub struct ChunkName {
 pub enum Verdict {
     /// Somebody may still need it, or may still commit it.
     Keep,
-    /// Committed, and behind the horizon of every consumer.
+    /// Committed, and behind the horizon of the trainer.
     DeletePassed,
     /// Never to be committed: its bundle is done without it.
     DeleteOrphan,
 }
 
-/// The earliest horizon of all consumers; the first split of the first epoch if there is no
-/// consumer.
-pub fn horizon<'a>(consumers: impl IntoIterator<Item = &'a Consumer>) -> Place {
-    consumers.into_iter().map(|consumer| consumer.collected_place).min().unwrap_or_default()
+/// The earliest horizon of these; the first split of the first epoch if there are none.
+pub fn horizon<'a>(progress: impl IntoIterator<Item = &'a JobProgress>) -> Place {
+    progress.into_iter().map(|progress| progress.collected_place).min().unwrap_or_default()
 }
 
 /// Decides whether `object` may be deleted.
@@ -131,8 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_consumer_holds_the_horizon() {
-        let at = |position| Consumer { collected_place: place(position), ..Consumer::default() };
+    fn the_slowest_trainer_holds_the_horizon() {
+        let at =
+            |position| JobProgress { collected_place: place(position), ..JobProgress::default() };
         assert_eq!(horizon(&[at(7), at(3)]), place(3));
         assert_eq!(horizon([]), Place::default());
     }

@@ -1,5 +1,5 @@
 //! The epoch item: open; then sealed, with totals derived once from all bundles; then closed, when
-//! no consumer needs the epoch any more.
+//! no trainer needs the epoch any more.
 
 use crate::BundleIndex;
 use crate::splits::{
@@ -14,7 +14,7 @@ pub enum EpochState {
     Open,
     /// Every split is committed.
     Sealed,
-    /// Every consumer's durable cursor is past it.
+    /// Every job's durable cursor is past it.
     Closed,
 }
 
@@ -153,7 +153,7 @@ fn sealed(
     Ok(EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before })
 }
 
-/// CLOSE: refused while a consumer's durable cursor is not past the last batch of `epoch`.
+/// CLOSE: refused while a job's durable cursor is not past the last batch of `epoch`.
 ///
 /// # Errors
 /// [`Refusal::NotDurable`]; [`Refusal::Invalid`] for an epoch that is not sealed.

@@ -16,7 +16,9 @@ pub use ranks::*;
 
 use crate::splits::collect::{ChunkName, Verdict};
 use crate::splits::epoch::{EpochItem, EpochState, Totals};
-use crate::splits::{Bundle, BundleState, Committed, Consumer, Place, ReaderProgress, SplitKind};
+use crate::splits::{
+    Bundle, BundleState, Committed, JobProgress, Place, ReaderProgress, SplitKind,
+};
 use crate::{Epoch, Position};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,7 +73,7 @@ impl EpochView<'_> {
 #[derive(Debug, Clone)]
 pub struct World<'a> {
     pub epochs: Vec<EpochView<'a>>,
-    pub consumers: &'a [Consumer],
+    pub progress: &'a [JobProgress],
     /// The stored objects, with the CRC32C of their content.
     pub objects: &'a BTreeMap<ChunkName, u32>,
 }
@@ -80,7 +82,7 @@ pub struct World<'a> {
 
 /// 5. A committed object that is not durably acknowledged exists, and its checksum matches.
 pub fn invariant_05_needed_objects_exist(world: &World<'_>) -> Check {
-    let durable = world.consumers.iter().map(|c| c.durable_place).min().unwrap_or_default();
+    let durable = world.progress.iter().map(|c| c.durable_place).min().unwrap_or_default();
     for view in &world.epochs {
         for (position, entry) in view.entries() {
             let place = Place { epoch: view.epoch, position };
@@ -102,13 +104,13 @@ pub fn invariant_05_needed_objects_exist(world: &World<'_>) -> Check {
 }
 
 /// 6. Nothing at or above a durable cursor, or of a bundle that is not done, is deleted. `bundle`
-///    and `consumers` are those at the time of the deletion, not of the decision.
+///    and `progress` are those at the time of the deletion, not of the decision.
 pub fn invariant_06_only_useless_objects_go(
     object: &ChunkName,
     verdict: Verdict,
     bundle: Option<&Bundle>,
     first: Position,
-    consumers: &[Consumer],
+    progress: &[JobProgress],
 ) -> Check {
     let entry = object
         .position
@@ -120,7 +122,7 @@ pub fn invariant_06_only_useless_objects_go(
             == (SplitKind::Object, object.attempt, object.nonce)
     });
     let place = Place { epoch: object.epoch, position: object.position };
-    let durable = consumers.iter().map(|c| c.durable_place).min().unwrap_or_default();
+    let durable = progress.iter().map(|c| c.durable_place).min().unwrap_or_default();
     hold(6, !committed || place < durable, "an object above a durable cursor was deleted")?;
     let done = bundle.is_some_and(|bundle| bundle.state == BundleState::Done);
     let orphan = !committed && verdict != Verdict::Keep;
@@ -156,8 +158,8 @@ pub fn world(world: &World<'_>) -> Check {
             invariant_10_sealed_is_complete(item, bundles)?;
         }
     }
-    for consumer in world.consumers {
-        invariant_12_nobody_is_behind_the_horizon(None, consumer)?;
+    for progress in world.progress {
+        invariant_12_nobody_is_behind_the_horizon(None, progress)?;
     }
     Ok(())
 }
@@ -176,8 +178,8 @@ pub(crate) fn check_bundle_step(before: Option<&Bundle>, after: &Bundle) {
     assert_holds(|| bundle_step(before, after));
 }
 
-pub(crate) fn check_consumer_step(before: Option<&Consumer>, after: &Consumer) {
-    assert_holds(|| consumer_step(before, after));
+pub(crate) fn check_progress_step(before: Option<&JobProgress>, after: &JobProgress) {
+    assert_holds(|| progress_step(before, after));
 }
 
 pub(crate) fn check_reader_step(before: &ReaderProgress, after: &ReaderProgress) {

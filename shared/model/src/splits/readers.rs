@@ -8,7 +8,7 @@
 //! them is never ahead of any rank. A report of another generation takes no part. It could be ahead
 //! of a checkpoint that was restored since, and what that checkpoint needs would be collected.
 
-use crate::splits::{Ack, Consumer, Cursor, Outcome, Place, Refusal, consumer, invariants};
+use crate::splits::{Ack, Cursor, JobProgress, Outcome, Place, Refusal, invariants, job_progress};
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32};
 
@@ -160,7 +160,7 @@ pub enum Uncovered {
 /// # Errors
 /// [`Uncovered`] names a rank.
 pub fn covering<'a>(
-    job: &Consumer,
+    job: &JobProgress,
     readers: &'a [ReaderProgress],
 ) -> Result<Vec<&'a ReaderProgress>, Uncovered> {
     let count = job.run.ok_or(Uncovered::NoRun)?.ranks.count.get();
@@ -184,7 +184,7 @@ pub fn covering<'a>(
 
 /// The reason that keeps the job's progress from moving on, one line: ranks without a reader, or a reader that is
 /// behind the others and silent.
-pub fn waits_for(job: &Consumer, readers: &[ReaderProgress], now_ms: u64) -> Option<String> {
+pub fn waits_for(job: &JobProgress, readers: &[ReaderProgress], now_ms: u64) -> Option<String> {
     let covering = match covering(job, readers) {
         Ok(covering) => covering,
         Err(uncovered) => return Some(uncovered.to_string()),
@@ -207,10 +207,10 @@ pub fn waits_for(job: &Consumer, readers: &[ReaderProgress], now_ms: u64) -> Opt
 /// # Errors
 /// [`Refusal::Invalid`] when the job has no progress to move.
 pub fn merge(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     readers: &[ReaderProgress],
     now_ms: u64,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
     let covering = covering(before, readers).unwrap_or_default();
     let delivered = covering.iter().map(|reader| reader.delivered).min();
@@ -226,7 +226,7 @@ pub fn merge(
         // A reader may report a place that is earlier than it must be, and another a later one.
         durable_place: durable_place.min(delivered),
     };
-    consumer::ack(Some(before), &least, now_ms)
+    job_progress::ack(Some(before), &least, now_ms)
 }
 
 /// Whether a poll of the reader of `ranks` leads: whether it does the job's shared work and merges.

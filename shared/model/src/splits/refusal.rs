@@ -1,7 +1,7 @@
 //! Answers of transitions: an item to write, the fact that it is written already, or a refusal
 //! that says what the caller does next.
 
-use crate::splits::consumer::Cursor;
+use crate::splits::job_progress::Cursor;
 use crate::splits::ranks::Ranks;
 use crate::{Attempt, BundleIndex};
 
@@ -66,8 +66,8 @@ pub enum Refusal {
     /// The command can never be right.
     #[error("invalid command: {what}")]
     Invalid { what: &'static str },
-    /// A newer generation of this consumer has registered: stop.
-    #[error("consumer generation {generation} has taken over: stop this one")]
+    /// A newer generation of the trainer has registered: stop.
+    #[error("trainer generation {generation} has taken over: stop this one")]
     Fenced { generation: u64 },
     /// Another reader serves these ranks now: stop.
     #[error("reader {reader} has taken over these ranks: stop this one")]
@@ -87,8 +87,8 @@ pub enum Refusal {
          or raise --max-skipped"
     )]
     TooManySkipped { skipped: u64, max: u64 },
-    /// Some consumer still needs the epoch.
-    #[error("a consumer still needs the epoch from {durable}: close later")]
+    /// The trainer still needs the epoch.
+    #[error("the trainer still needs the epoch from {durable}: close later")]
     NotDurable { durable: Cursor },
     /// The epoch or job is past the state the command is for.
     #[error("already {state}: nothing to do")]

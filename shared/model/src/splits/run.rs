@@ -10,7 +10,7 @@
 
 use crate::RunToken;
 use crate::splits::ranks::Ranks;
-use crate::splits::{Ack, Consumer, Cursor, Outcome, Refusal, consumer};
+use crate::splits::{Ack, Cursor, JobProgress, Outcome, Refusal, job_progress};
 use serde::{Deserialize, Serialize};
 
 /// Superseded runs whose tokens a job remembers.
@@ -97,13 +97,13 @@ impl Join {
 /// [`Refusal::Fenced`] for a token of a superseded run or a generation that is not newer,
 /// [`Refusal::Invalid`].
 pub fn join(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     command: &Join,
     now_ms: u64,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     match agreed(before, command)? {
         Some((before, _)) => Ok(Outcome::AlreadyApplied(*before)),
-        None => consumer::begin(before, &command.start, Some(command.run), now_ms),
+        None => job_progress::begin(before, &command.start, Some(command.run), now_ms),
     }
 }
 
@@ -113,20 +113,20 @@ pub fn join(
 /// # Errors
 /// As [`join`]; [`Refusal::Fenced`] if a reader has joined that it does not know of.
 pub fn join_alone(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     command: &Join,
     now_ms: u64,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     let run = agreed(before, command)?.map_or(command.run, |(_, current)| current);
-    consumer::begin(before, &command.start, Some(run), now_ms)
+    job_progress::begin(before, &command.start, Some(run), now_ms)
 }
 
 /// The job's progress and its current run, if that is the run of `command` and both agree on it;
 /// none if `command` may begin a new run.
 fn agreed<'a>(
-    before: Option<&'a Consumer>,
+    before: Option<&'a JobProgress>,
     command: &Join,
-) -> Result<Option<(&'a Consumer, TrainingRun)>, Refusal> {
+) -> Result<Option<(&'a JobProgress, TrainingRun)>, Refusal> {
     command.check()?;
     let Join { run, start, is_successor } = command;
     let Some(before) = before else { return Ok(None) };

@@ -20,7 +20,7 @@ pub struct Window {
     ready_bytes: u64,
 }
 
-/// The consumer's place in the window.
+/// The job's place in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
     /// The first position that is not taken in, counted through all epochs.
@@ -43,7 +43,7 @@ pub enum Level {
 }
 
 impl Window {
-    /// At most `splits` positions (two full bundles at least, so that the bundle the consumer waits for and
+    /// At most `splits` positions (two full bundles at least, so that the bundle the trainer waits for and
     /// the one after it always fit) and `ready_bytes`.
     pub fn new(splits: u32, ready_bytes: u64, max_bundle_splits: u32) -> Self {
         let least = 2 * u64::from(max_bundle_splits);
@@ -82,7 +82,7 @@ impl Window {
         delivered.saturating_add(self.splits)
     }
 
-    /// Whether a bundle of these positions may be handed out. The bundle the consumer waits for
+    /// Whether a bundle of these positions may be handed out. The bundle the trainer waits for
     /// always is, however many bytes are ready.
     pub fn admits(&self, ahead: Ahead, bundle: &Range<u64>) -> bool {
         bundle.start <= ahead.delivered
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_consumer_waits_for_is_always_admitted(
+        fn what_the_trainer_waits_for_is_always_admitted(
             n in 1u32..500, r in 0u32..4, splits in 0u32..40, at in 0u32..500, bytes: u64, cap: u64,
         ) {
             let ramp = Ramp::new(n, 1 << r);

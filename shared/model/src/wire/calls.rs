@@ -158,7 +158,7 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// Another worker has the lease now: drop the work and claim again.
     LeaseLost,
-    /// A newer generation of this consumer has registered: stop.
+    /// A newer generation of the trainer has registered: stop.
     Fenced,
     /// The reader joins the current run with other ranks or another beginning than it was begun with.
     RunDiffers { ranks: Ranks },

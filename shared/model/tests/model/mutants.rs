@@ -4,8 +4,9 @@
 use gristmill_model::Position;
 use gristmill_model::splits::collect::{self, ChunkName, Verdict};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Claim, Consumer, Death, DeathLog, DeathRecord, Fail, Flush, Limits,
-    Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark, release,
+    Ack, Bundle, BundleState, Claim, Death, DeathLog, DeathRecord, Fail, Flush, JobProgress,
+    Limits, Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark,
+    release,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,9 +148,9 @@ impl Mutation {
 
     pub fn ack(
         self,
-        before: Option<&Consumer>,
+        before: Option<&JobProgress>,
         command: &Ack,
-    ) -> Result<Outcome<Consumer>, Refusal> {
+    ) -> Result<Outcome<JobProgress>, Refusal> {
         match before {
             Some(before) if self == Self::UnfencedAck => {
                 let generation = command.generation.max(before.generation);
@@ -160,12 +161,12 @@ impl Mutation {
         }
     }
 
-    pub fn collected(self, before: Option<&Consumer>) -> Result<Outcome<Consumer>, Refusal> {
+    pub fn collected(self, before: Option<&JobProgress>) -> Result<Outcome<JobProgress>, Refusal> {
         match before {
             Some(real) if self == Self::CollectByDelivered => {
-                let doctored = Consumer { durable_place: real.delivered, ..*real };
+                let doctored = JobProgress { durable_place: real.delivered, ..*real };
                 let after = collected(Some(&doctored))?.into_item();
-                Ok(Outcome::Write(Consumer { durable_place: real.durable_place, ..after }))
+                Ok(Outcome::Write(JobProgress { durable_place: real.durable_place, ..after }))
             }
             _ => collected(before),
         }

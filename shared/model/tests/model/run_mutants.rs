@@ -3,7 +3,7 @@
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, PastRuns};
-use gristmill_model::splits::{Consumer, Cursor, Outcome, Refusal};
+use gristmill_model::splits::{Cursor, JobProgress, Outcome, Refusal};
 use std::num::NonZeroU32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +39,12 @@ impl RunMutation {
 
     pub fn join(
         self,
-        before: Option<&Consumer>,
+        before: Option<&JobProgress>,
         command: &Join,
-    ) -> Result<Outcome<Consumer>, Refusal> {
+    ) -> Result<Outcome<JobProgress>, Refusal> {
         match before {
             Some(before) if self == Self::PastTokenLetIn => {
-                run::join(Some(&Consumer { past: PastRuns::default(), ..*before }), command, 0)
+                run::join(Some(&JobProgress { past: PastRuns::default(), ..*before }), command, 0)
             }
             _ => run::join(before, command, 0),
         }
@@ -66,9 +66,9 @@ impl RunMutation {
 
     pub fn merge(
         self,
-        before: Option<&Consumer>,
+        before: Option<&JobProgress>,
         reports: &[ReaderProgress],
-    ) -> Result<Outcome<Consumer>, Refusal> {
+    ) -> Result<Outcome<JobProgress>, Refusal> {
         let mut reports = reports.to_vec();
         let job = before.filter(|job| job.run.is_some());
         match (self, job) {

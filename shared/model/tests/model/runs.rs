@@ -11,7 +11,7 @@ use gristmill_model::splits::invariants::{self, Check, Violation};
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step, Tail};
 use gristmill_model::splits::readers::{RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{Join, TrainingRun};
-use gristmill_model::splits::{Ack, Consumer, Cursor, Outcome, Place, Refusal, ack, collected};
+use gristmill_model::splits::{Ack, Cursor, JobProgress, Outcome, Place, Refusal, ack, collected};
 use stateright::{Model, Property};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -174,7 +174,7 @@ impl Launched {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    job: Option<Consumer>,
+    job: Option<JobProgress>,
     reports: BTreeMap<u32, ReaderProgress>,
     /// Splits committed, from position 0 on: the first at the start, the others at once.
     committed: u32,
@@ -531,7 +531,7 @@ impl Runs {
 
 fn accept(
     state: &mut State,
-    answer: Result<Outcome<Consumer>, Refusal>,
+    answer: Result<Outcome<JobProgress>, Refusal>,
 ) -> Result<bool, Violation> {
     match answer {
         Ok(outcome) => write(state, outcome.into_item()).map(|()| true),
@@ -541,11 +541,11 @@ fn accept(
 }
 
 /// Writes the job's progress, after checking the step.
-fn write(state: &mut State, after: Consumer) -> Check {
+fn write(state: &mut State, after: JobProgress) -> Check {
     if state.job == Some(after) {
         return Ok(());
     }
-    invariants::consumer_step(state.job.as_ref(), &after)?;
+    invariants::progress_step(state.job.as_ref(), &after)?;
     state.job = Some(after);
     for run in &mut state.runs {
         if after.past.contains(run.token()) {

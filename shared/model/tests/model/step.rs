@@ -82,11 +82,11 @@ impl World {
     fn check(&self, state: &State) -> Check {
         let bundles =
             self.bundles.iter().zip(&state.bundles).map(|(r, b)| (r.start, b.as_ref())).collect();
-        let consumers = state.consumer.as_slice();
+        let progress = state.progress.as_slice();
         let view = EpochView { epoch: 0, item: Some(&state.epoch), bundles };
         invariants::world(&invariants::World {
             epochs: vec![view],
-            consumers,
+            progress,
             objects: &self.named(state),
         })?;
         for bundle in state.bundles.iter().flatten() {
@@ -363,7 +363,7 @@ impl World {
     }
 
     fn apply_ack(&self, state: &mut State, ack: &Ack) -> Result<bool, Violation> {
-        let before = state.consumer;
+        let before = state.progress;
         let answer = self.mutation.ack(before.as_ref(), ack);
         match answer {
             Ok(Outcome::Write(after)) => {
@@ -372,8 +372,8 @@ impl World {
                     ack.generation,
                     true,
                 )?;
-                invariants::consumer_step(before.as_ref(), &after)?;
-                state.consumer = Some(after);
+                invariants::progress_step(before.as_ref(), &after)?;
+                state.progress = Some(after);
                 Ok(true)
             }
             Ok(Outcome::AlreadyApplied(_)) => Ok(true),
@@ -393,7 +393,7 @@ impl World {
         let previous = state.trainer.clone();
         let trainer = &mut state.trainer;
         trainer.generation += 1;
-        trainer.over = state.consumer.map_or(0, |consumer| consumer.generation);
+        trainer.over = state.progress.map_or(0, |progress| progress.generation);
         trainer.alive = true;
         trainer.finished = false;
         trainer.queue.clear();
@@ -416,16 +416,16 @@ impl World {
     fn step_collector(&self, state: &mut State, action: &Action) -> Check {
         match action {
             Action::Collect => {
-                if let Ok(Outcome::Write(after)) = self.mutation.collected(state.consumer.as_ref())
+                if let Ok(Outcome::Write(after)) = self.mutation.collected(state.progress.as_ref())
                 {
-                    let before = state.consumer;
-                    state.consumer = Some(after);
-                    invariants::consumer_step(before.as_ref(), &after)?;
+                    let before = state.progress;
+                    state.progress = Some(after);
+                    invariants::progress_step(before.as_ref(), &after)?;
                 }
             }
             Action::Doom(name) => {
                 let b = self.bundle_of(name.position);
-                let horizon = collect::horizon(state.consumer.as_ref());
+                let horizon = collect::horizon(state.progress.as_ref());
                 let bundle = state.bundles[b].as_ref();
                 let first = self.bundles[b].start;
                 let verdict = self.mutation.verdict(name, bundle, first, horizon);
@@ -436,17 +436,17 @@ impl World {
             Action::Delete => {
                 let Some((name, verdict)) = state.doomed.take() else { return Ok(()) };
                 let b = self.bundle_of(name.position);
-                let consumers = state.consumer.as_slice();
+                let progress = state.progress.as_slice();
                 let (bundle, first) = (state.bundles[b].as_ref(), self.bundles[b].start);
                 invariants::invariant_06_only_useless_objects_go(
-                    &name, verdict, bundle, first, consumers,
+                    &name, verdict, bundle, first, progress,
                 )?;
                 state.objects.remove(&name);
                 state.deleted_passed |= verdict == Verdict::DeletePassed;
             }
             Action::Seal => self.seal(state)?,
             Action::Close => {
-                let durable: Vec<Cursor> = state.consumer.iter().map(|c| c.durable).collect();
+                let durable: Vec<Cursor> = state.progress.iter().map(|c| c.durable).collect();
                 if let Ok(Outcome::Write(after)) = epoch::close(Some(&state.epoch), 0, &durable) {
                     state.epoch = after;
                     self.check_exactly_once(state)?;

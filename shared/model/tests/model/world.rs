@@ -6,7 +6,7 @@ use gristmill_model::splits::collect::{ChunkName, Verdict};
 use gristmill_model::splits::epoch::{EpochItem, EpochState};
 use gristmill_model::splits::invariants::{FoundDeath, Violation};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, Place, SplitKind,
+    Ack, Bundle, BundleState, Death, DeathLog, DeathRecord, JobProgress, Place, SplitKind,
 };
 use gristmill_model::{Attempt, InvocationId, Nonce, Position};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -138,7 +138,7 @@ impl World {
         State {
             bundles: vec![None; self.bundles.len()],
             epoch: EpochItem { state: EpochState::Open, seed: 0, totals: None },
-            consumer: None,
+            progress: None,
             log: None,
             objects: BTreeMap::new(),
             workers,
@@ -483,7 +483,7 @@ impl Trainer {
 pub struct State {
     pub bundles: Vec<Option<Bundle>>,
     pub epoch: EpochItem,
-    pub consumer: Option<Consumer>,
+    pub progress: Option<JobProgress>,
     pub log: Option<DeathLog>,
     pub objects: BTreeMap<ChunkName, u32>,
     pub workers: Vec<Worker>,

@@ -96,13 +96,13 @@ impl SimObjects {
             Some(Stored::Bundle(bundle)) => Some(bundle),
             _ => None,
         };
-        let consumers = match decoded(inspect::consumer_key(ns, job)).await {
-            Some(Stored::Consumer(consumer)) => vec![*consumer],
+        let progress = match decoded(inspect::progress_key(ns, job)).await {
+            Some(Stored::Progress(progress)) => vec![*progress],
             _ => Vec::new(),
         };
         // Objects of an ended job are useless after its trainer has been silent for an hour.
         if let Some(Stored::Job(state)) = decoded(inspect::job_key(ns, job)).await {
-            let heartbeat_ms = consumers.first().map_or(0, |consumer| consumer.heartbeat_ms);
+            let heartbeat_ms = progress.first().map_or(0, |progress| progress.heartbeat_ms);
             let silent_ms = self.process.clock().now_ms().saturating_sub(heartbeat_ms);
             if state.is_ended() && (state != JobState::Done || silent_ms > SILENT_MS) {
                 return;
@@ -114,7 +114,7 @@ impl SimObjects {
             verdict,
             bundle.as_deref(),
             first,
-            &consumers,
+            &progress,
         ));
     }
 

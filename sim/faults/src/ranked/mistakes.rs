@@ -5,7 +5,7 @@ use bytes::Bytes;
 use gristmill_model::splits::ranks::Tail;
 use gristmill_model::splits::readers::ReaderProgress;
 use gristmill_model::splits::run::PastRuns;
-use gristmill_model::splits::{Consumer, Place};
+use gristmill_model::splits::{JobProgress, Place};
 use gristmill_model::wire::{AnyCall, PollReader};
 use gristmill_ports::{Item, ItemKey};
 use serde::{Serialize, de::DeserializeOwned};
@@ -20,7 +20,7 @@ pub fn read(
     if mutant == Some(Mutant::PastTokenLetIn) {
         for (key, item) in keys.iter().zip(&mut items) {
             if let Some(item) = item.as_mut().filter(|_| key.sk.starts_with("C#")) {
-                change(item, |job: &mut Consumer| job.past = PastRuns::default());
+                change(item, |job: &mut JobProgress| job.past = PastRuns::default());
             }
         }
     }
@@ -39,7 +39,8 @@ pub fn ranged(
     if mutant.is_none_or(|mutant| !of_merge.contains(&mutant)) {
         return found;
     }
-    let Some(job) = job.and_then(|job| serde_json::from_slice::<Consumer>(&job.body).ok()) else {
+    let Some(job) = job.and_then(|job| serde_json::from_slice::<JobProgress>(&job.body).ok())
+    else {
         return found;
     };
     let reports = || {

@@ -2,7 +2,7 @@
 
 use crate::{Simulation, scenario::BatchName, scenario::Expected};
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step, Tail};
-use gristmill_model::splits::{Consumer, Cursor, invariants};
+use gristmill_model::splits::{Cursor, JobProgress, invariants};
 use gristmill_model::{Checkpoint, RunToken};
 use std::{
     collections::BTreeMap,
@@ -255,7 +255,7 @@ impl Run {
     }
 
     /// Invariant 21: the job's progress is durable for every rank of this run.
-    fn check_durable(&self, sim: &Simulation, after: &Consumer) {
+    fn check_durable(&self, sim: &Simulation, after: &JobProgress) {
         let saved: Vec<_> = self.saved_in(&self.state()).collect();
         let saved = saved.into_iter().map(|(rank, saved)| self.next_of(rank, saved));
         sim.check(invariants::invariant_21_durable_for_every_rank(after, saved));
@@ -329,7 +329,7 @@ impl Runs {
     }
 
     /// Checks a written progress of the job against what its run's ranks have saved.
-    pub fn check(&self, sim: &Simulation, after: &Consumer) {
+    pub fn check(&self, sim: &Simulation, after: &JobProgress) {
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let found = after.run.and_then(|of| Some((of, runs.get(&of.token).cloned()?)));
         drop(runs);

@@ -88,14 +88,14 @@ fn caching_is_settled_by_a_profile_at_any_time_and_by_a_complete_epoch() {
 #[test]
 fn a_scan_begins_where_skips_are_not_counted_yet() {
     let place = |position| Place { epoch: 0, position };
-    let consumer = Consumer { delivered: place(8), ..Consumer::default() };
+    let progress = JobProgress { delivered: place(8), ..JobProgress::default() };
     let read = |item: Option<Skips>| Versioned { version: 1, item };
     let counted =
         |position| read(Some(Skips { before: place(position), skipped: 0, rows: 0, first: None }));
-    assert_eq!(scan_from(&consumer, None), place(8));
-    assert_eq!(scan_from(&consumer, Some(&read(None))), place(0));
-    assert_eq!(scan_from(&consumer, Some(&counted(5))), place(5));
-    assert_eq!(scan_from(&consumer, Some(&counted(9))), place(8), "the trainer went back");
+    assert_eq!(scan_from(&progress, None), place(8));
+    assert_eq!(scan_from(&progress, Some(&read(None))), place(0));
+    assert_eq!(scan_from(&progress, Some(&counted(5))), place(5));
+    assert_eq!(scan_from(&progress, Some(&counted(9))), place(8), "the trainer went back");
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn looks_are_steady_until_one_comes_late() {
 }
 
 fn decided(scale: &ScaleState, scan: &Scan) -> Decided {
-    let (item, consumer) = (&running_job(), &Consumer::default());
-    let view = View { item, consumer, scale, scan, steady_since_ms: 9, now_ms: NOW_MS };
+    let (item, progress) = (&running_job(), &JobProgress::default());
+    let view = View { item, progress, scale, scan, steady_since_ms: 9, now_ms: NOW_MS };
     decide(&settings(), &poll(), &view)
 }
 

@@ -14,9 +14,9 @@ fn place(epoch: u32, position: u32) -> Place {
 }
 
 /// A trainer that has everything up to `delivered`, and a checkpoint of batch 0 of `durable`.
-fn trainer(durable: u32, delivered: Place) -> Consumer {
+fn trainer(durable: u32, delivered: Place) -> JobProgress {
     let durable = Cursor { epoch: durable, batch_index: 0 };
-    Consumer { generation: 3, delivered, durable, ..Consumer::default() }
+    JobProgress { generation: 3, delivered, durable, ..JobProgress::default() }
 }
 
 /// The first acknowledgement of a new run of the trainer.
@@ -88,8 +88,8 @@ fn a_change_a_report_and_a_passed_epoch_make_a_look_due_earlier() {
 fn due_steps_follow_the_state_of_the_job_and_the_places_of_its_trainer() {
     let due = |state: JobState, durable, from| {
         let item = JobItem { state, ..running_job() };
-        let consumer = trainer(durable, place(1, 50));
-        Due::of(&JobSnapshot { item, consumer, ..snapshot(None) }, from)
+        let progress = trainer(durable, place(1, 50));
+        Due::of(&JobSnapshot { item, progress, ..snapshot(None) }, from)
     };
     let behind = place(1, 49);
     let here = place(1, 50);
@@ -111,22 +111,22 @@ fn due_steps_follow_the_state_of_the_job_and_the_places_of_its_trainer() {
 
 #[test]
 fn a_new_run_must_show_that_the_splits_it_has_were_made() {
-    let consumer = trainer(0, place(0, 30));
-    let begins = |ack: &Ack| beginning(&job(), &running_job(), &consumer, ack);
+    let progress = trainer(0, place(0, 30));
+    let begins = |ack: &Ack| beginning(&job(), &running_job(), &progress, ack);
     assert_eq!(begins(&resumes(0, place(0, 30))).unwrap(), None, "where the last run was");
     assert_eq!(begins(&resumes(0, place(0, 12))).unwrap(), None, "an older checkpoint");
     let unseen = Unseen { from: place(0, 30), most: 75, to: 105 };
     assert_eq!(begins(&resumes(1, place(1, 5))).unwrap(), Some(unseen));
     let same_run = Ack { generation: 3, ..resumes(1, place(1, 5)) };
     assert_eq!(begins(&same_run).unwrap(), None);
-    let indexing = beginning(&job(), &indexing_job(), &consumer, &resumes(1, place(1, 5)));
+    let indexing = beginning(&job(), &indexing_job(), &progress, &resumes(1, place(1, 5)));
     assert_eq!(indexing.unwrap(), None, "nothing is planned yet");
 }
 
 #[test]
 fn a_checkpoint_of_another_run_is_refused() {
-    let consumer = trainer(0, place(0, 30));
-    let begins = |ack: &Ack| beginning(&job(), &running_job(), &consumer, ack);
+    let progress = trainer(0, place(0, 30));
+    let begins = |ack: &Ack| beginning(&job(), &running_job(), &progress, ack);
     // The end of the last epoch is the last place there is.
     assert!(begins(&resumes(EPOCHS, place(EPOCHS, 0))).is_ok());
     for ack in [resumes(1, place(EPOCHS, 1)), resumes(EPOCHS + 1, place(1, 0))] {
@@ -139,9 +139,9 @@ fn a_checkpoint_of_another_run_is_refused() {
 #[test]
 fn a_done_job_admits_only_a_trainer_that_has_all_of_it() {
     let done = JobItem { state: JobState::Done, ..running_job() };
-    let consumer = trainer(EPOCHS, place(EPOCHS, 0));
+    let progress = trainer(EPOCHS, place(EPOCHS, 0));
     let begins =
-        |durable| beginning(&job(), &done, &consumer, &resumes(durable, place(durable, 0)));
+        |durable| beginning(&job(), &done, &progress, &resumes(durable, place(durable, 0)));
     assert_eq!(begins(EPOCHS).unwrap(), None);
     let refusal = begins(1).unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::Collected);
@@ -167,8 +167,8 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
         let prefix = Prefix { entries: Vec::new(), gap };
         let seen = Frontier { active: 2, claimable: 9, window: 40, indexed: 5, ..looked(0) };
         let scale = ScaleState::default();
-        let consumer = trainer(0, place(0, 0));
-        answer(item.view(&job()), item.n_files, &consumer, (scale, seen), prefix, NOW_MS)
+        let progress = trainer(0, place(0, 0));
+        answer(item.view(&job()), item.n_files, &progress, (scale, seen), prefix, NOW_MS)
     };
     let leased = bundle(&ramp, 0, 1, (NOW_MS, 0), &[], WorkerTimes::default());
     let unclaimed = crate::bundles::ScannedBundle::unseen(&ramp, (0, 0), 0);

@@ -105,7 +105,7 @@ fn a_dropped_last_batch_is_not_counted() {
 }
 
 #[test]
-fn an_epoch_closes_when_every_consumer_is_past_it() {
+fn an_epoch_closes_when_the_trainer_is_past_it() {
     let one = bundle(BundleState::Done, vec![entry(SplitKind::Object, 9, 0)]);
     assert!(matches!(close(Some(&opened()), 3, &[]), Err(Refusal::Invalid { .. })));
     let sealed = seal(Some(&opened()), &command(&[Some(&one)])).unwrap().into_item();

@@ -1,7 +1,7 @@
 //! Invariants of the job's progress, and of the batches that its trainer received.
 
 use super::{Check, hold};
-use crate::splits::Consumer;
+use crate::splits::JobProgress;
 
 /// 7. A batch delivered again is the same batch.
 pub fn invariant_07_replay_is_identical<T: PartialEq>(first: &T, again: &T) -> Check {
@@ -27,7 +27,7 @@ pub fn invariant_09_at_most_once(times: impl IntoIterator<Item = u32>) -> Check 
 }
 
 /// 11. An ack is monotone within a generation, and generations only grow.
-pub fn invariant_11_ack_is_monotone(before: Option<&Consumer>, after: &Consumer) -> Check {
+pub fn invariant_11_ack_is_monotone(before: Option<&JobProgress>, after: &JobProgress) -> Check {
     let Some(before) = before else { return Ok(()) };
     hold(11, after.generation >= before.generation, "an older generation took over")?;
     let monotone = after.durable >= before.durable
@@ -39,7 +39,7 @@ pub fn invariant_11_ack_is_monotone(before: Option<&Consumer>, after: &Consumer)
 
 /// 11. An ack of an old generation has no effect.
 pub fn invariant_11_old_generations_are_fenced(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     generation: u64,
     applied: bool,
 ) -> Check {
@@ -47,19 +47,19 @@ pub fn invariant_11_old_generations_are_fenced(
     hold(11, !(old && applied), "an ack of an old generation was applied")
 }
 
-/// 12. No consumer falls behind what has been collected, and the horizon never goes back. Only a run
+/// 12. No trainer falls behind what has been collected, and the horizon never goes back. Only a run
 ///     that begins at an older checkpoint starts behind it.
 pub fn invariant_12_nobody_is_behind_the_horizon(
-    before: Option<&Consumer>,
-    after: &Consumer,
+    before: Option<&JobProgress>,
+    after: &JobProgress,
 ) -> Check {
     let is_ahead =
-        |of: &Consumer| of.durable >= of.collected && of.durable_place >= of.collected_place;
+        |of: &JobProgress| of.durable >= of.collected && of.durable_place >= of.collected_place;
     let was_behind = before.is_some_and(|before| match before.generation == after.generation {
         true => !is_ahead(before),
         false => after.run.is_some(),
     });
-    hold(12, is_ahead(after) || was_behind, "a consumer fell behind the collected horizon")?;
+    hold(12, is_ahead(after) || was_behind, "a trainer fell behind the collected horizon")?;
     let kept = before.is_none_or(|before| {
         after.collected >= before.collected && after.collected_place >= before.collected_place
     });
@@ -71,8 +71,8 @@ pub fn invariant_28_in_order<T: PartialOrd>(places: &[T]) -> Check {
     hold(28, places.is_sorted(), "a row was delivered before one that precedes it")
 }
 
-/// The invariants of every step of a consumer.
-pub fn consumer_step(before: Option<&Consumer>, after: &Consumer) -> Check {
+/// The invariants of every step of a job's progress.
+pub fn progress_step(before: Option<&JobProgress>, after: &JobProgress) -> Check {
     invariant_11_ack_is_monotone(before, after)?;
     invariant_12_nobody_is_behind_the_horizon(before, after)?;
     super::invariant_22_superseded_runs_stay_superseded(before, after)

@@ -2,7 +2,7 @@
 
 use super::{Check, hold};
 use crate::splits::ranks::{KnownBatches, Ranks, Step, Tail};
-use crate::splits::{Consumer, Cursor, ReaderProgress};
+use crate::splits::{Cursor, JobProgress, ReaderProgress};
 
 /// 19. All ranks of a run take equally many steps in each epoch. `steps` holds the number of each
 ///     rank that has reached the end of the epoch.
@@ -20,7 +20,7 @@ pub fn invariant_20_batch_goes_to_one_rank(earlier: Option<u32>, rank: u32) -> C
 /// 21. The job's durable cursor is at or below that of every rank of its generation. `durable` holds
 ///     what each rank has saved.
 pub fn invariant_21_durable_for_every_rank(
-    job: &Consumer,
+    job: &JobProgress,
     durable: impl IntoIterator<Item = Cursor>,
 ) -> Check {
     let holds = durable.into_iter().all(|durable| job.durable <= durable);
@@ -42,8 +42,8 @@ pub fn invariant_21_reader_is_monotone(before: &ReaderProgress, after: &ReaderPr
 
 /// 22. A run has one number of ranks and one beginning; a superseded run changes nothing.
 pub fn invariant_22_superseded_runs_stay_superseded(
-    before: Option<&Consumer>,
-    after: &Consumer,
+    before: Option<&JobProgress>,
+    after: &JobProgress,
 ) -> Check {
     let Some(before) = before else { return Ok(()) };
     if before.generation == after.generation {

@@ -32,7 +32,7 @@ fn ack(generation: u64, durable: u64, delivered: u32) -> Ack {
     }
 }
 
-fn started(ranks: u32, generation: u64) -> Consumer {
+fn started(ranks: u32, generation: u64) -> JobProgress {
     let ranks = Ranks { count: count(ranks), from: cursor(0), tail: Tail::Drop };
     let run = TrainingRun { token: RunToken([1; 16]), ranks };
     let start = ack(generation, 0, 0);
@@ -44,7 +44,7 @@ fn said(ranks: RankRange, generation: u64, durable: u64, delivered: u32) -> Read
     report(None, &Report { reader: 1, over_reader: 0, ranks, ack }, 0).unwrap().into_item()
 }
 
-fn merged(job: &Consumer, readers: &[ReaderProgress]) -> Consumer {
+fn merged(job: &JobProgress, readers: &[ReaderProgress]) -> JobProgress {
     merge(Some(job), readers, 0).unwrap().into_item()
 }
 
@@ -77,7 +77,7 @@ fn nothing_moves_before_each_rank_has_one_reader() {
     assert_eq!(stays(&beyond), "ranks 2-4 are served, and the run has 4 ranks");
     let old = [low, said(ranks(2, 2), 2, 9, 9)];
     assert_eq!(stays(&old), "rank 2 of 4 has no reader yet", "its report is of an older run");
-    let plain = Consumer { run: None, ..job };
+    let plain = JobProgress { run: None, ..job };
     assert_eq!(covering(&plain, &[low]), Err(Uncovered::NoRun));
 }
 
@@ -85,7 +85,7 @@ fn nothing_moves_before_each_rank_has_one_reader() {
 fn the_heartbeat_moves_while_ranks_are_missing() {
     let job = started(2, 3);
     let after = merge(Some(&job), &[], 77).unwrap().into_item();
-    assert_eq!(after, Consumer { heartbeat_ms: 77, ..job });
+    assert_eq!(after, JobProgress { heartbeat_ms: 77, ..job });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::splits::Place;
-use crate::splits::consumer::{ack, collected, register};
+use crate::splits::job_progress::{ack, collected, register};
 use crate::splits::ranks::Tail;
 use std::num::NonZeroU32;
 
@@ -25,14 +25,14 @@ fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> 
     Join { run, start, is_successor: false }
 }
 
-fn joined(before: Option<&Consumer>, command: &Join) -> Consumer {
+fn joined(before: Option<&JobProgress>, command: &Join) -> JobProgress {
     let outcome = join(before, command, 0).unwrap();
     *outcome.write().expect("a new run begins")
 }
 
-fn progress(job: &Consumer, batch_index: u64) -> Consumer {
+fn progress(job: &JobProgress, batch_index: u64) -> JobProgress {
     let place = place(batch_index as u32);
-    let Consumer { generation, .. } = *job;
+    let JobProgress { generation, .. } = *job;
     let command = Ack {
         generation,
         over: 0,
@@ -169,7 +169,7 @@ fn the_item_of_one_rank_is_stored_as_before() {
     let run = register(None, &reader("", 1, 0, (0, 1)).start, 0).unwrap().into_item();
     let stored = serde_json::to_string(&run).unwrap();
     assert!(!stored.contains("run") && !stored.contains("past"), "{stored}");
-    assert_eq!(serde_json::from_str::<Consumer>(&stored).unwrap(), run);
+    assert_eq!(serde_json::from_str::<JobProgress>(&stored).unwrap(), run);
     // With a run and its memory, it is one write unit still.
     let names = (0..9).map(|i| format!("run-{i}"));
     let full = names.fold(run, |before, name| {
@@ -178,5 +178,5 @@ fn the_item_of_one_rank_is_stored_as_before() {
     });
     let stored = serde_json::to_string(&full).unwrap();
     assert!(stored.len() < 1_000, "{} bytes: {stored}", stored.len());
-    assert_eq!(serde_json::from_str::<Consumer>(&stored).unwrap(), full);
+    assert_eq!(serde_json::from_str::<JobProgress>(&stored).unwrap(), full);
 }

@@ -1,4 +1,4 @@
-//! Progress of a consumer, case by case.
+//! The progress of a job, case by case.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,22 +14,22 @@ fn at(generation: u64, g: u64, position: Position) -> Ack {
 }
 
 /// Transitions whose time grows with the durable cursor.
-fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consumer>, Refusal> {
+fn register(before: Option<&JobProgress>, from: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
     super::register(before, from, from.durable.batch_index)
 }
 
-fn ack(before: Option<&Consumer>, command: &Ack) -> Result<Outcome<Consumer>, Refusal> {
+fn ack(before: Option<&JobProgress>, command: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
     super::ack(before, command, command.durable.batch_index)
 }
 
 fn ack_at_most_once(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     command: &Ack,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     super::ack_at_most_once(before, command, command.durable.batch_index)
 }
 
-fn started() -> Consumer {
+fn started() -> JobProgress {
     register(None, &at(1, 0, 0)).unwrap().into_item()
 }
 
@@ -55,7 +55,7 @@ fn what_a_dead_run_said_late_fences_nobody() {
 #[test]
 fn the_first_ack_of_a_generation_registers_it() {
     let outcome = ack(Some(&started()), &Ack { over: 1, ..at(7, 3, 1) }).unwrap();
-    assert_eq!(outcome.write().map(|consumer| consumer.generation), Some(7));
+    assert_eq!(outcome.write().map(|progress| progress.generation), Some(7));
     assert!(ack(None, &at(1, 0, 0)).unwrap().write().is_some());
 }
 
@@ -88,7 +88,7 @@ fn a_checkpoint_saved_before_splits_without_rows_is_as_good_as_one_saved_after()
 }
 
 #[test]
-fn nothing_is_collected_for_a_consumer_there_is_not() {
+fn nothing_is_collected_for_a_job_without_progress() {
     assert!(matches!(collected(None), Err(Refusal::Invalid { .. })));
     assert!(collected(Some(&started())).unwrap().write().is_none());
 }
@@ -109,9 +109,9 @@ proptest! {
     fn any_sequence_of_commands_keeps_the_invariants(
         commands in prop::collection::vec((0u8..3, 0u64..4, 0u32..3, 0u64..9, 0u32..9, 0u32..3), 0..40),
     ) {
-        let mut consumer = None;
+        let mut progress = None;
         for (command, generation, epoch, g, position, ahead) in commands {
-            let over = consumer.map_or(0, |consumer: Consumer| consumer.generation);
+            let over = progress.map_or(0, |progress: JobProgress| progress.generation);
             let data = Ack {
                 generation,
                 over,
@@ -120,12 +120,12 @@ proptest! {
                 durable_place: Place { epoch, position },
             };
             let outcome = match command {
-                0 => register(consumer.as_ref(), &data),
-                1 => ack(consumer.as_ref(), &data),
-                _ => collected(consumer.as_ref()),
+                0 => register(progress.as_ref(), &data),
+                1 => ack(progress.as_ref(), &data),
+                _ => collected(progress.as_ref()),
             };
             if let Ok(Outcome::Write(after)) = outcome {
-                consumer = Some(after);
+                progress = Some(after);
             }
         }
     }

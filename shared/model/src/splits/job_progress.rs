@@ -1,4 +1,4 @@
-//! The consumer item: the progress of a job's training run over all its ranks, its restart point, and
+//! The progress item: that of a job's training run over all its ranks, its restart point, and
 //! the horizon behind it up to which objects are collected.
 //!
 //! The collected horizon lives in the same item as the cursor it must not pass. So collecting and
@@ -85,9 +85,9 @@ impl Place {
     }
 }
 
-/// One consumer as the table holds it.
+/// The progress of a job as the table holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Consumer {
+pub struct JobProgress {
     /// Which run of the trainer this is; larger ones fence smaller ones.
     pub generation: u64,
     /// The first split that the trainer's host has not taken in. Rows left over for a later batch
@@ -110,7 +110,7 @@ pub struct Consumer {
     pub past: PastRuns,
 }
 
-/// Progress of a consumer. Fenced by generation, monotone.
+/// Progress of a trainer. Fenced by generation, monotone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ack {
     /// Chosen by the trainer's host at its start, larger than any before.
@@ -146,20 +146,20 @@ impl Ack {
 /// [`Refusal::Fenced`] for a generation older than the current, or one that found another there,
 /// [`Refusal::Collected`], [`Refusal::Invalid`].
 pub fn register(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     from: &Ack,
     now_ms: u64,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     begin(before, from, None, now_ms)
 }
 
 /// As [`register`]; a run that names itself may begin before the horizon.
 pub(super) fn begin(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     from: &Ack,
     run: Option<TrainingRun>,
     now_ms: u64,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     from.check()?;
     let collected = before.map(|b| (b.collected, b.collected_place)).unwrap_or_default();
     if let Some(before) = before {
@@ -185,7 +185,7 @@ pub(super) fn begin(
         Some(old) if run.is_none_or(|run| run.token != old.token) => before.past.with(old.token),
         _ => before.past,
     });
-    let after = Consumer {
+    let after = JobProgress {
         generation: from.generation,
         delivered: from.delivered.max(durable_place),
         durable: from.durable,
@@ -196,7 +196,7 @@ pub(super) fn begin(
         run,
         past,
     };
-    invariants::check_consumer_step(before, &after);
+    invariants::check_progress_step(before, &after);
     Ok(Outcome::Write(after))
 }
 
@@ -206,10 +206,10 @@ pub(super) fn begin(
 /// # Errors
 /// As [`register`].
 pub fn ack(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     command: &Ack,
     now_ms: u64,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     let Some(before) = before.filter(|before| command.generation <= before.generation) else {
         return register(before, command, now_ms);
     };
@@ -225,7 +225,7 @@ pub fn ack(
     if after == *before {
         return Ok(Outcome::AlreadyApplied(after));
     }
-    invariants::check_consumer_step(Some(before), &after);
+    invariants::check_progress_step(Some(before), &after);
     Ok(Outcome::Write(after))
 }
 
@@ -235,10 +235,10 @@ pub fn ack(
 /// # Errors
 /// As [`register`].
 pub fn ack_at_most_once(
-    before: Option<&Consumer>,
+    before: Option<&JobProgress>,
     command: &Ack,
     now_ms: u64,
-) -> Result<Outcome<Consumer>, Refusal> {
+) -> Result<Outcome<JobProgress>, Refusal> {
     if let Some(before) = before
         && command.generation > before.generation
         && command.durable < before.durable
@@ -252,16 +252,16 @@ pub fn ack_at_most_once(
 /// the written item alone decides what may be deleted (see [`crate::splits::collect`]).
 ///
 /// # Errors
-/// [`Refusal::Invalid`] when there is no such consumer: nothing is durable.
-pub fn collected(before: Option<&Consumer>) -> Result<Outcome<Consumer>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "no consumer has registered" })?;
+/// [`Refusal::Invalid`] when there is none: nothing is durable.
+pub fn collected(before: Option<&JobProgress>) -> Result<Outcome<JobProgress>, Refusal> {
+    let before = before.ok_or(Refusal::Invalid { what: "no trainer has registered" })?;
     let mut after = *before;
     after.collected = before.collected.max(before.durable);
     after.collected_place = before.collected_place.max(before.durable_place);
     if after == *before {
         return Ok(Outcome::AlreadyApplied(after));
     }
-    invariants::check_consumer_step(Some(before), &after);
+    invariants::check_progress_step(Some(before), &after);
     Ok(Outcome::Write(after))
 }
 
