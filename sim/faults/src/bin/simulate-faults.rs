@@ -137,7 +137,9 @@ fn run_all(args: &Args) -> Sum {
             });
         }
     });
-    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let mut sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    sum.broken.sort_by_key(|outcome| outcome.seed);
+    sum
 }
 
 /// One line that is written over, for people only.

@@ -198,9 +198,8 @@ impl Run {
         let step = Step { epoch: end.epoch, number: 0 };
         *self.state().met.entry(step).or_default() += 1;
         let count = self.ranks.count.get();
-        let are_done = |state: &State| state.hosts_done >= self.hosts;
         let have_met = |state: &State| state.met.get(&step).is_some_and(|met| *met >= count);
-        self.wait_until(|state| have_met(state) || are_done(state)).await;
+        self.wait_until(|state| have_met(state) || self.are_done(state)).await;
     }
 
     /// Records that the checkpoint of `rank` at `next` is on durable storage.
@@ -300,7 +299,11 @@ impl Run {
     }
 
     pub fn is_done(&self) -> bool {
-        self.state().hosts_done >= self.hosts
+        self.are_done(&self.state())
+    }
+
+    fn are_done(&self, state: &State) -> bool {
+        state.hosts_done >= self.hosts
     }
 
     async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
