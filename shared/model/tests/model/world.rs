@@ -97,7 +97,7 @@ impl World {
     /// Two workers, one of them slow, meet a poison split.
     pub fn poison_and_two_workers() -> Self {
         let budget = Budget { steals: 1, ..NOTHING };
-        Self { poison: Some(0), restarts: 3, budget, ..Self::small(vec![0..1, 1..2], 2, 6) }
+        Self { poison: Some(0), restarts: 2, budget, ..Self::small(vec![0..1, 1..2], 2, 6) }
     }
 
     /// A trainer that crashes and restores, and a collector.
