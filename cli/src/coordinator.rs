@@ -6,7 +6,7 @@ use gristmill_ports::{CallError, call_with_retry};
 use std::time::Duration;
 
 /// Time within which the service must answer.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Sends a call until the service answers.
 pub async fn call<C: Call>(service: &Service, call: C) -> Result<C::Reply, Failure> {

@@ -80,7 +80,7 @@ async fn start(
     let resume = checkpoint.map(|checkpoint| checkpoint.cursor_in(&job.view)).transpose();
     let resume = resume.map_err(|error| Failure::Usage(format!("--resume: {error}")))?;
     let kept = kept(&mut cursors, &Identity::of(&job.view)).map_err(failure_of)?;
-    let status = job.status(options.stream.patience).await.map_err(Failure::failed)?;
+    let status = job.status(options.stream.patience).await?;
     let pipeline = job.pipeline().map_err(Failure::failed)?;
     let tail = options.ranks.tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()));
     let (beginning, from) =

@@ -16,7 +16,7 @@ use super::{
     stand_ins::StandIns,
     trainer::{REDRAW, RunView},
 };
-use crate::coordinator::PATIENCE;
+use crate::coordinator;
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
@@ -24,6 +24,7 @@ use gristmill_client::{
     report::{Observable, Observed, PolledJob, RankSteps},
     waiting::Waiting,
 };
+use gristmill_model::wire::Status;
 use gristmill_model::{Checkpoint, Epoch};
 use gristmill_pipeline::KEY_FIELD;
 use processes::{Hosts, Program};
@@ -235,7 +236,8 @@ impl<'a> HostedTrainer<'a> {
     /// The report of the run, once the job is closed.
     async fn finish(mut self) -> Result<(Observed, RankSteps), Failure> {
         self.enter(Some(self.options.job.epochs)).await?;
-        let status = self.job.status(PATIENCE).await.map_err(Failure::failed)?;
+        let status =
+            coordinator::call(&self.job.service, Status { job: self.job.view.job.clone() }).await?;
         self.polled.update(status);
         let plan = self.polled.view().and_then(|view| view.plan);
         self.view.observer.amend(self.totals.epochs(), plan);

@@ -1,15 +1,15 @@
 //! A job of a service: started or joined, then read.
 
 use crate::{
-    Authored, Failure, FetchError, Fetcher, FetcherConfig, FetcherPorts, Folders, JobOptions,
-    LeftOut, ListError, Listing, OwnRanks, Service, Source, StreamOptions, Workers,
+    Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
+    Listing, OwnRanks, Service, Source, StreamOptions, Workers, asking,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
-use gristmill_ports::{CallError, call_with_retry};
+use gristmill_ports::CallError;
 use std::{path::Path, time::Duration};
 
 /// A job to start.
@@ -236,10 +236,8 @@ impl Job {
     ///
     /// # Errors
     /// If it does not answer by then, or has forgotten the job.
-    pub async fn status(&self, patience: Duration) -> Result<JobStatus, CallError> {
-        let FetcherPorts { coordinator, clock, .. } = &self.service.ports;
-        let call = Status { job: self.view.job.clone() };
-        call_with_retry(&**coordinator, &**clock, call, patience).await
+    pub async fn status(&self, patience: Duration) -> Result<JobStatus, FetchError> {
+        asking::ask(&self.service.ports, &Status { job: self.view.job.clone() }, patience).await
     }
 
     /// Stops the job, so that no worker continues it.

@@ -1,8 +1,8 @@
 //! The state of a job, asked from time to time.
 
-use crate::coordinator::PATIENCE;
+use crate::coordinator;
 use gristmill_client::{Job, waiting::Waiting};
-use gristmill_model::wire::JobStatus;
+use gristmill_model::wire::{JobStatus, Status};
 use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -24,7 +24,8 @@ impl Watch {
         asking.spawn(async move {
             // A service that does not answer is known to its link, and asked again.
             loop {
-                if let Ok(status) = job.status(PATIENCE).await
+                if let Ok(status) =
+                    coordinator::call(&job.service, Status { job: job.view.job.clone() }).await
                     && sender.send(Some(status)).is_err()
                 {
                     return;

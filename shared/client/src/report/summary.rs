@@ -60,8 +60,7 @@ impl Report {
             }
             false => SkippedRecords::default(),
         };
-        let JobStatus { profile, job: known, .. } =
-            job.status(PATIENCE).await.map_err(Failure::failed)?;
+        let JobStatus { profile, job: known, .. } = job.status(PATIENCE).await?;
         let pipeline = &observed.pipeline;
         let of = |epoch| timeline::stalls(pipeline, &known.spec, epoch, &profile);
         let stalls = observed.epochs.iter().map(of).collect();

@@ -14,7 +14,7 @@ pub enum EpochState {
     Open,
     /// Every split is committed.
     Sealed,
-    /// Every job's durable cursor is past it.
+    /// The job's durable cursor is past it.
     Closed,
 }
 
@@ -153,7 +153,7 @@ fn sealed(
     Ok(EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before })
 }
 
-/// CLOSE: refused while a job's durable cursor is not past the last batch of `epoch`.
+/// CLOSE: refused while the job's durable cursor is not past the last batch of `epoch`.
 ///
 /// # Errors
 /// [`Refusal::NotDurable`]; [`Refusal::Invalid`] for an epoch that is not sealed.

@@ -1,4 +1,4 @@
-//! The progress item: that of a job's training run over all its ranks, its restart point, and
+//! The progress item: how far a job's training run is over all its ranks, its restart point, and
 //! the horizon behind it up to which objects are collected.
 //!
 //! The collected horizon lives in the same item as the cursor it must not pass. So collecting and
