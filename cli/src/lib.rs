@@ -15,6 +15,7 @@ mod coordinator;
 mod jobs;
 mod output;
 mod own_service;
+mod own_program;
 mod owner;
 mod sample;
 mod training;
@@ -23,9 +24,9 @@ mod values;
 
 use clap::Parser;
 use commands::{Command, function};
-use gristmill_client::{Authored, Failure};
+use gristmill_client::{Authored, Failure, Launcher};
 use gristmill_pipeline::Registry;
-use std::{path::Path, process::ExitCode, time::Duration};
+use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
 ///
@@ -40,9 +41,24 @@ struct Cli {
 
 /// Runs the command line of this process, with `operators`.
 pub fn main_with(operators: Registry) -> ExitCode {
+    ExitCode::from(run_args(std::env::args_os(), operators))
+}
+
+/// Runs the command line `args`, whose first is the program's name, in a process that `launcher` starts. Returns
+/// the exit code.
+pub fn main_of(
+    launcher: Launcher,
+    args: impl IntoIterator<Item = OsString>,
+    operators: Registry,
+) -> u8 {
+    own_program::set(launcher);
+    run_args(args, operators)
+}
+
+fn run_args(args: impl IntoIterator<Item = OsString>, operators: Registry) -> u8 {
     user_operators::set(operators);
     gristmill_client::return_large_buffers();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(asked) => return explained(&asked),
     };
@@ -72,18 +88,18 @@ pub fn main_with(operators: Registry) -> ExitCode {
 /// that has operators of a user.
 pub fn worker_with(operators: Registry) -> ExitCode {
     user_operators::set(operators);
-    finish(function::run(function::WORKER))
+    ExitCode::from(finish(function::run(function::WORKER)))
 }
 
 /// Prints clap's own output without running anything: help, version, or a parse error.
-fn explained(asked: &clap::Error) -> ExitCode {
+fn explained(asked: &clap::Error) -> u8 {
     let code = u8::try_from(asked.exit_code()).unwrap_or(2);
     let printed = asked.print();
     if !asked.use_stderr() {
         output::note(printed);
     }
     match output::check() {
-        Ok(()) => ExitCode::from(code),
+        Ok(()) => code,
         failed => finish(failed),
     }
 }
@@ -101,14 +117,14 @@ fn thread_cpu() -> Duration {
 
 /// Prints a failure as one line on standard error; returns the exit code, which says whose fault it
 /// was.
-fn finish(outcome: Result<(), Failure>) -> ExitCode {
+fn finish(outcome: Result<(), Failure>) -> u8 {
     match outcome.and_then(|()| output::check()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => {
             if let Some(line) = failure.line() {
                 eprintln!("gristmill: {line}");
             }
-            ExitCode::from(failure.exit_code())
+            failure.exit_code()
         }
     }
 }

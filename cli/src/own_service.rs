@@ -1,7 +1,7 @@
 //! The service that a command uses: a running one, or one that ends with this process.
 
-use crate::user_operators;
-use gristmill_client::{Backend, Failure, Launcher, Service, ServiceOptions, connect, start_local};
+use crate::{own_program, user_operators};
+use gristmill_client::{Backend, Failure, Service, ServiceOptions, connect, start_local};
 use std::path::Path;
 
 /// Connects to the service that the options name. Without one, starts a service that keeps its
@@ -23,6 +23,5 @@ pub async fn named_or_own(options: &ServiceOptions) -> Result<Service, Failure> 
 }
 
 async fn own(state_dir: Option<&Path>) -> Result<Service, Failure> {
-    let launcher = Launcher::current().map_err(Failure::failed)?;
-    start_local(&launcher, state_dir, user_operators::get()).await
+    start_local(&own_program::get()?, state_dir, user_operators::get()).await
 }

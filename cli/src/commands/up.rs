@@ -4,7 +4,7 @@ mod functions;
 
 use crate::{
     output::{self, say},
-    owner,
+    own_program, owner,
 };
 use gristmill_client::{
     Failure, ServiceFile, StartRefusal, aws_of,
@@ -101,7 +101,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     // Workers of a paused job stay warm for the next job.
     config.idle_timeout = Duration::from_secs(120);
     config.schedules = vec![upkeep()];
-    let executable = std::env::current_exe().map_err(Failure::failed)?;
+    let launcher = own_program::get()?;
     config.others = others(&args);
     let by_others = config.others != Others::default();
     if by_others {
@@ -113,7 +113,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     config.account_concurrency = room.account;
     let memory_mb = args.worker_memory;
     let service = Service::start(config, |endpoints| {
-        functions(&executable, endpoints, &region, &room, memory_mb)
+        functions(&launcher, endpoints, &region, &room, memory_mb)
     });
     let service = service.await.map_err(Failure::failed)?;
     let file = describe(&service, &region);

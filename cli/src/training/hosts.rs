@@ -20,7 +20,7 @@ use crate::coordinator;
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
-    Batch, Delivery, EpochTotals, Failure, Job,
+    Batch, Delivery, EpochTotals, Failure, Job, Room,
     report::{Observable, Observed, PolledJob, RankSteps},
     waiting::Waiting,
 };
@@ -138,6 +138,7 @@ impl<'a> HostedTrainer<'a> {
                     batch_index: batch.at.batch_index,
                     rows: rows(&batch.frame)?,
                     frame: batch.frame.clone(),
+                    room: Room::default(),
                 };
                 if is_first {
                     let delivery = Delivery::Batch(batch.clone());

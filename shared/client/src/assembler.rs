@@ -3,7 +3,7 @@
 
 use crate::{
     Batch, EpochTotals, FetchError,
-    downloader::Arrival,
+    downloader::{Arrival, Room},
     own_batches::Picked,
     progress::Progress,
     rows::{Chunks, Rows},
@@ -13,12 +13,12 @@ use crate::{
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
 use gristmill_executor::{Finisher, Program};
-use gristmill_model::Epoch;
+use gristmill_model::{Epoch, Position};
 use gristmill_model::splits::batches::{Batch as PlannedBatch, Source};
 use gristmill_model::splits::{Cursor, Place, SplitKind};
 use gristmill_model::wire::{Plan, ReadySplit};
 use gristmill_ports::{BufferPool, Clock};
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use tokio::sync::mpsc;
 
 pub(crate) enum Assembled {
@@ -38,6 +38,9 @@ pub(crate) enum Assembled {
     /// Explicit, because a failed stream closes its queue too.
     End,
 }
+
+/// The shares of objects in the memory budget, by split.
+type Rooms = BTreeMap<Position, Room>;
 
 /// Joins splits into batches, epoch after epoch.
 pub(crate) struct Assembler {
@@ -98,14 +101,16 @@ impl Assembler {
                 self.enter(Stage::Fetch);
             }
             let mut chunks = Chunks::new();
+            let mut rooms = Rooms::new();
             for content in contents {
                 let gone = |_| FetchError::BadObject("a download was cut off".into());
                 let chunk = content.chunk.await.map_err(gone)??;
                 check_counts(&content.entry, &chunk, self.plan.batch_size)?;
                 chunks.insert(content.entry.place.position, chunk);
+                rooms.insert(content.entry.place.position, content.room);
             }
             self.enter(Stage::Decode);
-            if !self.take_in(&entry, picked, &chunks).await? {
+            if !self.take_in(&entry, picked, (&chunks, &rooms)).await? {
                 return Ok(());
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
@@ -128,14 +133,14 @@ impl Assembler {
         &mut self,
         entry: &ReadySplit,
         picked: Picked,
-        chunks: &Chunks,
+        objects @ (chunks, _): (&Chunks, &Rooms),
     ) -> Result<bool, FetchError> {
         let Picked { resume_place, .. } = picked;
         if !picked.is_passed {
             add(&mut self.totals, entry);
         }
         for batch in picked.batches {
-            if !self.deliver(batch, entry, chunks, Some(resume_place)).await? {
+            if !self.deliver(batch, entry, objects, Some(resume_place)).await? {
                 return Ok(false);
             }
         }
@@ -146,7 +151,7 @@ impl Assembler {
             }
         }
         for batch in picked.repeats {
-            if !self.deliver(batch, entry, chunks, None).await? {
+            if !self.deliver(batch, entry, objects, None).await? {
                 return Ok(false);
             }
         }
@@ -165,17 +170,20 @@ impl Assembler {
         &mut self,
         batch: PlannedBatch,
         entry: &ReadySplit,
-        chunks: &Chunks,
+        (chunks, rooms): (&Chunks, &Rooms),
         resume_place: Option<Place>,
     ) -> Result<bool, FetchError> {
         let PlannedBatch { batch_index, rows, source } = batch;
         let epoch = entry.place.epoch;
         // Reserve room first: a joined batch that waits would exceed the memory budget.
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
+        // Joined rows are copies.
+        let mut held = Room::default();
         let frame = match source {
             Source::Whole { position, frame } => {
                 let lacks = || bad(entry, &"it has no content");
                 let chunk = chunks.get(&position).ok_or_else(lacks)?;
+                held = rooms.get(&position).cloned().unwrap_or_default();
                 let (take, lend) = (|bytes| self.buffers.take(bytes), |raw| self.buffers.lend(raw));
                 let frame = chunk.frame_with(frame as usize, take, lend);
                 frame.and_then(|frame| match self.program.pads_late() {
@@ -191,7 +199,7 @@ impl Assembler {
         let frame = frame.map_err(|error| bad(entry, &error))?;
         let finisher = self.finisher.as_mut();
         let frame = finished(finisher, &self.buffers, frame).map_err(|error| bad(entry, &error))?;
-        let batch = Batch { epoch, batch_index, rows, frame };
+        let batch = Batch { epoch, batch_index, rows, frame, room: held };
         room.send(Assembled::Batch { batch, resume_place });
         Ok(true)
     }

@@ -27,13 +27,14 @@ impl From<Pipeline> for Authored {
 }
 
 impl Authored {
-    /// Reads and checks the pipeline file `path`, and the asset files that it names.
+    /// Reads and checks the pipeline file `path`, `-` for standard input, and the asset files that it names.
     ///
     /// # Errors
     /// One line that names the mistake, its path and its line.
     pub fn read(path: &Path, registry: &Registry) -> Result<Self, String> {
         let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-        let text = read_user_text(path, MAX_TEXT_BYTES as u64).map_err(|why| named(&why))?;
+        let file = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
+        let text = read_user_text(file, MAX_TEXT_BYTES as u64).map_err(|why| named(&why))?;
         let base = path.parent().unwrap_or(Path::new("."));
         Self::parse_with(&text, base, registry).map_err(|error| named(&error))
     }

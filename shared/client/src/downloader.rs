@@ -13,6 +13,7 @@ use crate::{
     start::counts,
 };
 use budget::Budget;
+pub use budget::Room;
 use bytes::Bytes;
 use fetching::Fetching;
 use gristmill_chunk::Chunk;
@@ -22,7 +23,7 @@ use gristmill_runner::{JobContext, Runner};
 use needs::{Needs, Share};
 use std::{sync::Arc, time::Duration};
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc, oneshot},
+    sync::{mpsc, oneshot},
     task::JoinSet,
 };
 
@@ -50,6 +51,8 @@ pub(crate) struct Arrival {
 pub(crate) struct Content {
     pub entry: ReadySplit,
     pub chunk: oneshot::Receiver<Result<Chunk, FetchError>>,
+    /// Its share of the memory budget.
+    pub room: Room,
 }
 
 /// Downloads the splits of one job.
@@ -94,14 +97,14 @@ impl Downloader {
                 let bytes = shares.iter().map(bytes_of).fold(0, u64::saturating_add);
                 let usual = entry.outcome.object_bytes;
                 let budget = budget.get_or_insert_with(|| Budget::new(self.budget_bytes, usual));
-                let permit = Arc::new(budget.take(bytes).await?);
+                let room = budget.take(bytes).await?;
                 for share in shares {
                     let here = here.take_if(|_| share.0.place == place);
                     let (sender, chunk) = oneshot::channel();
                     let entry = share.0.clone();
-                    let fetch = self.fetch(share, here, Arc::clone(&permit));
+                    let fetch = self.fetch(share, here);
                     downloads.spawn(async move { drop(sender.send(fetch.await)) });
-                    contents.push(Content { entry, chunk });
+                    contents.push(Content { entry, chunk, room: room.clone() });
                 }
             }
             if arrivals.send(Arrival { entry, picked, contents }).await.is_err() {
@@ -119,7 +122,6 @@ impl Downloader {
         &self,
         (entry, share): (ReadySplit, Share),
         here: Option<Bytes>,
-        permit: Arc<OwnedSemaphorePermit>,
     ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
         let source = Fetching {
             runner: self.runner.clone(),
@@ -128,6 +130,6 @@ impl Downloader {
             progress: Arc::clone(&self.progress),
             patience: self.patience,
         };
-        async move { source.chunk((&entry, &share), here, permit).await }
+        async move { source.chunk((&entry, &share), here).await }
     }
 }

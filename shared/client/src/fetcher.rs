@@ -52,6 +52,19 @@ pub struct Fetcher {
     _tasks: JoinSet<()>,
 }
 
+/// Records which batches of a fetcher are safe in a checkpoint.
+#[derive(Clone)]
+pub struct Acknowledger {
+    progress: Arc<Progress>,
+}
+
+impl Acknowledger {
+    /// Records that everything before `next` is safe in a checkpoint.
+    pub fn checkpointed_before(&self, next: Cursor) {
+        self.progress.durable(next);
+    }
+}
+
 impl Fetcher {
     /// Restarts at batch `at`, as requested by a trainer that returns. Unless batches are visited exactly once,
     /// it restarts no earlier than where the trainer left. Announce it again afterwards.
@@ -281,6 +294,11 @@ impl Fetcher {
     pub fn checkpointed_epochs(&self, epoch: Epoch) {
         self.progress.durable(Cursor::start_of(epoch));
         self.progress.urgent.notify_one();
+    }
+
+    /// A handle that records checkpoints while another thread waits for the next batch.
+    pub fn acknowledger(&self) -> Acknowledger {
+        Acknowledger { progress: Arc::clone(&self.progress) }
     }
 
     /// A handle that reports what the next batch waits for.

@@ -1,7 +1,6 @@
 //! The batches of some or all ranks of a run: a step at a time, whole or not at all.
 
-use crate::{Batch, Delivery, EpochTotals, FetchError, Fetcher};
-use bytes::Bytes;
+use crate::{Batch, Delivery, EpochTotals, FetchError, Fetcher, Room};
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
 use gristmill_model::splits::readers::RankRange;
@@ -162,12 +161,9 @@ impl Steps {
 
     fn take_in(&mut self, batch: Batch) {
         self.know(batch.cursor().next());
-        // A copy releases the memory budget: a step that is larger than the budget must not wait for itself.
-        let frame = match self.ranks.count.get() {
-            1 => batch.frame,
-            _ => Bytes::copy_from_slice(&batch.frame),
-        };
-        self.arrived.push_back(Batch { frame, ..batch });
+        // A step that is larger than the memory budget must not wait for itself.
+        let room = if self.ranks.count.get() == 1 { batch.room } else { Room::default() };
+        self.arrived.push_back(Batch { room, ..batch });
     }
 
     /// All batches before `next` exist.

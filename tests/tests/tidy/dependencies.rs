@@ -40,6 +40,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("scale", "*"),
     ("virtual-time", ""),
     ("cli", "*"),
+    ("python", "*"),
     ("fuzz", "*"),
     ("tests", "*"),
     ("trainer", "client synthetic"),

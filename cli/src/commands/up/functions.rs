@@ -3,9 +3,9 @@
 use super::{Args, BUCKET, COORDINATOR, NAMESPACE, SCALER, TABLE, WORKER};
 use crate::commands::function::{LOCAL_FOLDERS, LOCAL_S3};
 use gristmill_aws::Settings;
-use gristmill_client::Failure;
+use gristmill_client::{Failure, Launcher};
 use gristmill_local::{Endpoints, FunctionConfig, UrlConfig};
-use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 /// Concurrency that workers leave to coordinator and scaler when none is reserved.
 const HEADROOM: u32 = 3;
@@ -57,9 +57,15 @@ impl Concurrency {
 /// Default capacity of the cache on this machine, in GiB.
 const CACHE_GIB: u32 = 16;
 
+/// The arguments with which `launcher` runs the function `name`.
+fn arguments(launcher: &Launcher, name: &str) -> Vec<String> {
+    let before = launcher.args.iter().map(|arg| arg.to_string_lossy().into_owned());
+    before.chain(["function".to_owned(), name.to_owned()]).collect()
+}
+
 /// The functions of a service, all run by this program.
 pub(super) fn functions(
-    executable: &Path,
+    launcher: &Launcher,
     endpoints: &Endpoints,
     region: &str,
     room: &Concurrency,
@@ -93,9 +99,9 @@ pub(super) fn functions(
         ("AWS_REGION", region),
     ];
     let function = |name: &str| FunctionConfig {
-        args: vec!["function".to_owned(), name.to_owned()],
+        args: arguments(launcher, name),
         env: env(&stack),
-        ..FunctionConfig::new(name, executable)
+        ..FunctionConfig::new(name, &launcher.program)
     };
     vec![
         FunctionConfig {

@@ -1,6 +1,7 @@
 //! The fetcher processes, one a host: started, watched, killed on purpose, and ended with the run.
 
 use super::run::Run;
+use crate::own_program;
 use gristmill_client::{Failure, Launcher, StreamOptions};
 use gristmill_model::JobName;
 use std::{
@@ -115,7 +116,7 @@ impl Program {
         job: &JobName,
         stream: &StreamOptions,
     ) -> Result<Self, Failure> {
-        let launcher = Launcher::current().map_err(Failure::failed)?;
+        let launcher = own_program::get()?;
         let mut args: Vec<String> = vec!["fetcher".to_owned(), "--attended".to_owned()];
         match endpoint {
             Some(endpoint) => args.extend(["--endpoint".to_owned(), endpoint.to_owned()]),

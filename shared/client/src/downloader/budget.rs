@@ -1,28 +1,17 @@
 //! The memory budget of objects that are fetched ahead.
 
 use crate::FetchError;
-use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Unit of the memory budget.
 const PERMIT_BYTES: u64 = 1 << 16;
 
-/// Bytes that release their share of the budget when the last batch made from them is dropped.
-struct Held {
-    bytes: Bytes,
-    _permit: Arc<OwnedSemaphorePermit>,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// `bytes`, which hold `permit` until the last slice of them is dropped.
-pub(super) fn hold(bytes: Bytes, permit: &Arc<OwnedSemaphorePermit>) -> Bytes {
-    Bytes::from_owner(Held { bytes, _permit: Arc::clone(permit) })
+/// The share of an object in the budget. The fetcher takes it back when all batches made from the object have dropped
+/// theirs: with the batch, or before, by a trainer that keeps batches.
+#[derive(Debug, Clone, Default)]
+pub struct Room {
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// Memory for objects that are being downloaded or still in use.
@@ -42,10 +31,11 @@ impl Budget {
 
     /// Permits are taken in delivery order, so the split that is needed next always gets its permits.
     /// An object larger than the budget takes all of it.
-    pub async fn take(&self, object_bytes: u64) -> Result<OwnedSemaphorePermit, FetchError> {
+    pub async fn take(&self, object_bytes: u64) -> Result<Room, FetchError> {
         let wanted = u32::try_from(object_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
         let permit = Arc::clone(&self.free).acquire_many_owned(wanted.min(self.permits)).await;
-        permit.map_err(|error| FetchError::BadObject(error.to_string()))
+        let permit = permit.map_err(|error| FetchError::BadObject(error.to_string()))?;
+        Ok(Room { _permit: Some(Arc::new(permit)) })
     }
 }
 
@@ -73,15 +63,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn held_bytes_give_their_room_back_with_the_last_slice() {
+    async fn an_object_gives_its_room_back_with_its_last_batch() {
         let budget = Budget::new(PERMIT_BYTES, 1);
-        let permit = Arc::new(budget.take(PERMIT_BYTES).await.unwrap());
-        let bytes = hold(Bytes::from_static(b"ab"), &permit);
-        drop(permit);
-        let slice = bytes.slice(1..);
-        drop(bytes);
+        let first = budget.take(PERMIT_BYTES).await.unwrap();
+        let second = first.clone();
+        drop(first);
         assert!(budget.take(1).now_or_never().is_none());
-        drop(slice);
+        drop(second);
         assert!(budget.take(1).now_or_never().is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! Gets one split, or frames of it: computed here, downloaded, or recomputed.
 
-use super::{budget::hold, needs::Share};
+use super::needs::Share;
 use crate::{
     FetchError,
     ledger::{Ledger, Of},
@@ -16,7 +16,6 @@ use gristmill_model::wire::{CachedChunk, CachingView, ReadySplit};
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use gristmill_runner::{JobContext, Runner};
 use std::{ops::Range, sync::Arc, time::Duration};
-use tokio::sync::OwnedSemaphorePermit;
 
 /// First and longest pause before a failing object store is retried.
 const FIRST_REST: Duration = Duration::from_millis(100);
@@ -39,16 +38,15 @@ impl Fetching {
         &self,
         (entry, share): (&ReadySplit, &Share),
         here: Option<Bytes>,
-        permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Chunk, FetchError> {
         let cached = self.ledger.cached_chunk(entry.place);
         let caching = self.ledger.view().and_then(|view| view.caching);
         let key = key_of(&self.runner, &self.context, entry, cached, caching.as_ref());
-        let opened = |bytes| open(hold(bytes, &permit), entry, &key);
+        let opened = |bytes| open(bytes, entry, &key);
         let lacking = match (entry.outcome.kind, here) {
             (_, Some(object)) => return opened(object),
             (SplitKind::Local, None) => None,
-            (_, None) => match self.stored(entry, share, &key, &permit).await? {
+            (_, None) => match self.stored(entry, share, &key).await? {
                 Ok(chunk) => return Ok(chunk),
                 Err(lacking) => Some(lacking),
             },
@@ -85,14 +83,13 @@ impl Fetching {
         entry: &ReadySplit,
         share: &Share,
         key: &str,
-        permit: &Arc<OwnedSemaphorePermit>,
     ) -> Result<Result<Chunk, String>, FetchError> {
         let path = ObjectPath::new(&self.runner.config.bucket, key);
         let gone = || Ok(Err(format!("{path} is gone")));
         let object_bytes = entry.outcome.object_bytes;
         let Share::Frames { frames, .. } = share else {
             let Some(object) = self.read(&path, 0..object_bytes).await? else { return gone() };
-            return Ok(open(hold(object, permit), entry, key).map_err(|error| error.to_string()));
+            return Ok(open(object, entry, key).map_err(|error| error.to_string()));
         };
         let index_at = object_bytes.saturating_sub(index_bytes(entry));
         let Some(index) = self.read(&path, index_at..object_bytes).await? else { return gone() };
@@ -102,7 +99,7 @@ impl Fetching {
         };
         let runs = index.runs(frames.iter().map(|frame| *frame as usize));
         let part = async |run: Range<u64>| match self.read(&path, run.clone()).await? {
-            Some(bytes) => Ok(Some((run.start, hold(bytes, permit)))),
+            Some(bytes) => Ok(Some((run.start, bytes))),
             None => Ok::<_, FetchError>(None),
         };
         let parts = stream::iter(runs).map(part).buffered(PARTS_AT_ONCE);

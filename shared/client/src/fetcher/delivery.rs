@@ -1,6 +1,6 @@
 //! Deliveries to a trainer: batches, and the totals of each epoch.
 
-use crate::Waits;
+use crate::{Waits, downloader::Room};
 use bytes::Bytes;
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
@@ -16,6 +16,8 @@ pub struct Batch {
     /// A safetensors blob: the element's tensors with a leading dimension of `rows`, `__key__`
     /// (u64) and `__copy__` (u32).
     pub frame: Bytes,
+    /// What the batch holds of the memory for objects that are fetched ahead.
+    pub room: Room,
 }
 
 impl Batch {

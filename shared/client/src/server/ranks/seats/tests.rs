@@ -1,7 +1,7 @@
 //! Ranks that take steps, fall behind, leave and return.
 
 use super::*;
-use crate::{Batch, samples::batch};
+use crate::{Batch, Room, samples::batch};
 use bytes::Bytes;
 use gristmill_model::splits::ranks::Tail;
 use std::num::NonZeroU32;
@@ -27,7 +27,7 @@ fn two() -> Seats {
 fn release(seats: &mut Seats, start: Cursor, given: u64) -> bool {
     let of = |rank: u64| {
         let batch_index = start.batch_index + rank;
-        let batch = Batch { epoch: start.epoch, batch_index, rows: 8, frame: Bytes::new() };
+        let batch = Batch { epoch: start.epoch, batch_index, rows: 8, frame: Bytes::new(), room: Room::default() };
         (rank < given).then_some(RankBatch { batch, repeated_for: None })
     };
     let next = batch(start.epoch, start.batch_index + 2);

@@ -1,0 +1,73 @@
+"""Commands of the program `gristmill` about a pipeline."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .errors import Error, OptionError, PipelineError
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
+
+# The exit code of a request that cannot be met as it was made.
+_USAGE = 2
+_OF_PIPELINE = re.compile(r"-: (?:line (?P<line>\d+): )?(?P<message>.*)")
+
+
+def run(pipeline: Pipeline, command: str, **options: Any) -> str:
+    """Runs `gristmill COMMAND -` with the pipeline, and returns what it prints.
+
+    Raises PipelineError, OptionError, or Error, with the program's one line.
+    """
+    arguments = [sys.executable, "-P", "-m", "gristmill", command, "-", *_flags(pipeline, options)]
+    text = pipeline.to_yaml()
+    ran = subprocess.run(
+        arguments, input=text, capture_output=True, encoding="utf-8", errors="replace", cwd=pipeline.base
+    )
+    if ran.returncode == 0:
+        return ran.stdout
+    raise _failure(pipeline, command, ran)
+
+
+def _flags(pipeline: Pipeline, options: dict[str, Any]) -> list[str]:
+    flags = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            flags.append(flag)
+            continue
+        if name in ("data", "prices"):
+            value = _from(pipeline.base, os.fspath(value))
+        elif name == "step_time" and isinstance(value, (int, float)):
+            value = f"{round(value * 1e6)}us"
+        flags.append(f"{flag}={value}")
+    return flags
+
+
+def _from(base: str, data: str) -> str:
+    """A path relative to this process's directory, for a program that runs in `base`."""
+    if "://" in data or os.path.isabs(data) or os.path.samefile(base, os.getcwd()):
+        return data
+    return os.path.join(os.getcwd(), data)
+
+
+def _failure(pipeline: Pipeline, command: str, ran: subprocess.CompletedProcess[str]) -> Error:
+    if ran.returncode < 0:
+        return Error(f"`gristmill {command}` was ended by signal {-ran.returncode}")
+    lines = [line for line in ran.stderr.splitlines() if line.startswith(("gristmill: ", "error: "))]
+    if not lines:
+        end = ran.stderr.strip().rpartition("\n")[2]
+        return Error(f"`gristmill {command}` failed with exit code {ran.returncode}: {end}")
+    message = lines[-1].partition(": ")[2]
+    about = _OF_PIPELINE.fullmatch(message)
+    if about:
+        error = PipelineError(about["message"])
+        error.line = int(about["line"]) if about["line"] else None
+        return pipeline.located(error)
+    return OptionError(message) if ran.returncode == _USAGE else Error(message)

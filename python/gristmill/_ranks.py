@@ -1,0 +1,71 @@
+"""Which rank of how many this process is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from .errors import OptionError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The rank of this process, the number of ranks, and the name of their run."""
+
+    rank: int
+    world_size: int
+    run: str | None
+
+
+def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
+    """The ranks by arguments, else by torch.distributed, else by RANK and WORLD_SIZE; one rank if none names them.
+
+    Raises OptionError if they contradict each other, or nothing names the run of several ranks.
+    """
+    if (rank is None) != (world_size is None):
+        raise OptionError("rank and world_size go together: give both")
+    if rank is None or world_size is None:
+        rank, world_size = _of_torch() or _of_environment() or (0, 1)
+    if not 0 <= rank < world_size:
+        raise OptionError(f"rank={rank} is not between 0 and world_size={world_size}, exclusive")
+    if world_size == 1:
+        return Ranks(0, 1, None)
+    name = run or _run_of_launcher()
+    if not name:
+        raise OptionError(
+            "run names this run of the training program: give all ranks the same run=..., and another one whenever they "
+            "start again (torchrun and Slurm name it in the environment)"
+        )
+    return Ranks(rank, world_size, name)
+
+
+def _of_torch() -> tuple[int, int] | None:
+    # Whoever uses it has imported it.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _of_environment() -> tuple[int, int] | None:
+    rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is None or world_size is None:
+        return None
+    try:
+        return int(rank), int(world_size)
+    except ValueError:
+        raise OptionError(f"RANK={rank} and WORLD_SIZE={world_size} are not whole numbers") from None
+
+
+def _run_of_launcher() -> str | None:
+    """The name of the run by torchrun's or Slurm's variables, as `gristmill-fetcher` has it."""
+    get = os.environ.get
+    if (run := get("TORCHELASTIC_RUN_ID")) and run != "none":
+        return f"torchrun {run} {get('TORCHELASTIC_RESTART_COUNT') or '0'}"
+    if run == "none" and (port := get("MASTER_PORT")):
+        # torchrun's default name; its port tells runs of this machine apart.
+        return f"torchrun {get('MASTER_ADDR')}:{port} {get('TORCHELASTIC_RESTART_COUNT') or '0'} {os.getppid()}"
+    if (job := get("SLURM_JOB_ID")) and (step := get("SLURM_STEP_ID")):
+        return f"slurm {job}.{step} {get('SLURM_RESTART_COUNT') or '0'}"
+    return None

@@ -1,0 +1,145 @@
+"""A job that is open: its stream, and how far it was read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._arrays import arrays_of
+from ._service import Service
+from .errors import CheckpointError
+from .pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ._loader import Cursor, _Batches
+
+__all__ = ["Reader", "arrays_of", "open_reader"]
+
+_LOG = logging.getLogger("gristmill")
+_SLICE_S = 0.05
+
+RankArgs = tuple[int, int, str, str | None]
+
+
+class Reader:
+    """The stream of a job."""
+
+    def __init__(
+        self, job: _native.Job, flags: list[str], ranks: RankArgs | None, at: Cursor | None
+    ) -> None:
+        self.job, self.epochs = job, job.epochs
+        self._flags, self._ranks = flags, ranks
+        self._held: _native.Batch | None = None
+        self.stream = self._open(at)
+
+    def _open(self, at: Cursor | None) -> _native.Stream:
+        try:
+            stream = self.job.open(self._flags, at, self._ranks)
+        except CheckpointError:
+            if at is None or self._ranks is not None:
+                raise
+            # A service that has lost the job, or never had it, makes the batches before `at` again.
+            durable = self.job.durable()
+            if durable >= at:
+                raise
+            _LOG.warning(
+                "the service does not have the batches before epoch %d, batch %d of job %s: they are computed again; "
+                "gristmill.local(state_dir=...) keeps them",
+                *at,
+                self.job.name,
+            )
+            stream = self.job.open(self._flags, durable, None)
+        #: The place of the next batch of the stream; and that of the first one.
+        self.at = self.begin = stream.begin
+        if at is not None:
+            self.begin = at
+            if self.at < at:
+                stream.pass_to(*at)
+                self.at = at
+        return stream
+
+    def reopen(self, at: Cursor) -> None:
+        """The next batch is that at `at`, which was taken before."""
+        self._held = None
+        self.stream.close()
+        self.stream = self._open(at)
+
+    def next_of(self, epoch: int, batches: _Batches) -> _native.Batch | None:
+        """The next batch of `epoch`; None at its end, or once `batches` is stopped."""
+        if self._held is not None:
+            if self._held.epoch > epoch:
+                return None
+            held, self._held = self._held, None
+            self.at = held.next
+            return held
+        while True:
+            if self.at[0] > epoch or epoch >= self.epochs:
+                return None
+            item = self._item(batches)
+            if item is None:
+                return None
+            if isinstance(item, _native.EpochEnd):
+                self.at = (item.epoch + 1, 0)
+                continue
+            if item.epoch > epoch:
+                self._held = item
+                self.at = (item.epoch, item.index)
+                return None
+            self.at = item.next
+            return item
+
+    def _item(self, batches: _Batches) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return self.stream.next()
+        # Nobody interrupts another thread: it looks for itself whether to go on.
+        while not batches.is_stopped:
+            try:
+                return self.stream.next(_SLICE_S)
+            except TimeoutError:
+                continue
+        return None
+
+    def pass_to(self, to: Cursor) -> None:
+        """Passes over the batches before `to`: they are computed, and not handed over."""
+        to = min(to, (self.epochs, 0))
+        if self._held is not None:
+            held, self._held = self._held, None
+            if (held.epoch, held.index) >= to:
+                self._held = held
+                return
+            self.at = held.next
+        if self.at < to:
+            _LOG.info("passing over the batches from epoch %d, batch %d to epoch %d, batch %d", *self.at, *to)
+            self.stream.pass_to(*to)
+            self.at = to
+
+    def close(self) -> None:
+        """Closes the stream, and leaves the job as it is."""
+        self.stream.close()
+
+    def end(self, *, is_wanted: bool) -> None:
+        """Reports what was acknowledged. A job that nobody can go on with is stopped."""
+        if is_wanted:
+            self.stream.finish()
+            return
+        self.stream.close()
+        self.job.stop()
+
+
+def open_reader(
+    service: Service,
+    pipeline: Pipeline,
+    flags: list[str],
+    *,
+    job: str | None,
+    at: str | Cursor | None,
+    ranks: RankArgs | None,
+) -> Reader:
+    """Starts or joins a job, and opens it at `at`: the text of a checkpoint, a place, or where its last trainer was."""
+    named = flags if job is None else [*flags, f"--job={job}"]
+    started = service._native.submit(pipeline.to_yaml(), pipeline.base, named)
+    if isinstance(at, str):
+        at = started.position(at)
+    return Reader(started, flags, ranks, at)

@@ -1,0 +1,153 @@
+"""The formats of files as functions that begin a pipeline.
+
+Written by scripts/make-operators from `gristmill operators --json`: change the declarations in Rust.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._features import Feature
+from .pipeline import Pipeline
+
+__all__ = ["csv", "images", "jsonl", "parquet", "tfrecord", "tsv", "webdataset"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def tfrecord(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+    """Begins a pipeline with files of the format `tfrecord`.
+
+    Records: `tf.Example` messages. Keys of features: keys of the example.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+    """
+    return Pipeline._source(tfrecord, locals())
+
+
+def webdataset(
+    path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature
+) -> Pipeline:
+    """Begins a pipeline with files of the format `webdataset`.
+
+    Records: members of a tar file that share a name up to its first dot. Keys of features: the rest of the
+    name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present; numbers are text.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+    """
+    return Pipeline._source(webdataset, locals())
+
+
+def images(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+    """Begins a pipeline with files of the format `images`.
+
+    Records: one image per file (JPEG, PNG, WebP, BMP, TIFF, PGM, PPM), in one directory per class. Keys of
+    features: `image` and `label` (the position of its directory's name among all); `features` may be omitted.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+    """
+    return Pipeline._source(images, locals())
+
+
+def jsonl(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+    """Begins a pipeline with files of the format `jsonl`.
+
+    Records: lines that are not blank, each a JSON object. Keys of features: keys of the object; `a.b` is `b`
+    of the object under `a`.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+    """
+    return Pipeline._source(jsonl, locals())
+
+
+def csv(
+    path: Paths,
+    /,
+    *,
+    delimiter: Any = ",",
+    header: bool = True,
+    quotes: bool = True,
+    columns: Sequence[str] | None = None,
+    missing: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
+) -> Pipeline:
+    """Begins a pipeline with files of the format `csv`.
+
+    Records: lines of values (RFC 4180); quoted values may span lines. Keys of features: the names in the
+    first line, or `columns`.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        delimiter: The character between values; a tab by default for `tsv`. One ASCII character.
+        header: Whether the first line names the columns.
+        quotes: Whether values may be quoted with `"`.
+        columns: The names of all columns, with `header: false`.
+        missing: Texts, beside an empty one, that stand for a missing value.
+        defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
+            number or a text.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+    """
+    return Pipeline._source(csv, locals())
+
+
+def tsv(
+    path: Paths,
+    /,
+    *,
+    delimiter: Any = None,
+    header: bool | None = None,
+    quotes: bool | None = None,
+    columns: Sequence[str] | None = None,
+    missing: Sequence[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
+) -> Pipeline:
+    """Begins a pipeline with files of the format `tsv`.
+
+    Records: lines of values (RFC 4180); quoted values may span lines. Keys of features: the names in the
+    first line, or `columns`.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        delimiter: The character between values; a tab by default for `tsv`. One ASCII character.
+        header: Whether the first line names the columns.
+        quotes: Whether values may be quoted with `"`.
+        columns: The names of all columns, with `header: false`.
+        missing: Texts, beside an empty one, that stand for a missing value.
+        defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
+            number or a text.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+    """
+    return Pipeline._source(tsv, locals())
+
+
+def parquet(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+    """Begins a pipeline with files of the format `parquet`.
+
+    Records: rows. Keys of features: columns; `a.b` is the field `b` of `a`.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+    """
+    return Pipeline._source(parquet, locals())

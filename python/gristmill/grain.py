@@ -1,0 +1,102 @@
+"""Batches as a Grain dataset.
+
+    import gristmill as gm, gristmill.grain
+
+    dataset = gm.grain.dataset(pipeline, epochs=90).map(prepare)
+    iterator = iter(dataset)                  # get_state and set_state, and Orbax saves and restores it
+    batch = next(iterator)                    # dict[str, numpy.ndarray]
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import grain
+
+from . import _loader
+from . import numpy as gm_numpy
+from .errors import OptionError
+
+__all__ = ["dataset"]
+
+
+def dataset(pipeline: Any, *, keep: int | None = None, **options: Any) -> grain.IterDataset:
+    """A `grain.IterDataset` of batches: dicts of numpy arrays, of one epoch after the other.
+
+    Each iterator of it has a loader of its own, with `options` as those of `gm.numpy.Loader`. Its
+    state is that of the loader (texts and integers), and an iterator of any process can go on from it
+    as long as the job exists. Grain takes states that are never saved, so taking one acknowledges
+    nothing.
+
+    keep: how many batches before the newest one can still be gone back to; older ones are deleted.
+        By default all of the job; then batches stay in the service's storage until the job ends.
+    """
+    if keep is not None and keep < 0:
+        raise OptionError(f"keep must be 0 or more, not {keep}")
+    return _Dataset(pipeline, keep, options)
+
+
+class _Dataset(grain.IterDataset):
+    def __init__(self, pipeline: Any, keep: int | None, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+        self._keep = keep
+        self._options = options
+
+    def __iter__(self) -> grain.DatasetIterator:
+        options = self._options if self._keep is None else {"acknowledge": "state", **self._options}
+        return _Iterator(gm_numpy.Loader(self._pipeline, **options), self._keep)
+
+
+class _Iterator(grain.DatasetIterator):
+    def __init__(self, loader: _loader.Loader[Any], keep: int | None) -> None:
+        super().__init__()
+        self._loader = loader
+        self._keep = keep
+        self._handed: deque[_loader.Cursor] = deque()  # the cursors of the last batches, no more than `keep`
+        self._state: dict[str, Any] | None = None  # None: the one after the last batch
+        self._is_stated = False
+        self._batches: Any = None
+
+    def __next__(self) -> Any:
+        self._assert_not_closed()
+        while True:
+            if self._batches is None:
+                if self._loader.epochs is not None and self._loader.epoch >= self._loader.epochs:
+                    raise StopIteration
+                self._batches = iter(self._loader)
+            batch = next(self._batches, None)
+            if batch is not None:
+                break
+            self._batches = None
+        self._state = None
+        self._acknowledge()
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        if not self._is_stated:
+            # From now on, the service keeps the batches.
+            self._state, self._is_stated = self._loader.state_dict(), True
+        if self._state is None:
+            self._state = self._loader.state_after(self._loader.cursor)
+        return dict(self._state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._loader.load_state_dict(state)
+        self._state, self._is_stated = dict(state), True
+        self._batches = None
+        self._handed.clear()
+
+    def close(self) -> None:
+        if not self._closed:
+            # Another iterator may go on from a state of this one.
+            self._loader.close(abandon=self._is_stated)
+        super().close()
+
+    def _acknowledge(self) -> None:
+        if self._keep is None:
+            return
+        self._handed.append(self._loader.cursor)
+        if len(self._handed) > self._keep:
+            self._loader.checkpointed(self._loader.state_after(self._handed.popleft()))

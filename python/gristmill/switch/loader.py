@@ -1,0 +1,77 @@
+"""The loader that takes the place of another library's: its batches are lists, [images, labels]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import _ranks
+from .. import torch as adapter
+from ..errors import OptionError
+from ..pipeline import Pipeline
+
+__all__ = ["TupleLoader", "world_size"]
+
+
+def world_size() -> int:
+    """How many ranks there are, by torch.distributed or the environment."""
+    return _ranks.find(None, None, "any").world_size
+
+
+class TupleLoader(adapter.Loader):
+    """A `gristmill.torch.Loader` whose batches are lists of tensors, as torch's `default_collate` makes them.
+
+    `for images, labels in loader` is one epoch. Images are [n, c, h, w] in contiguous memory.
+
+    pipeline: the `gm.Pipeline` that was made; `print(loader.pipeline.to_yaml())` shows it.
+    dataset: the dataset that was given, which is not read from; None if there was none.
+    batch_size: rows of a batch.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        fields: Sequence[str],
+        batch_size: int,
+        dataset: Any = None,
+        **options: Any,
+    ) -> None:
+        for name in ("keys", "channels_first", "normalise"):
+            if name in options:
+                raise OptionError(
+                    f"{name} is no option here: give it to gristmill.torch.Loader(loader.pipeline)"
+                )
+        self._fields = tuple(fields)
+        self.pipeline = pipeline
+        self.batch_size = batch_size
+        self.dataset = dataset
+        super().__init__(pipeline, channels_first=options.get("device") is not None, **options)
+
+    def _listed(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return [tensors[name].contiguous() for name in self._order]
+
+    def _convert(self, arrays: dict[str, np.ndarray]) -> Any:
+        return self._listed(super()._convert(arrays))
+
+    def _wrap(self, batches: Any) -> Any:
+        wrapped = super()._wrap(batches)
+        return wrapped if self._target is None else _Listed(wrapped, self._listed)
+
+
+class _Listed:
+    """Batches of dicts that were copied to a device, as lists."""
+
+    def __init__(self, batches: Any, listed: Any) -> None:
+        self._batches, self._listed = batches, listed
+        self.close = batches.close
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        tensors, cursor = next(self._batches)
+        return self._listed(tensors), cursor

@@ -1,0 +1,209 @@
+"""Batches as PyTorch tensors: `Loader` for a training loop, `Dataset` for code that wants a DataLoader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence, Set
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from . import _loader
+from ._device import Device, Prefetch, Tensors
+from .errors import OptionError
+
+__all__ = ["Dataset", "Loader"]
+
+
+class Loader(_loader.Loader[Tensors]):
+    """Batches of a pipeline as dicts of torch tensors. Iterating it yields the batches of one epoch.
+
+    Each tensor has a leading batch dimension and the dtype of its field. It is writable and shares the memory
+    that the batch arrived in, without a copy. Ragged fields are two tensors: `name` (the values of all
+    rows) and `name.offsets`. The options of `gristmill.numpy.Loader` apply too.
+
+    device: a torch device, or its name, that batches are copied to. One thread copies them ahead of the
+        caller, through three buffers. For CUDA these are pinned, and the copies run on a stream of their
+        own; at most three batches wait on the device. Fields whose names begin with `__` stay on the host.
+        None: batches stay in host memory, as they arrived.
+    normalise: whether the pipeline's `deliver: {normalise}` is applied on `device`: its field, u8 or f32
+        [n, h, w, c], becomes f32 of the same shape, (x / 255 - mean) / std. Default: yes if there is a
+        device. Without one it is refused, and images stay u8.
+    channels_first: images [n, h, w, c] become views [n, c, h, w], in memory as torch's channels_last. True:
+        all fields of four dimensions with 1, 3 or 4 channels. A name or several: these fields, whose last
+        dimension becomes the third to last.
+
+    `state_dict()` is the state of the batches handed to the caller; those copied ahead are not part of it.
+
+    Raises OptionError for options that do not fit together, and what `gristmill.numpy.Loader` raises.
+    """
+
+    def __init__(
+        self,
+        pipeline: Any,
+        *,
+        device: str | torch.device | int | None = None,
+        normalise: bool | None = None,
+        channels_first: bool | str | Sequence[str] = False,
+        **options: Any,
+    ) -> None:
+        if device is None and normalise:
+            raise OptionError("normalise needs a device: give device='cuda', or 'cpu'")
+        self._target = None if device is None else torch.device(device)
+        self._is_normalised = self._target is not None and normalise is not False
+        self._channels_first = channels_first
+        self._layout: _Layout | None = None
+        self._device: Device | None = None
+        super().__init__(pipeline, **options)
+
+    def _convert(self, arrays: dict[str, np.ndarray]) -> Tensors:
+        if self._layout is None:
+            self._layout = self._make_layout()
+        return self._layout.views(self._layout.tensors(arrays))
+
+    def _wrap(self, batches: Any) -> Any:
+        if self._target is None:
+            return super()._wrap(batches)
+        if self._layout is None or self._device is None:
+            self._layout = self._make_layout()
+            self._device = Device(self._target, self._layout.finish)
+        return Prefetch(_Tensors(self._layout, batches), self._device)
+
+    def _make_layout(self) -> _Layout:
+        fields = self.schema()["fields"]
+        bf16 = {name for name, field in fields.items() if field["dtype"] == "BF16"}
+        normalise = json.loads(self._begin().job.pipeline)["deliver"]["normalise"]
+        return _Layout(bf16, self._channels_first, normalise if self._is_normalised else None)
+
+
+class _Layout:
+    """How arrays become tensors. It does not refer to the loader, which a waiting thread would keep alive."""
+
+    def __init__(
+        self, bf16: Set[str], channels_first: bool | str | Sequence[str], normalise: dict[str, Any] | None
+    ) -> None:
+        self._bf16 = bf16
+        self._all_images = channels_first is True
+        named = () if isinstance(channels_first, bool) else channels_first
+        self._images = (named,) if isinstance(named, str) else tuple(named)
+        self._normalise = normalise
+        self._affine: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def tensors(self, arrays: dict[str, np.ndarray]) -> Tensors:
+        return {name: _tensor(array, name in self._bf16) for name, array in arrays.items()}
+
+    def views(self, tensors: Tensors) -> Tensors:
+        if self._all_images:
+            return {name: t.permute(0, 3, 1, 2) if _is_image(t) else t for name, t in tensors.items()}
+        for name in self._images:
+            if name not in tensors or tensors[name].ndim < 4:
+                raise OptionError(f"channels_first: `{name}` is no field of images [n, h, w, c]")
+            tensors[name] = tensors[name].movedim(-1, -3)
+        return tensors
+
+    def finish(self, tensors: Tensors) -> Tensors:
+        """What is done on the device."""
+        if self._normalise is None:
+            return self.views(tensors)
+        image = tensors[self._normalise["field"]]
+        if self._affine is None:
+            self._affine = _affine(self._normalise, image.device)
+        factor, addend = self._affine
+        # One multiplication and one addition in f32, as the operator does: the bytes are equal.
+        tensors[self._normalise["field"]] = image.to(torch.float32, copy=True).mul_(factor).add_(addend)
+        return self.views(tensors)
+
+
+class _Tensors:
+    """Batches of arrays as batches of tensors on the host."""
+
+    def __init__(self, layout: _Layout, batches: Any) -> None:
+        self._layout, self._batches = layout, batches
+        self.close = batches.close
+
+    def __iter__(self) -> _Tensors:
+        return self
+
+    def __next__(self) -> tuple[Tensors, Any]:
+        arrays, cursor = next(self._batches)
+        return self._layout.tensors(arrays), cursor
+
+
+class Dataset(torch.utils.data.IterableDataset[Tensors]):
+    """A pipeline as an iterable dataset of whole batches, for code that insists on a DataLoader.
+
+    `torchdata.stateful_dataloader.StatefulDataLoader(ds, batch_size=None, num_workers=0)` saves and restores
+    its position exactly; `torch.utils.data.DataLoader` takes the same two arguments. `batch_size=None` is
+    needed, as the pipeline makes the batches. An iteration is one epoch of dicts as `Loader` yields them,
+    whose options this class takes; `len()` is the number of batches of an epoch. The loader begins when it
+    is first used.
+
+    Raises OptionError in a worker of a DataLoader: each worker would deliver all batches.
+    """
+
+    def __init__(self, pipeline: Any, **options: Any) -> None:
+        super().__init__()
+        self._pipeline, self._options = pipeline, options
+        self._loader: Loader | None = None
+        self._state: dict[str, Any] | None = None
+
+    @property
+    def loader(self) -> Loader:
+        """The loader that batches come from."""
+        if torch.utils.data.get_worker_info() is not None:
+            raise OptionError("DataLoader workers cannot read a gristmill.torch.Dataset: give num_workers=0")
+        if self._loader is None:
+            self._loader = Loader(self._pipeline, **self._options)
+            if self._state is not None:
+                self._loader.load_state_dict(self._state)
+                self._state = None
+        return self._loader
+
+    def __iter__(self) -> Iterator[Tensors]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the batches handed out."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on where `state` was taken."""
+        if self._loader is None:
+            self._state = dict(state)
+        else:
+            self._loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """Closes the loader."""
+        if self._loader is not None:
+            self._loader.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A DataLoader with workers pickles its dataset; the worker then refuses to read.
+        return {**self.__dict__, "_loader": None}
+
+
+def _tensor(array: np.ndarray, is_bf16: bool) -> torch.Tensor:
+    """A tensor on the memory of `array`."""
+    if not array.flags.aligned:
+        array = array.copy()
+    if is_bf16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _is_image(tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 4 and tensor.shape[-1] in (1, 3, 4)
+
+
+def _affine(normalise: dict[str, Any], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each channel is multiplied by, and what is added."""
+    pairs = list(zip(normalise["mean"], normalise["std"], strict=True))
+    factor = torch.tensor([1.0 / (255.0 * std) for _, std in pairs], dtype=torch.float32, device=device)
+    addend = torch.tensor([-mean / std for mean, std in pairs], dtype=torch.float32, device=device)
+    return factor, addend

@@ -1,0 +1,122 @@
+//! A batch as Python sees it: one writable buffer, and the tensors in it.
+#![allow(unsafe_code, reason = "the buffer protocol hands out a pointer")]
+
+use bytes::Bytes;
+use gristmill_chunk::{Frame, FrameLayout};
+use gristmill_model::splits::Cursor;
+use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
+use std::ffi::c_int;
+
+/// A tensor in the buffer of a batch: name, safetensors dtype, shape, first byte.
+type Tensor = (String, &'static str, Vec<usize>, usize);
+
+/// The batch of one step. Its buffer is the fetcher's own: no byte is copied, and nobody else reads or writes it.
+#[pyclass(frozen, module = "gristmill._native")]
+pub struct Batch {
+    bytes: Bytes,
+    layout: FrameLayout,
+    /// The next batch after this one, for checkpoints.
+    next: Cursor,
+    at: Cursor,
+    repeated_for: Option<u64>,
+}
+
+impl Batch {
+    /// `frame` must be the only reader of its bytes.
+    pub fn new(frame: &Frame, (at, next): (Cursor, Cursor), repeated_for: Option<u64>) -> Self {
+        let (bytes, layout) = (frame.bytes().clone(), frame.layout().clone());
+        Self { bytes, layout, next, at, repeated_for }
+    }
+}
+
+#[pymethods]
+impl Batch {
+    #[getter]
+    fn epoch(&self) -> u32 {
+        self.at.epoch
+    }
+
+    #[getter]
+    fn index(&self) -> u64 {
+        self.at.batch_index
+    }
+
+    #[getter]
+    fn rows(&self) -> usize {
+        self.layout.rows()
+    }
+
+    #[getter]
+    fn next(&self) -> (u32, u64) {
+        (self.next.epoch, self.next.batch_index)
+    }
+
+    #[getter]
+    fn repeated_for(&self) -> Option<u64> {
+        self.repeated_for
+    }
+
+    #[getter]
+    fn tensors(&self) -> Vec<Tensor> {
+        let mut tensors = Vec::new();
+        for (index, spec) in self.layout.schema().tensors().iter().enumerate() {
+            let (Some(values), Some(item_bytes)) =
+                (self.layout.values(index), self.layout.schema().item_bytes(index))
+            else {
+                continue;
+            };
+            let offsets = self.layout.offsets(index);
+            let items = match spec.ragged {
+                false => self.layout.rows(),
+                true => values.len() / item_bytes.max(1),
+            };
+            let shape = [&[items], spec.shape.as_slice()].concat();
+            tensors.push((spec.name.clone(), spec.dtype.name(), shape, values.start));
+            if let (true, Some(offsets)) = (spec.ragged, offsets) {
+                let name = format!("{}.offsets", spec.name);
+                tensors.push((name, "U64", vec![self.layout.rows() + 1], offsets.start));
+            }
+        }
+        tensors
+    }
+
+    fn __len__(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Fills `view` with the whole buffer.
+    ///
+    /// # Safety
+    /// Called by Python alone, with a view that it owns.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view"));
+        }
+        let bytes = &slf.get().bytes;
+        let size = ffi::Py_ssize_t::try_from(bytes.len())
+            .map_err(|_| PyBufferError::new_err("the batch is too large"))?;
+        let start = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: `view` is valid. The bytes live as long as the object, which the view refers to. They are memory of the
+        // heap that no Rust code reads any more: `new` was given their only reader, and this type never looks at them.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, size, 0, flags) };
+        if filled != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
+    }
+
+    /// # Safety
+    /// Called by Python alone.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
+}
+
+/// The end of an epoch.
+#[pyclass(frozen, get_all, module = "gristmill._native")]
+pub struct EpochEnd {
+    pub epoch: u32,
+    pub batches: u64,
+    pub rows: u64,
+    pub skipped: u64,
+    pub left_out: u64,
+}

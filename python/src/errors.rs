@@ -1,0 +1,58 @@
+//! Exceptions of `gristmill.errors`, raised from failures.
+
+use gristmill_client::{Failure, FetchError, signals::Interruption};
+use gristmill_model::CheckpointError;
+use gristmill_pipeline::PipelineError;
+use pyo3::{prelude::*, types::PyType};
+
+/// An exception of class `name` with the attributes of `details`.
+fn raise(py: Python<'_>, name: &str, message: &str, line: Option<u32>) -> PyErr {
+    let made = || -> PyResult<Bound<'_, PyAny>> {
+        let class = py.import("gristmill.errors")?.getattr(name)?.cast_into::<PyType>()?;
+        let error = class.call1((message,))?;
+        if let Some(line) = line {
+            error.setattr("line", line)?;
+        }
+        Ok(error)
+    };
+    made().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// An exception of class `name`.
+pub fn error(py: Python<'_>, name: &str, message: impl ToString) -> PyErr {
+    raise(py, name, &message.to_string(), None)
+}
+
+pub fn of_pipeline(py: Python<'_>, error: &PipelineError) -> PyErr {
+    raise(py, "PipelineError", &error.to_string(), error.line)
+}
+
+pub fn of_checkpoint(py: Python<'_>, error: &CheckpointError) -> PyErr {
+    self::error(py, "CheckpointError", error)
+}
+
+pub fn of_fetch(py: Python<'_>, failed: &FetchError) -> PyErr {
+    let class = match failed {
+        FetchError::JobFailed(_) => "DataError",
+        FetchError::JobStopped | FetchError::Fenced(_) => "JobError",
+        FetchError::Misplaced(_) | FetchError::Collected(_) | FetchError::RunBegan { .. } => {
+            "CheckpointError"
+        }
+        FetchError::Refused(_) => "OptionError",
+        FetchError::Unreachable { .. } | FetchError::Unusable(_) | FetchError::BadObject(_) => {
+            "ServiceError"
+        }
+    };
+    error(py, class, failed)
+}
+
+pub fn of_failure(py: Python<'_>, failure: &Failure) -> PyErr {
+    match failure {
+        Failure::Usage(why) => error(py, "OptionError", why),
+        Failure::Fetch(failed) => of_fetch(py, failed),
+        Failure::Interrupted(Interruption::Interrupted) => {
+            pyo3::exceptions::PyKeyboardInterrupt::new_err(())
+        }
+        failure => error(py, "ServiceError", failure.line().unwrap_or_default()),
+    }
+}

@@ -1,0 +1,127 @@
+//! Jobs: what a loader reads, and its checkpoints.
+
+use crate::{errors, stream::Stream, wait};
+use clap::Parser;
+use gristmill_client::{JobOptions, StreamOptions};
+use gristmill_model::splits::Cursor;
+use gristmill_model::{Checkpoint, wire::JobState};
+use pyo3::prelude::*;
+use std::time::Duration;
+
+/// Options of a loader, under the names of the command line's flags.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+pub struct LoaderOptions {
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub stream: StreamOptions,
+}
+
+impl LoaderOptions {
+    pub fn read(py: Python<'_>, flags: &[String]) -> PyResult<Self> {
+        Self::try_parse_from(flags).map_err(|error| {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            errors::error(py, "OptionError", line.trim_start_matches("error: "))
+        })
+    }
+}
+
+/// How long a question about a job may take.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A job of a service.
+#[pyclass(frozen, module = "gristmill._native")]
+pub struct Job {
+    job: gristmill_client::Job,
+}
+
+impl Job {
+    pub fn new(job: gristmill_client::Job) -> Self {
+        Self { job }
+    }
+}
+
+#[pymethods]
+impl Job {
+    #[getter]
+    fn name(&self) -> String {
+        self.job.view.job.to_string()
+    }
+
+    #[getter]
+    fn epochs(&self) -> u32 {
+        self.job.view.spec.epochs
+    }
+
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.job.view.spec.seed
+    }
+
+    /// The canonical JSON of the pipeline that the job runs.
+    #[getter]
+    fn pipeline(&self) -> &str {
+        &self.job.view.spec.pipeline
+    }
+
+    /// What the trainer gets, as JSON: batch size, whether a last partial batch is left out, and the fields of an element.
+    fn schema(&self, py: Python<'_>) -> PyResult<String> {
+        let pipeline = self.job.pipeline();
+        let pipeline = pipeline.map_err(|error| errors::of_pipeline(py, &error))?;
+        let schema = serde_json::json!({
+            "batch_size": pipeline.batch_size(),
+            "drop_remainder": pipeline.drop_remainder(),
+            "fields": pipeline.delivered_schema(),
+        });
+        Ok(schema.to_string())
+    }
+
+    /// Whether the job was done when it was joined.
+    #[getter]
+    fn is_done(&self) -> bool {
+        self.job.view.state == JobState::Done
+    }
+
+    /// The text of the checkpoint whose next batch is batch `g` of `epoch`.
+    fn checkpoint(&self, epoch: u32, g: u64) -> String {
+        Checkpoint::of(&self.job.view, Cursor::new(epoch, g)).to_string()
+    }
+
+    /// The place `(epoch, g)` of the text of a checkpoint of this job.
+    fn position(&self, py: Python<'_>, checkpoint: &str) -> PyResult<(u32, u64)> {
+        let parsed: Result<Checkpoint, _> = checkpoint.parse();
+        let cursor = parsed.and_then(|checkpoint| checkpoint.cursor_in(&self.job.view));
+        let cursor = cursor.map_err(|error| errors::of_checkpoint(py, &error))?;
+        Ok((cursor.epoch, cursor.batch_index))
+    }
+
+    /// The place `(epoch, g)` up to which the service knows all to be in a checkpoint.
+    fn durable(&self, py: Python<'_>) -> PyResult<(u32, u64)> {
+        let status = wait::wait(py, self.job.status(PATIENCE), || None)?;
+        let status = status.map_err(|error| errors::of_fetch(py, &error))?;
+        Ok((status.durable.epoch, status.durable.batch_index))
+    }
+
+    /// The batches from `at` on, `(epoch, g)`, or from where the job's last trainer was. `ranks`: rank, number of
+    /// ranks, name of the run, tail.
+    #[pyo3(signature = (options, at=None, ranks=None))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        options: Vec<String>,
+        at: Option<(u32, u64)>,
+        ranks: Option<(u32, u32, String, Option<String>)>,
+    ) -> PyResult<Stream> {
+        let LoaderOptions { stream, .. } = LoaderOptions::read(py, &options)?;
+        let at = at.map(|(epoch, g)| Cursor::new(epoch, g));
+        Stream::open(py, &self.job, (at, ranks), &stream)
+    }
+
+    /// Stops the job: no worker continues it.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let stopped = wait::wait(py, self.job.stop(), || None)?;
+        stopped.map_err(|error| errors::error(py, "ServiceError", error))
+    }
+}

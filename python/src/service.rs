@@ -1,0 +1,114 @@
+//! Connections to services.
+
+use crate::{
+    errors,
+    job::{Job, LoaderOptions},
+    log, wait,
+};
+use gristmill_client::{
+    Authored, Backend, JobConfig, Launcher, ServiceOptions, Source, StreamOptions, operators,
+};
+use pyo3::prelude::*;
+use std::{path::PathBuf, process};
+
+/// A connection to a service.
+#[pyclass(frozen, module = "gristmill._native")]
+pub struct Service {
+    service: gristmill_client::Service,
+    pid: u32,
+}
+
+/// Runs a client's call that has a time limit of its own.
+fn ask<T>(
+    py: Python<'_>,
+    service: Option<&gristmill_client::Service>,
+    work: impl Future<Output = T>,
+) -> PyResult<T> {
+    wait::wait(py, work, || service.map(|service| service.link.waiting()))
+}
+
+#[pymethods]
+impl Service {
+    /// Starts a service on this machine that ends with this process. `program` runs the command line.
+    #[staticmethod]
+    #[pyo3(signature = (program, state_dir=None))]
+    fn start(py: Python<'_>, program: Vec<PathBuf>, state_dir: Option<PathBuf>) -> PyResult<Self> {
+        log::begin();
+        let Some((program, args)) = program.split_first() else {
+            return Err(errors::error(py, "OptionError", "no program starts the service"));
+        };
+        let args = args.iter().map(|arg| arg.clone().into_os_string()).collect();
+        let launcher = Launcher { program: program.clone(), args };
+        let started = gristmill_client::start_local(&launcher, state_dir.as_deref(), operators());
+        let service = ask(py, None, started)?.map_err(|why| errors::of_failure(py, &why))?;
+        Ok(Self { service, pid: process::id() })
+    }
+
+    /// Connects to a running service: of `endpoint`, of `state_dir`, or deployed on AWS.
+    #[staticmethod]
+    #[pyo3(signature = (endpoint=None, state_dir=None, backend="local"))]
+    fn connect(
+        py: Python<'_>,
+        endpoint: Option<String>,
+        state_dir: Option<PathBuf>,
+        backend: &str,
+    ) -> PyResult<Self> {
+        log::begin();
+        let backend = match backend {
+            "local" => Backend::Local,
+            "aws" => Backend::Aws,
+            other => {
+                let why = format!("backend={other:?}: it is \"local\" or \"aws\"");
+                return Err(errors::error(py, "OptionError", why));
+            }
+        };
+        let options = ServiceOptions { backend, endpoint, state_dir };
+        let connected = gristmill_client::connect(&options, operators());
+        let service = ask(py, None, connected)?.map_err(|why| errors::of_failure(py, &why))?;
+        Ok(Self { service, pid: process::id() })
+    }
+
+    /// The address of a service on this machine; none of a deployed one.
+    #[getter]
+    fn endpoint(&self) -> Option<String> {
+        self.service.local.as_ref().map(|local| local.admin.endpoint().to_owned())
+    }
+
+    /// Starts a job of the pipeline `yaml`, whose paths are relative to `base`, or joins it.
+    fn submit(&self, py: Python<'_>, yaml: &str, base: PathBuf, options: Vec<String>) -> PyResult<Job> {
+        let LoaderOptions { job, stream } = LoaderOptions::read(py, &options)?;
+        let registry = &self.service.ports.operators;
+        let authored = Authored::parse_with(yaml, &base, registry);
+        let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;
+        let source = match &job.data {
+            Some(data) => Source::parse(data, ".".as_ref()),
+            None => Source::parse_all(&authored.pipeline.source_paths(), &base),
+        };
+        let source = source.map_err(|error| errors::error(py, "OptionError", error))?;
+        let prepared = authored.prepared(job.batch_size);
+        let (authored, _) = prepared.map_err(|why| errors::of_failure(py, &why))?;
+        let config = JobConfig::new(authored, source, job);
+        let submitted = self.service.submit(config, stream.patience);
+        let job = ask(py, Some(&self.service), submitted)?.map_err(|why| errors::of_failure(py, &why))?;
+        if !job.left_out.is_empty() {
+            log::say(py, "WARNING", &job.left_out.to_string())?;
+        }
+        Ok(Job::new(job))
+    }
+
+    /// Joins the job `name`.
+    fn join(&self, py: Python<'_>, name: &str) -> PyResult<Job> {
+        let name = name.parse().map_err(|error| errors::error(py, "OptionError", error))?;
+        let joined = self.service.join(&name, StreamOptions::default().patience);
+        let job = ask(py, Some(&self.service), joined)?.map_err(|why| errors::of_failure(py, &why))?;
+        Ok(Job::new(job))
+    }
+
+    /// Ends a service that this process started; leaves any other as it is. Does nothing in a fork.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        match self.pid == process::id() {
+            true => ask(py, Some(&self.service), self.service.close()),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Waiting for the runtime's tasks while Python handles signals.
+#![allow(unsafe_code, reason = "the compiler cannot show that futures which borrow are Send")]
+
+use crate::{errors, log};
+use gristmill_client::waiting::{Pace, Waiting};
+use pyo3::prelude::*;
+use std::{
+    process,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+use tokio::runtime::{Builder, Runtime};
+
+/// Python handles signals this often during a wait.
+const SLICE: Duration = Duration::from_millis(50);
+/// Threads of tasks: downloads, checksums and joins of batches.
+const THREADS: usize = 2;
+
+struct Tasks {
+    runtime: Runtime,
+    /// The process that started the threads: a fork has none of them.
+    pid: u32,
+}
+
+static TASKS: OnceLock<Tasks> = OnceLock::new();
+
+/// The threads that run tasks. They never take Python's lock.
+///
+/// # Errors
+/// This process is a fork of the one that started them, or they cannot be started.
+pub fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
+    let tasks = match TASKS.get() {
+        Some(tasks) => tasks,
+        None => {
+            let made = Builder::new_multi_thread()
+                .worker_threads(THREADS)
+                .thread_name("gristmill")
+                .enable_all()
+                .build();
+            let runtime = made.map_err(|why| errors::error(py, "Error", format!("no threads: {why}")))?;
+            TASKS.get_or_init(|| Tasks { runtime, pid: process::id() })
+        }
+    };
+    match is_fork() {
+        false => Ok(&tasks.runtime),
+        true => Err(errors::error(
+            py,
+            "Error",
+            "gristmill was used before this process was forked, and its threads are not here: use a loader in one \
+             process alone, or start processes with the method `spawn`",
+        )),
+    }
+}
+
+/// Whether this process is a fork of the one that started the threads.
+pub fn is_fork() -> bool {
+    TASKS.get().is_some_and(|tasks| tasks.pid != process::id())
+}
+
+/// A future of ours, or its output, that this thread alone uses.
+struct OnThisThread<T>(T);
+
+// SAFETY: `Python::detach` asks for it to keep Python's objects out; no future of this crate holds any. The closure runs on
+// the thread that calls it, so nothing is sent.
+unsafe impl<T> Send for OnThisThread<T> {}
+
+impl<T> OnThisThread<T> {
+    fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+/// Runs `work` to its end. Meanwhile handles signals, and logs what a long wait waits for.
+///
+/// # Errors
+/// The exception of a signal's handler, such as `KeyboardInterrupt`; `work` is dropped then.
+pub fn wait<T>(
+    py: Python<'_>,
+    work: impl Future<Output = T>,
+    waiting: impl Fn() -> Option<Waiting>,
+) -> PyResult<T> {
+    let runtime = runtime(py)?;
+    let (mut pace, began) = (Pace::default(), Instant::now());
+    let mut work = std::pin::pin!(work);
+    loop {
+        let sliced = OnThisThread(async { tokio::time::timeout(SLICE, work.as_mut()).await });
+        let OnThisThread(done) = py.detach(|| OnThisThread(runtime.block_on(sliced.into_inner())));
+        log::hand_over(py)?;
+        if let Ok(done) = done {
+            return Ok(done);
+        }
+        py.check_signals()?;
+        match waiting() {
+            Some(waiting) if pace.is_due(began.elapsed(), &waiting) => {
+                log::say(py, "WARNING", &format!("waiting for {}", waiting.text))?;
+            }
+            Some(_) => {}
+            None => pace.rest(),
+        }
+    }
+}
