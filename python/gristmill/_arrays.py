@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from . import _native
 
-_DTYPES: dict[str, np.dtype] = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
     "I8": np.dtype(np.int8),
@@ -22,7 +24,7 @@ _DTYPES: dict[str, np.dtype] = {
 }
 
 
-def dtype(name: str) -> np.dtype:
+def dtype(name: str) -> np.dtype[Any]:
     """The numpy dtype of a safetensors dtype; bf16 is ml_dtypes' if that is installed, else uint16."""
     known = _DTYPES.get(name)
     if known is None:
@@ -31,7 +33,7 @@ def dtype(name: str) -> np.dtype:
     return known
 
 
-def _bf16() -> np.dtype:
+def _bf16() -> np.dtype[Any]:
     try:
         import ml_dtypes  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
@@ -39,7 +41,7 @@ def _bf16() -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def arrays_of(batch: _native.Batch, keys: bool) -> dict[str, np.ndarray]:
+def arrays_of(batch: _native.Batch, keys: bool) -> dict[str, np.ndarray[Any, Any]]:
     """The fields of `batch`, each [rows, ...]; with `keys`, `__key__` and `__copy__` as well.
 
     The arrays share the buffer of the batch, are writable, and keep it alive.

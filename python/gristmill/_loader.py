@@ -117,6 +117,8 @@ class Loader(Generic[Item]):
         self._loaded: State | None = None
         # The state taken last, which the next one acknowledges.
         self._taken: Cursor | None = None
+        # The name of the job that is or was open.
+        self._name: str | None = None
         self._next: Cursor = (0, 0)
         # Whether batches of the present epoch were handed over, and the epoch has not ended.
         self._inside = False
@@ -127,7 +129,7 @@ class Loader(Generic[Item]):
         self._began = time.monotonic()
         _OPEN.add(self)
 
-    # What subclasses change.
+    # Subclasses change these.
 
     def _convert(self, arrays: Arrays) -> Any:
         """A batch as the caller gets it. `arrays` are writable, and share the fetcher's buffer, which they keep alive."""
@@ -208,7 +210,9 @@ class Loader(Generic[Item]):
     @property
     def job(self) -> str:
         """The name of the job, which other processes can go on with."""
-        return self._begin().job.name
+        if self._name is None:
+            self._name = self._begin().job.name
+        return self._name
 
     @property
     def cursor(self) -> Cursor:
@@ -262,7 +266,7 @@ class Loader(Generic[Item]):
                 reader.close()
             else:
                 reader.end(is_wanted=self._taken is not None)
-        self._loaded = {"version": _VERSION, **loaded}
+        self._loaded, self._name = {"version": _VERSION, **loaded}, loaded["job"]
         self._next = (loaded["epoch"], loaded["g"])
         self._taken, self._inside = self._next, False
         self._acknowledges = "state"
@@ -330,6 +334,7 @@ class Loader(Generic[Item]):
         kept = self.__dict__ | {
             "_reader": None,
             "_items": None,
+            "_inside": False,
             "_loaded": self.state_after(self._next) if self._reader else self._loaded,
             "_progress": self._progress and _Progress(),
         }
@@ -377,7 +382,7 @@ class Loader(Generic[Item]):
             )
         except PipelineError as error:
             raise self._pipeline.located(error) from None
-        self._reader = reader
+        self._reader, self._name = reader, reader.job.name
         self._next = reader.begin
         return reader
 
@@ -403,7 +408,7 @@ class Loader(Generic[Item]):
     def _pass_to(self, to: Cursor) -> None:
         reader = self._begin()
         self._leave()
-        reader.pass_to(to)
+        reader.pass_to(to, acknowledge=self._acknowledges == "auto")
         self._next, self._inside = to, False
 
 

@@ -41,7 +41,7 @@ def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
 
 
 def _of_torch() -> tuple[int, int] | None:
-    # Whoever uses it has imported it.
+    # A program that uses it has imported it.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

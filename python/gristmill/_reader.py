@@ -56,7 +56,7 @@ class Reader:
         if at is not None:
             self.begin = at
             if self.at < at:
-                stream.pass_to(*at)
+                stream.pass_to(*at, acknowledge=True)
                 self.at = at
         return stream
 
@@ -101,7 +101,7 @@ class Reader:
                 continue
         return None
 
-    def pass_to(self, to: Cursor) -> None:
+    def pass_to(self, to: Cursor, *, acknowledge: bool) -> None:
         """Passes over the batches before `to`: they are computed, and not handed over."""
         to = min(to, (self.epochs, 0))
         if self._held is not None:
@@ -112,7 +112,7 @@ class Reader:
             self.at = held.next
         if self.at < to:
             _LOG.info("passing over the batches from epoch %d, batch %d to epoch %d, batch %d", *self.at, *to)
-            self.stream.pass_to(*to)
+            self.stream.pass_to(*to, acknowledge=acknowledge)
             self.at = to
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """Batches as a Grain dataset.
 
+For example:
     import gristmill as gm, gristmill.grain
 
     dataset = gm.grain.dataset(pipeline, epochs=90).map(prepare)

@@ -1,5 +1,6 @@
 """Batches as JAX arrays.
 
+For example:
     import gristmill as gm, gristmill.jax
 
     with gm.jax.Loader(pipeline, epochs=90) as loader:
@@ -42,7 +43,8 @@ class Loader(_loader.Loader[dict[str, Any]]):
     fields become i32 and u32; a value outside of these raises `OptionError`. `__key__`, `__copy__`
     and `__cursor__` stay numpy arrays.
 
-    Where `jax.distributed` is initialised, rank and world size are those of the JAX process; name their `run`.
+    Where `jax.distributed` is initialised, rank and world size are those of the JAX process; `run` names
+    their run.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Loader(_loader.Loader[dict[str, Any]]):
             raise OptionError("device and sharding exclude each other")
         if ahead is not None and ahead < 0:
             raise OptionError(f"ahead must be 0 or more, not {ahead}")
-        if options.get("rank") is None and options.get("world_size") is None and jax.distributed.is_initialized():
+        if not {"rank", "world_size"} & options.keys() and jax.distributed.is_initialized():
             options |= {"rank": jax.process_index(), "world_size": jax.process_count()}
         self._device = device
         self._sharding = sharding
@@ -98,7 +100,8 @@ class Loader(_loader.Loader[dict[str, Any]]):
 
 def _check_width(name: str, array: np.ndarray) -> None:
     """JAX wraps 64-bit integers to 32 bits without a word; this refuses those that would change."""
-    if array.dtype.kind not in _WIDE or array.dtype.itemsize < 8 or array.size == 0 or jax.config.jax_enable_x64:
+    is_wide = array.dtype.kind in _WIDE and array.dtype.itemsize == 8
+    if not is_wide or array.size == 0 or jax.config.jax_enable_x64:
         return
     limits = np.iinfo(_WIDE[array.dtype.kind])
     low, high = array.min(), array.max()

@@ -1,5 +1,6 @@
 """Training of Keras models, with checkpoints that go on at the batch after the last trained one.
 
+For example:
     import gristmill as gm, gristmill.keras, gristmill.numpy
 
     with gm.numpy.Loader(pipeline, epochs=90) as loader:
@@ -22,7 +23,7 @@ from typing import Any
 import keras
 
 from . import _loader
-from .errors import CheckpointError, OptionError
+from .errors import CheckpointError, Error, OptionError
 
 __all__ = ["fit"]
 
@@ -71,7 +72,7 @@ def fit(
     saved = None if checkpoint is None else _Saved(checkpoint)
     if saved is not None and saved.content is not None:
         loader.load_state_dict(saved.content["loader"])
-    steps, total = _lengths(loader, epochs, steps_per_epoch)
+    steps, total = _lengths(loader, epochs, steps_per_epoch, saved)
     done = _start(loader, steps, saved, steps_per_epoch is None)
     if done >= total * steps:
         if saved is not None:
@@ -80,7 +81,7 @@ def fit(
     batches = _Batches(loader, (inputs, targets, sample_weight), steps, done)
     progress = _Progress(batches, saved, every)
     try:
-        return model.fit(
+        history = model.fit(
             batches,
             epochs=total,
             initial_epoch=done // steps,
@@ -89,36 +90,46 @@ def fit(
             **options,
         )
     except Exception:
-        # TensorFlow would report it as text within an error of its own.
         if batches.failure is not None:
+            # TensorFlow reports it as text within an error of its own.
             raise batches.failure from None
+        batches.give_back()
         raise
     finally:
         progress.stop()
+    batches.give_back()
+    return history
 
 
-def _lengths(loader: _loader.Loader[Any], epochs: int | None, steps: int | None) -> tuple[int, int]:
+def _lengths(
+    loader: _loader.Loader[Any], epochs: int | None, steps: int | None, saved: _Saved | None
+) -> tuple[int, int]:
     if steps is None:
+        # The checkpoint of a finished training needs no service.
+        steps = saved.content["steps_per_epoch"] if saved is not None and saved.content is not None else None
         try:
-            steps = len(loader)
+            steps = len(loader) if steps is None else steps
         except TypeError:
-            raise OptionError("the batches per epoch are not known in advance: give steps_per_epoch") from None
+            raise OptionError(
+                "the batches of an epoch are not known in advance: give steps_per_epoch"
+            ) from None
         epochs = loader.epochs if epochs is None else epochs
     if epochs is None:
-        raise OptionError("steps_per_epoch needs epochs")
-    if steps < 1 or epochs < 0:
-        raise OptionError(f"steps_per_epoch {steps} and epochs {epochs} must be positive")
+        raise OptionError("epochs is needed: neither it nor the epochs of the loader were given")
+    if steps < 1 or epochs < 1:
+        raise OptionError(f"steps_per_epoch={steps}, epochs={epochs}: there is at least one")
     return steps, epochs
 
 
-def _start(loader: _loader.Loader[Any], steps: int, saved: _Saved | None, whole: bool) -> int:
+def _start(loader: _loader.Loader[Any], steps: int, saved: _Saved | None, is_whole: bool) -> int:
     """How many batches were trained on before."""
     if saved is not None and saved.content is not None:
-        if saved.content["steps_per_epoch"] != steps:
-            raise CheckpointError(f"{saved.path} has {saved.content['steps_per_epoch']} steps per epoch, not {steps}")
-        return saved.content["batches"]
+        before = saved.content["steps_per_epoch"]
+        if before != steps:
+            raise CheckpointError(f"{saved.path} has {before} steps per epoch, not {steps}")
+        return int(saved.content["batches"])
     epoch, g = loader.cursor
-    return epoch * steps + g if whole else 0
+    return epoch * steps + g if is_whole else 0
 
 
 class _Batches(keras.utils.PyDataset):
@@ -132,7 +143,7 @@ class _Batches(keras.utils.PyDataset):
         self.loader = loader
         self.steps = steps
         self.done = done
-        self.failure: Exception | None = None
+        self.failure: Error | None = None
         self.training = False
         self._fields = fields
         self._first = done  # of the present epoch of Keras
@@ -156,10 +167,11 @@ class _Batches(keras.utils.PyDataset):
             try:
                 if number not in self._held:
                     self._take(number)
-            except Exception as error:
+            except Error as error:
                 self.failure = error
                 raise
-            return self._held[number][0] if number in self._held else self._last
+            batch: tuple[Any, ...] = self._held[number][0] if number in self._held else self._last
+            return batch
 
     def begin_epoch(self) -> None:
         self.training = True
@@ -181,14 +193,24 @@ class _Batches(keras.utils.PyDataset):
     def give_back(self) -> None:
         """Puts the loader back to the first batch that was not trained on."""
         with self._lock:
-            self._stream = iter(())
+            stream, self._stream = self._stream, iter(())
             if self._held:
                 self._held.clear()
                 self.loader.load_state_dict(self.state())
+            elif self._is_at_end():
+                # The loader learns that nothing follows, and its `close()` then closes the job.
+                next(stream, None)
+
+    def _is_at_end(self) -> bool:
+        epoch, g = self.loader.cursor
+        try:
+            return epoch + 1 == self.loader.epochs and g == len(self.loader)
+        except TypeError:
+            return False
 
     def _take(self, number: int) -> None:
         if number != self._next:
-            raise OptionError(f"batch {number} was asked for, and the next one is {self._next}")
+            raise IndexError(f"batch {number} was asked for, and the next one is {self._next}")
         item = next(self._stream, None)
         if item is not None:
             self._held[number] = item
@@ -257,7 +279,6 @@ class _Progress(keras.callbacks.Callback):
 
     def stop(self) -> None:
         self._quiet.close()
-        self._batches.give_back()
 
     def _save(self) -> None:
         if self._saved is not None and self._written != self._batches.done:
@@ -297,12 +318,13 @@ class _Saved:
         model.save_weights(self._folder / name, overwrite=True)
         with (self._folder / name).open("rb") as file:
             os.fsync(file.fileno())
+        state = batches.state()
         content = {
             "version": _VERSION,
             "steps_per_epoch": batches.steps,
             "batches": batches.done,
             "weights": name,
-            "loader": batches.state(),
+            "loader": state,
         }
         part = self._folder / (_FILE + ".part")
         with part.open("w") as file:
@@ -313,4 +335,4 @@ class _Saved:
         if self.content is not None and self.content["weights"] != name:
             (self._folder / self.content["weights"]).unlink(missing_ok=True)
         self.content = content
-        batches.loader.checkpointed(content["loader"])
+        batches.loader.checkpointed(state)

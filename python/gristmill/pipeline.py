@@ -6,6 +6,7 @@ A `Pipeline` is written as the YAML of docs/pipelines.md, and the same checks re
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypedDict
 
@@ -20,6 +21,8 @@ __all__ = ["IMAGENET", "Pipeline", "zip"]
 
 # Largest pipeline file, as the reader of pipelines has it.
 _MAX_BYTES = 4 << 20
+# How `explain` names the line of an operator.
+_LINE = re.compile(r" \(line (\d+)\)")
 
 Path = str | os.PathLike[str]
 
@@ -138,7 +141,8 @@ class Pipeline(Operators):
 
         Raises PipelineError, OptionError for values it does not take, and Error if it fails.
         """
-        return _program.run(self, "explain", data=data, sample=sample, json=json)
+        text = _program.run(self, "explain", data=data, sample=sample, json=json)
+        return text if json or self._file else _LINE.sub(self._shown_place, text)
 
     def plan(self, *, step_time: float | str, data: Path | None = None, **options: Any) -> str:
         """Predicts workers, time and cost of a job: `gristmill plan`.
@@ -212,6 +216,10 @@ class Pipeline(Operators):
             return None if name is None else Place(name, line)
         places = self._lines().places
         return places[line - 1] if line is not None and 0 < line <= len(places) else None
+
+    def _shown_place(self, match: re.Match[str]) -> str:
+        place = self._place(int(match[1]))
+        return f" ({place})" if place else match[0]
 
     def _op(self, name: str, given: dict[str, Any]) -> Self:
         """Adds an operator with the arguments of its method; those that are defaults are left out."""

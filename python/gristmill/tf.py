@@ -1,5 +1,6 @@
 """Batches as TensorFlow tensors.
 
+For example:
     import gristmill as gm, gristmill.tf
 
     with gm.tf.Loader(pipeline, epochs=90) as loader:
@@ -67,6 +68,8 @@ def dataset(loader: _loader.Loader[Any]) -> tf.data.Dataset:
 def _element_spec(loader: _loader.Loader[Any]) -> dict[str, tf.TensorSpec]:
     spec = {}
     for name, field in loader.schema()["fields"].items():
+        if name.startswith("__") and not loader._keys:
+            continue
         dtype, shape = _DTYPES[field["dtype"]], field["shape"]
         if field["dtype"] == "bytes" or (shape and shape[0] is None):
             # Ragged: the items of all rows, and where each row begins.
@@ -75,8 +78,6 @@ def _element_spec(loader: _loader.Loader[Any]) -> dict[str, tf.TensorSpec]:
         else:
             spec[name] = tf.TensorSpec([None, *shape], dtype)
     if loader._keys:
-        spec["__key__"] = tf.TensorSpec([None], tf.uint64)
-        spec["__copy__"] = tf.TensorSpec([None], tf.uint32)
         spec["__cursor__"] = tf.TensorSpec([2], tf.int64)
     return spec
 

@@ -71,9 +71,12 @@ class Loader(_loader.Loader[Tensors]):
             self._device = Device(self._target, self._layout.finish)
         return Prefetch(_Tensors(self._layout, batches), self._device)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_layout": None, "_device": None}
+
     def _make_layout(self) -> _Layout:
         fields = self.schema()["fields"]
-        bf16 = {name for name, field in fields.items() if field["dtype"] == "BF16"}
+        bf16 = {name for name, field in fields.items() if field["dtype"] == "bf16"}
         normalise = json.loads(self._begin().job.pipeline)["deliver"]["normalise"]
         return _Layout(bf16, self._channels_first, normalise if self._is_normalised else None)
 
@@ -182,10 +185,6 @@ class Dataset(torch.utils.data.IterableDataset[Tensors]):
         """Closes the loader."""
         if self._loader is not None:
             self._loader.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A DataLoader with workers pickles its dataset; the worker then refuses to read.
-        return {**self.__dict__, "_loader": None}
 
 
 def _tensor(array: np.ndarray, is_bf16: bool) -> torch.Tensor:

@@ -66,7 +66,7 @@ impl Job {
         &self.job.view.spec.pipeline
     }
 
-    /// What the trainer gets, as JSON: batch size, whether a last partial batch is left out, and the fields of an element.
+    /// The batches of the trainer, as JSON: batch size, whether a last partial batch is left out, and the fields of an element.
     fn schema(&self, py: Python<'_>) -> PyResult<String> {
         let pipeline = self.job.pipeline();
         let pipeline = pipeline.map_err(|error| errors::of_pipeline(py, &error))?;

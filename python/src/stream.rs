@@ -33,10 +33,17 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Rank, number of ranks, name of the run, tail.
 type RankArgs = (u32, u32, String, Option<String>);
 
+/// An open stream.
+struct Open {
+    steps: Steps,
+    /// The next delivery, which was taken and kept back.
+    kept: Option<StepDelivery>,
+}
+
 /// The stream of the rank of this process.
 #[pyclass(frozen, module = "gristmill._native")]
 pub struct Stream {
-    steps: Mutex<Option<Steps>>,
+    open: Mutex<Option<Open>>,
     acknowledger: Acknowledger,
     watcher: Watcher,
     link: Arc<Link>,
@@ -77,7 +84,7 @@ impl Stream {
         Ok(Self {
             watcher: steps.fetcher().watcher(),
             acknowledger: steps.fetcher().acknowledger(),
-            steps: Mutex::new(Some(steps)),
+            open: Mutex::new(Some(Open { steps, kept: None })),
             link,
             epochs: job.view.spec.epochs,
             begin,
@@ -85,12 +92,12 @@ impl Stream {
         })
     }
 
-    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Option<Steps>>> {
+    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Option<Open>>> {
         // In a fork, another thread of the parent may have held the lock.
         wait::runtime(py)?;
         loop {
-            if let Ok(steps) = self.steps.try_lock() {
-                return Ok(steps);
+            if let Ok(open) = self.open.try_lock() {
+                return Ok(open);
             }
             // A thread that fetches ahead leaves it now and then.
             py.detach(|| thread::sleep(LOOK));
@@ -113,9 +120,12 @@ impl Stream {
     fn delivery(
         &self,
         py: Python<'_>,
-        steps: &mut Steps,
+        Open { steps, kept }: &mut Open,
         patience: Option<Duration>,
     ) -> PyResult<StepDelivery> {
+        if let Some(kept) = kept.take() {
+            return Ok(kept);
+        }
         let ready = {
             let _runtime = wait::runtime(py)?.enter();
             steps.next().now_or_never()
@@ -144,9 +154,9 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // The tasks and their runtime are not in a fork.
         if wait::is_fork()
-            && let Ok(mut steps) = self.steps.try_lock()
+            && let Ok(mut open) = self.open.try_lock()
         {
-            mem::forget(steps.take());
+            mem::forget(open.take());
         }
     }
 }
@@ -170,9 +180,9 @@ impl Stream {
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {
         let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
         let mut guard = self.lock(py)?;
-        let steps = guard.as_mut().ok_or_else(|| Self::closed(py))?;
+        let open = guard.as_mut().ok_or_else(|| Self::closed(py))?;
         loop {
-            match self.delivery(py, steps, patience)? {
+            match self.delivery(py, open, patience)? {
                 StepDelivery::Step { batches, next, .. } => {
                     // With an uneven tail, the last step may have no batch for this rank.
                     let Some(given) = batches.into_iter().flatten().next() else { continue };
@@ -193,22 +203,31 @@ impl Stream {
         }
     }
 
-    /// Passes over the batches before batch `g` of `epoch`. Returns how many were passed over.
-    fn pass_to(&self, py: Python<'_>, epoch: u32, g: u64) -> PyResult<u64> {
+    /// Passes over the batches before batch `g` of `epoch`, and acknowledges them if asked to. Returns how many were passed
+    /// over.
+    #[pyo3(signature = (epoch, g, acknowledge))]
+    fn pass_to(&self, py: Python<'_>, epoch: u32, g: u64, acknowledge: bool) -> PyResult<u64> {
         let to = Cursor::new(epoch, g);
         let mut guard = self.lock(py)?;
-        let steps = guard.as_mut().ok_or_else(|| Self::closed(py))?;
+        let open = guard.as_mut().ok_or_else(|| Self::closed(py))?;
         let mut passed = 0;
         loop {
-            let at = match self.delivery(py, steps, None)? {
-                StepDelivery::Step { next, .. } => {
+            let at = match self.delivery(py, open, None)? {
+                StepDelivery::Step { step, batches, next } => {
+                    // A stream that begins behind the last batch of an epoch has no end of it.
+                    if batches.iter().flatten().any(|given| given.batch.cursor() >= to) {
+                        open.kept = Some(StepDelivery::Step { step, batches, next });
+                        return Ok(passed);
+                    }
                     passed += 1;
                     next
                 }
                 StepDelivery::EpochEnd { totals, .. } => Cursor::start_of(totals.epoch + 1),
                 StepDelivery::End => return Ok(passed),
             };
-            steps.checkpointed(at);
+            if acknowledge {
+                open.steps.checkpointed(at);
+            }
             if at >= to {
                 return Ok(passed);
             }
@@ -226,8 +245,8 @@ impl Stream {
     /// acknowledged, the service closes the job; with several ranks, once all have come so far.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.lock(py)?;
-        let Some(steps) = guard.as_ref() else { return Ok(()) };
-        let settled = steps.fetcher().settle();
+        let Some(open) = guard.as_ref() else { return Ok(()) };
+        let settled = open.steps.fetcher().settle();
         let settled = wait::wait(py, settled, || {
             let closing = Waiting::patiently("the service to take in the end of the stream");
             self.waiting().filter(|waiting| waiting.is_fault).or(Some(closing))
@@ -241,9 +260,9 @@ impl Stream {
         if wait::is_fork() {
             return Ok(());
         }
-        let steps = self.lock(py)?.take();
+        let open = self.lock(py)?.take();
         let _runtime = wait::runtime(py)?.enter();
-        drop(steps);
+        drop(open);
         Ok(())
     }
 
@@ -251,8 +270,8 @@ impl Stream {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
         let stats = pyo3::types::PyDict::new(py);
         let guard = self.lock(py)?;
-        let Some(steps) = guard.as_ref() else { return Ok(stats) };
-        let fetcher = steps.fetcher();
+        let Some(open) = guard.as_ref() else { return Ok(stats) };
+        let fetcher = open.steps.fetcher();
         let snapshot = fetcher.snapshot();
         stats.set_item("waited_s", fetcher.waited().as_secs_f64())?;
         stats.set_item("workers", snapshot.active_workers)?;

@@ -1,5 +1,8 @@
 """Grain: its own test of checkpoints, transformations, and Orbax."""
 
+import time
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -34,14 +37,16 @@ def test_each_element_comes_once_an_epoch(dataset):
     count = len(batches) // EPOCHS
     assert [len(batch) for batch in batches] == EPOCHS * ([96] * (count - 1) + [1000 - 96 * (count - 1)])
     for epoch in range(EPOCHS):
-        rows = sum(batches[epoch * count : (epoch + 1) * count], [])
+        rows = list(chain(*batches[epoch * count : (epoch + 1) * count]))
         assert len(set(rows)) == len(rows) == 1000
     with pytest.raises(ValueError, match="closed"):
         next(iterator)
 
 
 def test_transformations_keep_the_state(dataset):
-    mapped = dataset.map(lambda batch: {"value": batch["value"] * 2}).filter(lambda batch: len(batch["value"]) == 96)
+    mapped = dataset.map(lambda batch: {"value": batch["value"] * 2}).filter(
+        lambda batch: len(batch["value"]) == 96
+    )
     iterator = iter(mapped)
     whole, states = [], []
     for batch in iterator:
@@ -105,16 +110,19 @@ def test_keep_deletes_older_batches(numbers, service):
     dataset = gm.grain.dataset(numbers, service=service, epochs=2, batch_size=96, keep=3)
     iterator = iter(dataset)
     states = []
-    for _ in range(6):
+    for _ in range(15):
         states.append(iterator.get_state())
         next(iterator)
+    reached = [(state["epoch"], state["g"]) for state in states]
+    deadline = time.monotonic() + 20
+    while iterator._loader._reader.job.durable() < reached[12] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    again = iter(dataset)
+    again.set_state(states[0])
     with pytest.raises(gm.CheckpointError):
-        again = iter(dataset)
-        again.set_state(states[1])
         next(again)
     again = iter(dataset)
-    again.set_state(states[3])
-    assert len(values(again)) == 2 * 11 - 3
-    iterator.close()
+    again.set_state(states[12])
+    assert len(values(again)) == 2 * 11 - 12
     with pytest.raises(gm.OptionError, match="keep"):
         gm.grain.dataset(numbers, keep=-1)

@@ -94,7 +94,7 @@ def test_integers_that_jax_would_wrap_are_refused():
     good = source._convert({"x": np.array([-(2**31), 2**31 - 1]), "empty": np.array([], np.int64)})
     np.testing.assert_array_equal(good["x"], [-(2**31), 2**31 - 1])
     for array in (np.array([0, 2**31]), np.array([-(2**31) - 1]), np.array([2**32], np.uint64)):
-        with pytest.raises(gm.OptionError, match="field x: .* does not fit .*jax_enable_x64"):
+        with pytest.raises(gm.OptionError, match=r"field x: .* does not fit .*jax_enable_x64"):
             source._convert({"x": array})
 
 
@@ -106,17 +106,18 @@ def test_resume_at_every_batch(numbers, service, options, ahead):
     def rest(source):
         return [np.asarray(batch["value"]).tobytes() for _ in range(source.epoch, EPOCHS) for batch in source]
 
-    with loader(numbers, service, keys=True, acknowledge="state", **options) as source:
-        whole, states = [], [source.state_dict()]
-        for _ in range(EPOCHS):
-            for batch in source:
-                whole.append(np.asarray(batch["value"]).tobytes())
-                states.append(source.state_after(batch["__cursor__"]))
-        for taken, state in enumerate(states):
-            again = loader(numbers, service, **options)
-            again.load_state_dict(state)
-            assert rest(again) == whole[taken:]
-            again.close(abandon=True)
+    source = loader(numbers, service, keys=True, acknowledge="state", **options)
+    whole, states = [], [source.state_dict()]
+    for _ in range(EPOCHS):
+        for batch in source:
+            whole.append(np.asarray(batch["value"]).tobytes())
+            states.append(source.state_after(batch["__cursor__"]))
+    source.close(abandon=True)
+    for taken, state in enumerate(states):
+        again = loader(numbers, service, **options)
+        again.load_state_dict(state)
+        assert rest(again) == whole[taken:]
+        again.close(abandon=True)
     assert len(whole) == EPOCHS * 7
 
 

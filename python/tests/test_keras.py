@@ -1,5 +1,7 @@
 """Keras training: which batches a model is trained on, also after a stop at any batch."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -65,22 +67,28 @@ def test_each_batch_is_trained_on_once_and_in_order(numbers, service, sums):
     with loader(numbers, service) as source:
         history = gm.keras.fit(model(kept), source, "value", "value", verbose=0)
         state = source.state_dict()
-    assert (state["epoch"], state["g"]) == (EPOCHS - 1, len(sums[0]))
-    assert kept == sum(sums, [])
+    assert (state["epoch"], state["g"]) == (EPOCHS, 0)
+    assert kept == list(chain(*sums))
     assert len(history.history["loss"]) == EPOCHS
 
 
 def test_resume_after_each_batch(numbers, service, sums, tmp_path):
-    whole = sum(sums, [])
+    whole = list(chain(*sums))
     weights = []
     for stop in range(1, len(whole)):
         kept = []
         folder = tmp_path / str(stop)
         with loader(numbers, service) as source, pytest.raises(Stop):
             gm.keras.fit(
-                model(kept), source, "value", "value", checkpoint=folder, every=1, verbose=0,
+                model(kept),
+                source,
+                "value",
+                "value",
+                checkpoint=folder,
+                every=1,
+                verbose=0,
                 callbacks=[StopAfter(stop + 1)],
-            )  # fmt: skip
+            )
         # The crash comes before the last batch is saved.
         assert kept == whole[: stop + 1]
         kept.clear()
@@ -105,23 +113,44 @@ def test_a_finished_training_is_not_repeated(numbers, service, tmp_path):
     assert kept == []
     np.testing.assert_equal(second.get_weights(), first.get_weights())
     assert len(list(tmp_path.iterdir())) == 2
+    with loader(numbers, service, epochs=2) as source, pytest.raises(gm.OptionError, match="epochs"):
+        gm.keras.fit(model(kept), source, "value", "value", checkpoint=tmp_path, verbose=0)
 
 
 def test_an_unknown_length_needs_steps(numbers, service, sums, tmp_path):
-    with loader(numbers, service, on_error="skip") as source, pytest.raises(gm.OptionError, match="steps_per_epoch"):
+    with (
+        loader(numbers, service, on_error="skip") as source,
+        pytest.raises(gm.OptionError, match="steps_per_epoch"),
+    ):
         gm.keras.fit(model([]), source, "value", "value")
     kept = []
     with loader(numbers, service, on_error="skip") as source, pytest.raises(Stop):
         gm.keras.fit(
-            model(kept), source, "value", "value", epochs=4, steps_per_epoch=2, checkpoint=tmp_path, every=1,
-            verbose=0, callbacks=[StopAfter(5)],
-        )  # fmt: skip
+            model(kept),
+            source,
+            "value",
+            "value",
+            epochs=4,
+            steps_per_epoch=2,
+            checkpoint=tmp_path,
+            every=1,
+            verbose=0,
+            callbacks=[StopAfter(5)],
+        )
     with loader(numbers, service, on_error="skip") as source:
         gm.keras.fit(
-            model(kept), source, "value", "value", epochs=4, steps_per_epoch=2, checkpoint=tmp_path, every=1, verbose=0,
-        )  # fmt: skip
+            model(kept),
+            source,
+            "value",
+            "value",
+            epochs=4,
+            steps_per_epoch=2,
+            checkpoint=tmp_path,
+            every=1,
+            verbose=0,
+        )
         state = source.state_dict()
-    whole = sum(sums, [])
+    whole = list(chain(*sums))
     assert kept == whole[:5] + whole[4:8]
     assert (state["epoch"], state["g"]) == (2, 8 - 2 * len(sums[0]))
 
@@ -138,7 +167,14 @@ def test_several_steps_per_execution(numbers, service, sums, tmp_path):
         gm.keras.fit(once, source, "value", "value", verbose=0)
     with loader(numbers, service) as source, pytest.raises(Stop):
         gm.keras.fit(
-            compiled(), source, "value", "value", checkpoint=tmp_path, every=1, verbose=0, callbacks=[StopAfter(3)]
+            compiled(),
+            source,
+            "value",
+            "value",
+            checkpoint=tmp_path,
+            every=1,
+            verbose=0,
+            callbacks=[StopAfter(3)],
         )
     again = compiled()
     with loader(numbers, service) as source:

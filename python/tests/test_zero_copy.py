@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_arrays_are_writable_and_do_not_overlap(images, service):
         np.testing.assert_array_equal(batch["image"][:, 1:], copy["image"][:, 1:])
         assert (batch["image"][:, 0] == 7).all()
     spans = sorted(bounds(array) for batch in batches for array in batch.values())
-    for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+    for (_, end), (start, _) in pairwise(spans):
         assert end <= start
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, Literal
 
 from .problems import Problems
 
-__all__ = ["Chain", "Op"]
+__all__ = ["Chain", "Kind", "Op", "Values"]
 
 Op = tuple[str, dict[str, Any]]
+Kind = Literal["pil", "tensor"]
 Values = Literal["u8", "unit", "raw", "normalised"]
 
 # Bounds of `normalise`.
@@ -35,7 +35,7 @@ class Chain:
         self.problems = problems
         self.field = field
         self.ops: list[Op] = []
-        self.kind: Literal["pil", "tensor"] = "pil"
+        self.kind: Kind = "pil"
         self.values: Values = "u8"
         self.stored: Literal["u8", "f32"] = "u8"
         self.channels = 3
@@ -115,7 +115,7 @@ class Chain:
 
     def within(self, name: str, values: Sequence[Any], low: float, high: float) -> bool:
         """Whether all of `values` lie within the bounds of our operator."""
-        if all(isinstance(x, Real) and low <= x <= high for x in values):
+        if all(isinstance(x, (int, float)) and low <= x <= high for x in values):
             return True
         shown = values[0] if len(values) == 1 else tuple(values)
         self.refuse(
@@ -156,7 +156,7 @@ def _one_number(value: Any) -> float | int | None:
         if not value or any(x != value[0] for x in value):
             return None
         value = value[0]
-    return value if isinstance(value, Real) and math.isfinite(value) else None
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _is_byte(number: float) -> bool:

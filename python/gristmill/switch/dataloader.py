@@ -23,7 +23,7 @@ _BLOCKS = 64
 
 
 def from_dataloader(
-    dataloader: data.DataLoader, *, order: Literal["same", "any"] = "same", **options: Any
+    dataloader: data.DataLoader[Any], *, order: Literal["same", "any"] = "same", **options: Any
 ) -> TupleLoader:
     """A loader of the batches that a torch DataLoader over an image folder would make.
 
@@ -85,7 +85,7 @@ def _root(problems: Problems, dataset: Any) -> str:
             )
         problems.add("torchvision.datasets.ImageFolder is taken over alone", remedy, name)
         return ""
-    root = os.path.abspath(dataset.root)
+    root: str = os.path.abspath(dataset.root)
     if any(wild in root for wild in "*?[{"):
         problems.add(
             "`*`, `?`, `[` and `{` are patterns in paths",
@@ -130,10 +130,10 @@ def _check_files(problems: Problems, dataset: Any, root: str) -> None:
 
 
 def _is_image(name: str) -> bool:
-    return folder.has_file_allowed_extension(name, folder.IMG_EXTENSIONS) and not name.startswith(".")
+    return name.lower().endswith(folder.IMG_EXTENSIONS) and not name.startswith(".")
 
 
-def _check_batches(problems: Problems, dataloader: data.DataLoader) -> None:
+def _check_batches(problems: Problems, dataloader: data.DataLoader[Any]) -> None:
     """Whether batches are made as ours are."""
     problems.where = "DataLoader"
     if dataloader.batch_size is None or type(dataloader.batch_sampler) is not data.BatchSampler:
@@ -151,7 +151,7 @@ def _check_batches(problems: Problems, dataloader: data.DataLoader) -> None:
 
 
 def _sampling(
-    problems: Problems, dataloader: data.DataLoader, order: str, options: dict[str, Any]
+    problems: Problems, dataloader: data.DataLoader[Any], order: str, options: dict[str, Any]
 ) -> tuple[bool, dict[str, Any]]:
     """Whether images are shuffled; the seed and the ranks, as options."""
     problems.where = "sampler"

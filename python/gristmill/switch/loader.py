@@ -52,7 +52,7 @@ class TupleLoader(adapter.Loader):
         super().__init__(pipeline, channels_first=options.get("device") is not None, **options)
 
     def _listed(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        return [tensors[name].contiguous() for name in self._order]
+        return [tensors[name].contiguous() for name in self._fields]
 
     def _convert(self, arrays: dict[str, np.ndarray]) -> Any:
         return self._listed(super()._convert(arrays))

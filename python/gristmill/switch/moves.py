@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .chain import Chain
@@ -19,7 +19,7 @@ def bilinear(chain: Chain, t: Any) -> bool:
     return _interpolation(chain, t, _BILINEAR) is not None
 
 
-def _interpolation(chain: Chain, t: Any, offered: dict[str, tuple[str, ...]]) -> str | None:
+def _interpolation(chain: Chain, t: Any, offered: Mapping[str, tuple[str, ...]]) -> str | None:
     """The name of one of `offered`, or None."""
     given = getattr(t.interpolation, "value", t.interpolation)
     for name, spellings in offered.items():
@@ -60,18 +60,18 @@ def resize(chain: Chain, t: Any, size: list[int]) -> None:
 
 
 def _center_crop(chain: Chain, t: Any) -> None:
-    chain.emit("center_crop", size=_pair(t.size))
-    chain.size = tuple(_pair(t.size))
+    height, width = chain.size = _pair(t.size)
+    chain.emit("center_crop", size=[height, width])
 
 
 def _random_resized_crop(chain: Chain, t: Any) -> None:
-    chain.size = tuple(_pair(t.size))
+    chain.size = _pair(t.size)
     sampled = bilinear(chain, t)
     in_bounds = chain.within("scale", t.scale, 1e-6, 1) & chain.within("ratio", t.ratio, 1e-6, 1e6)
     if chain.pixels("RandomResizedCrop") and sampled and in_bounds:
         chain.emit(
             "random_resized_crop",
-            size=_pair(t.size),
+            size=list(_pair(t.size)),
             scale=list(t.scale),
             ratio=list(t.ratio),
             **_antialias(chain, t),
@@ -86,11 +86,12 @@ def _random_crop(chain: Chain, t: Any) -> None:
         padding = [left, top, right, bottom]
     fill = chain.fill(t.fill)
     sides = _sides(chain, padding)
-    chain.size = tuple(_pair(t.size))
+    chain.size = _pair(t.size)
     if _is_constant(chain, t) and fill is not None and sides is not None:
-        chain.emit(
-            "random_crop", size=_pair(t.size), padding=sides, pad_if_needed=bool(t.pad_if_needed), fill=fill
-        )
+        padded: dict[str, Any] = {"padding": sides} if any(sides) else {}
+        if t.pad_if_needed:
+            padded["pad_if_needed"] = True
+        chain.emit("random_crop", size=list(chain.size), **padded, **({"fill": fill} if padded else {}))
 
 
 def _pad(chain: Chain, t: Any) -> None:
@@ -162,8 +163,9 @@ def _turn(chain: Chain, t: Any, op: str, degrees: list[float], most: float) -> N
         chain.emit(op, degrees=list(degrees), interpolation=sampled, fill=fill)
 
 
-def _pair(size: Any) -> list[int]:
-    return [int(size), int(size)] if not isinstance(size, (list, tuple)) else [int(side) for side in size]
+def _pair(size: Any) -> tuple[int, int]:
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return int(height), int(width)
 
 
 MAPS: dict[str, Callable[[Chain, Any], None]] = {

@@ -23,6 +23,8 @@ _ERRORS = {
     handlers.ignore_and_continue: "skip",
     handlers.warn_and_continue: "skip",
 }
+_BY_RANK = (shardlists.single_node_only, shardlists.split_by_node)
+_WITHOUT_EFFECT = (compat.check_empty, shardlists.non_empty, shardlists.split_by_worker)
 
 
 def read(source: Any, problems: Problems) -> Samples:
@@ -68,13 +70,6 @@ class _Reader:
             tariterators.tar_file_expander: self._expand,
             tariterators.tarfile_samples: self._expand,
         }
-        self.functions = {
-            compat.check_empty,
-            shardlists.non_empty,
-            shardlists.single_node_only,
-            shardlists.split_by_node,
-            shardlists.split_by_worker,
-        }
 
     def epoch(self, source: Any) -> None:
         self.problems.where = type(source).__name__
@@ -102,8 +97,10 @@ class _Reader:
             self.samples.shuffled |= stage.seed is not None
         elif isinstance(stage, (cache.StreamingOpen, cache.FileCache)):
             self._handler(stage.handler)
-        elif callable(stage) and function in self.functions:
-            self.samples.is_split |= function is not shardlists.split_by_worker
+        elif function in _BY_RANK:
+            self.samples.is_split = True
+        elif function in _WITHOUT_EFFECT:
+            return
         elif isinstance(stage, (shardlists.ResampledShards, shardlists.MultiShardSample)):
             self.problems.add(
                 "every epoch has each record once", "give the tar files as a list, without resampling"
@@ -183,7 +180,9 @@ class _Reader:
             if function is not None:
                 self.samples.transforms.setdefault(key, []).append(function)
 
-    def _batched(self, batchsize: int = 20, collation_fn: Any = None, partial: bool = True) -> None:
+    def _batched(
+        self, batchsize: int = 20, collation_fn: Any = filters.default_collation_fn, partial: bool = True
+    ) -> None:
         if collation_fn is not filters.default_collation_fn:
             self.problems.add("batches are stacked as default_collation_fn does", _LEAVE_OUT, "collation_fn")
         self._batch(batchsize, not partial)
@@ -196,7 +195,7 @@ class _Reader:
     def _unbatched(self) -> None:
         self.samples.batch_size = None
 
-    def _dataloader(self, loader: data.DataLoader) -> None:
+    def _dataloader(self, loader: data.DataLoader[Any]) -> None:
         if loader.worker_init_fn is not None:
             self.problems.add("there are no such workers to call it in", "leave it out", "worker_init_fn")
         if loader.collate_fn not in (data.default_collate, data.default_convert):

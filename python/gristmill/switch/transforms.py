@@ -57,7 +57,7 @@ def apply(chain: Chain, transform: Any, path: str = "transform") -> None:
 def _steps(transform: Any) -> Iterable[Any] | None:
     """The transforms that `transform` applies one after the other, or None."""
     if type(transform) in _COMPOSE:
-        return transform.transforms
+        return list(transform.transforms)
     if type(transform) is torch.nn.Sequential:
         return list(transform)
     return None

@@ -60,14 +60,25 @@ def _gaussian_blur(chain: Chain, t: Any) -> None:
 
 
 def _solarize(chain: Chain, t: Any) -> None:
-    if chain.colours() and chain.within("threshold", [t.threshold], 0, 255 if chain.stored == "u8" else 1):
-        chain.emit("solarize", threshold=t.threshold, p=t.p)
+    most = 255 if chain.values == "u8" else 1
+    if chain.within("threshold", [t.threshold], 0, most):
+        _inverted(chain, t, t.threshold)
 
 
 def _invert(chain: Chain, t: Any) -> None:
-    if chain.colours():
-        # No value is below 0: all are inverted.
-        chain.emit("solarize", threshold=0, p=t.p)
+    # No value is below 0: all are inverted.
+    _inverted(chain, t, 0)
+
+
+def _inverted(chain: Chain, t: Any, threshold: float) -> None:
+    """Inverts values from `threshold` on, which is exact on u8 that are divided by 255 later."""
+    if chain.stored == "u8" and chain.values == "unit":
+        # Rounding, so that 128 / 255 is 128.
+        chain.emit("solarize", threshold=round(threshold * 255, 6), p=t.p)
+    elif chain.colours():
+        # No `scale` may come between this threshold and the values it was meant for.
+        place = {"keep_position": True} if chain.stored == "f32" else {}
+        chain.emit("solarize", threshold=threshold, p=t.p, **place)
 
 
 def _posterize(chain: Chain, t: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from .._features import Feature, i64
 from .._features import bytes as bytes_of
 from .._sources import webdataset
 from . import transforms
-from .chain import Chain, Op
+from .chain import Chain, Kind, Op, Values
 from .loader import TupleLoader, world_size
 from .problems import Problems
 from .samples import Samples
@@ -22,7 +22,7 @@ __all__ = ["from_webdataset"]
 _IMAGES = {"bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"}
 _NUMBERS = {"cls", "cls2", "id", "index", "inx"}
 # By webdataset's words for decoded images: kind, values and channels.
-_DECODED = {
+_DECODED: dict[str | None, tuple[Kind, Values, int]] = {
     "pil": ("pil", "u8", 3),
     "pill": ("pil", "u8", 1),
     "pilrgb": ("pil", "u8", 3),
@@ -72,25 +72,25 @@ def from_webdataset(
         if given:
             raise TypeError(f"from_webdataset takes {', '.join(given)} with paths of tar files alone")
         samples = _read(source, problems)
-    paths = _paths(problems, samples.urls)
-    fields = _fields(problems, samples, on_device=options.get("device") is not None)
+    made = _fields(problems, samples, on_device=options.get("device") is not None)
+    pipeline = webdataset(_paths(problems, samples.urls), features=made.features)
     problems.where = "batches"
     if samples.batch_size is None:
         problems.add("there are none", "put .batched(n) at the end")
     if not samples.is_split and "rank" not in options and world_size() > 1:
         problems.add("every rank would get all records", "use split_by_node, or give rank and world_size")
     problems.check("from_webdataset")
+    size = samples.batch_size or 1
 
-    pipeline = webdataset(paths, features={name: of(key) for name, (of, key) in fields.features.items()})
     pipeline = pipeline.shuffle() if samples.shuffled else pipeline.in_order()
-    for name, parameters in fields.ops:
+    for name, parameters in made.ops:
         pipeline = pipeline.op(name, **parameters)
-    pipeline = pipeline.batch(size=samples.batch_size, drop_remainder=samples.drop_last)
-    if fields.normalise is not None:
-        pipeline = pipeline.deliver(normalise=fields.normalise)
+    pipeline = pipeline.batch(size=size, drop_remainder=samples.drop_last)
+    if made.normalise is not None:
+        pipeline = pipeline.deliver(normalise=made.normalise)
     if samples.on_error == "skip":
         options = {"on_error": "skip", **options}
-    return TupleLoader(pipeline, fields=tuple(fields.features), batch_size=samples.batch_size, **options)
+    return TupleLoader(pipeline, fields=tuple(made.features), batch_size=size, **options)
 
 
 def _declared(source: Any, **given: Any) -> Samples:
@@ -142,9 +142,9 @@ def _paths(problems: Problems, urls: Sequence[str]) -> list[str] | str:
 
 @dataclass
 class _Fields:
-    """features: by field name, its type and its key. normalise: what the loader does on its device."""
+    """Features and operators of all fields, and what the loader does on its device."""
 
-    features: dict[str, tuple[Callable[[str], Feature], str]]
+    features: dict[str, Feature]
     ops: list[Op]
     normalise: dict[str, Any] | None
 
@@ -159,28 +159,28 @@ def _fields(problems: Problems, samples: Samples, *, on_device: bool) -> _Fields
         )
     for key in samples.fields or ():
         problems.where = f"field {key!r}"
-        functions = samples.transforms.get(key, [])
         kind = _kind(key)
-        names = [name for name in made.features if name.rstrip("0123456789") == kind]
-        name = f"{kind}{len(names) + 1}" if names else kind
-        if kind == "image":
-            made.features[name] = (bytes_of, key)
-            chain = _image(problems, samples, name, key)
-            if not on_device:
-                chain.channels_first()
-            elif made.normalise is None:
-                made.normalise = chain.take_normalise()
-            made.ops.extend(chain.ops)
-        elif kind == "label":
-            made.features[name] = (i64, key)
-            if any(function is not int for function in functions):
-                problems.add("numbers are delivered as they are", "leave its function out")
-        else:
+        if kind is None:
             problems.add(
                 "it is no image and no whole number to webdataset",
                 f"images end in {', '.join(sorted(_IMAGES))}, numbers in {', '.join(sorted(_NUMBERS))}; for "
                 "others write the pipeline with gm.webdataset(...)",
             )
+            continue
+        earlier = [name for name in made.features if name.rstrip("0123456789") == kind]
+        name = f"{kind}{len(earlier) + 1}" if earlier else kind
+        if kind == "label":
+            made.features[name] = i64(key)
+            if any(function is not int for function in samples.transforms.get(key, [])):
+                problems.add("numbers are delivered as they are", "leave its function out")
+            continue
+        made.features[name] = bytes_of(key)
+        chain = _image(problems, samples, name, key)
+        if not on_device:
+            chain.channels_first()
+        elif made.normalise is None:
+            made.normalise = chain.take_normalise()
+        made.ops.extend(chain.ops)
     return made
 
 

@@ -67,8 +67,9 @@ impl Effect {
         match (self, other) {
             (Opaque | Select, _) | (_, Opaque | Select) => false,
             // Gray has no hue to change, and a corner filled before a change differs from one
-            // filled after.
+            // filled after. Two functions of a value seldom commute: a threshold is on the scale of its input.
             (Colour, Colour)
+            | (Value, Value)
             | (Value, Warp)
             | (Warp, Value)
             | (Value, Colour)

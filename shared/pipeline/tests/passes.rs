@@ -156,6 +156,17 @@ fn a_dtype_that_others_need_is_not_taken_away() {
 }
 
 #[test]
+fn values_are_not_rescaled_behind_a_threshold() {
+    let ops = "- decode: { typical_size: 100 }
+         - scale
+         - solarize: { threshold: 0.5, p: 1 }
+         - batch: { size: 4 }";
+    let (order, notes) = optimised(ops);
+    assert_eq!(order, ["decode", "scale", "solarize", "batch"]);
+    assert!(notes.iter().any(|note| note.reason.contains("`solarize` then `scale`")), "{notes:?}");
+}
+
+#[test]
 fn a_crop_is_not_moved_before_a_resize() {
     let (order, notes) = optimised(
         "- decode: { typical_size: 100 }

@@ -16,7 +16,7 @@ pub struct Batch {
     /// A safetensors blob: the element's tensors with a leading dimension of `rows`, `__key__`
     /// (u64) and `__copy__` (u32).
     pub frame: Bytes,
-    /// What the batch holds of the memory for objects that are fetched ahead.
+    /// The share that the batch holds of the memory for objects that are fetched ahead.
     pub room: Room,
 }
 

@@ -6,7 +6,7 @@
 //! before operators that do not touch its field, since a dropped element needs no work.
 
 use super::{Change, Factor, Measured, Note, Optimised};
-use crate::{Cardinality, DType, Pipeline, Stage};
+use crate::{Cardinality, DType, Effect, Pipeline, Stage};
 use std::collections::BTreeSet;
 
 /// Name of the pass in notes.
@@ -157,7 +157,10 @@ fn swapped(pipeline: &Pipeline, at: usize, past: usize) -> Result<Pipeline, Opti
         if converts(at) || converts(past) {
             return Err(None);
         }
-        let commute = both.0.commutes_with(both.1)
+        // Half precision holds the same numbers, rounded.
+        let rounds = both == (Effect::Value, Effect::Value)
+            && (mover.op.is_for_delivery() || other.op.is_for_delivery());
+        let commute = (rounds || both.0.commutes_with(both.1))
             && (!both.0.moves() || !both.1.moves() || alike(mover, other));
         if !commute && !vouched {
             return Err(Some(format!(
