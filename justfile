@@ -21,6 +21,10 @@ check:
 test *CRATES:
     cargo test --release {{ if CRATES == "" { "--workspace" } else { "--package " + CRATES } }}
 
+# the Python package, as a user installs it: just python --quick
+python *ARGS:
+    scripts/test-python {{ARGS}}
+
 # everything a change must pass
 ci:
     .ci/run

@@ -69,7 +69,7 @@ class Loader(_loader.Loader[dict[str, Any]]):
 
     def _on_cpu(self) -> bool:
         shardings = self._sharding.values() if isinstance(self._sharding, Mapping) else [self._sharding]
-        devices = [device for sharding in shardings if sharding is not None for device in sharding.device_set]
+        devices: list[Any] = [device for sharding in shardings if sharding for device in sharding.device_set]
         return all(device.platform == "cpu" for device in devices or [self._device or jax.devices()[0]])
 
     def _wrap(
@@ -94,7 +94,7 @@ class Loader(_loader.Loader[dict[str, Any]]):
             # Without a copy where the memory is aligned; the result then owns `array`.
             return jax.device_put(array, self._device)
         if jax.process_count() > 1:
-            return jax.make_array_from_process_local_data(sharding, array)
+            return jax.make_array_from_process_local_data(sharding, array)  # type: ignore[no-untyped-call]
         return jax.device_put(array, sharding)
 
 

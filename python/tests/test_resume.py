@@ -1,0 +1,441 @@
+"""States of `gristmill.numpy.Loader`: from each place of a job the rest follows, with equal bytes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gristmill as gm
+import numpy as np
+import pytest
+import small
+
+EPOCHS = small.EPOCHS
+KINDS = [small.SIZED, small.UNSIZED]
+# Batches of an epoch of `augmented`.
+COUNT = 13
+
+Cursor = tuple[int, int]
+
+
+def augmented(images_dir: Path, kind: str) -> gm.Pipeline:
+    """13 batches an epoch of at most 16 images, in another order and drawn otherwise in each; a filter leaves some out."""
+    features = {"image": gm.bytes("image/encoded"), "label": gm.i64("image/class/label")}
+    source = gm.tfrecord(images_dir / "train-*", **features).shuffle()
+    if kind == small.UNSIZED:
+        source = source.filter(field="label", min=3)
+    return source.decode().random_resized_crop(size=24).flip().batch(size=16)
+
+
+def bytes_of(batch: dict[str, np.ndarray]) -> small.Bytes:
+    return {name: array.tobytes() for name, array in batch.items()}
+
+
+def cursor_of(batch: dict[str, np.ndarray]) -> Cursor:
+    epoch, g = batch["__cursor__"].tolist()
+    return epoch, g
+
+
+def place(state: dict[str, Any]) -> Cursor:
+    return state["epoch"], state["g"]
+
+
+def by_epochs(loader: gm.numpy.Loader, epochs: int) -> list[list[small.Bytes]]:
+    return [[bytes_of(batch) for batch in loader] for _ in range(epochs)]
+
+
+class Whole:
+    """A job that was read to its end: its batches by epoch, and the state at each place of it."""
+
+    def __init__(self, loader: gm.numpy.Loader) -> None:
+        self.epochs: list[list[small.Bytes]] = []
+        self.keys: list[Counter[int]] = []
+        self.states = [loader.state_after((0, 0))]
+        for epoch in range(EPOCHS):
+            batches, keys = [], Counter[int]()
+            for batch in loader:
+                batches.append(bytes_of(batch))
+                keys.update(batch["__key__"].tolist())
+                self.states.append(loader.state_after(cursor_of(batch)))
+            self.epochs.append(batches)
+            self.keys.append(keys)
+            self.states.append(loader.state_after((epoch + 1, 0)))
+
+    def rest(self, at: Cursor) -> list[list[small.Bytes]]:
+        """What the iterations from `at` on deliver."""
+        epoch, g = at
+        if epoch == EPOCHS:
+            return []
+        return [self.epochs[epoch][g:], *self.epochs[epoch + 1 :]]
+
+
+def read(pipeline: gm.Pipeline, service: gm.Service, **options: Any) -> Whole:
+    with gm.numpy.Loader(
+        pipeline, service=service, epochs=EPOCHS, seed=5, keys=True, acknowledge="state", **options
+    ) as loader:
+        return Whole(loader)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_each_place_the_rest_follows(images_dir: Path, service: gm.Service, kind: str) -> None:
+    pipeline = augmented(images_dir, kind)
+    options: dict[str, Any] = {"service": service, "epochs": EPOCHS, "seed": 5, "keys": True}
+    with gm.numpy.Loader(pipeline, acknowledge="state", **options) as first:
+        whole = Whole(first)
+        counts = {len(batches) for batches in whole.epochs}
+        assert counts == ({COUNT} if kind == small.SIZED else {len(whole.epochs[0])}) and max(counts) > 5
+        # Each record once an epoch, and the epochs differ.
+        assert whole.keys[0] == whole.keys[1] == whole.keys[2] and set(whole.keys[0].values()) == {1}
+        assert len({json.dumps([sorted(map(hash, b.values())) for b in e]) for e in whole.epochs}) == EPOCHS
+        states = whole.states
+        for state in [*states[:-1], *states[-2::-5]]:
+            at = place(state)
+            loader = gm.numpy.Loader(pipeline, **options)
+            loader.load_state_dict(json.loads(json.dumps(state)))
+            assert (loader.epoch, loader.cursor) == (at[0], at)
+            assert by_epochs(loader, EPOCHS - at[0]) == whole.rest(at), f"from {at}"
+            assert list(loader) == []
+            loader.close(abandon=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_for_each_batch(images_dir: Path, service: gm.Service, kind: str) -> None:
+    pipeline = augmented(images_dir, kind)
+    whole = read(pipeline, service)
+    state, found = None, []
+    while state is None or state["epoch"] < EPOCHS:
+        loader = gm.numpy.Loader(pipeline, service=service, epochs=EPOCHS, seed=5, keys=True)
+        if state is not None:
+            loader.load_state_dict(state)
+        batch = next(iter(loader), None)
+        if batch is not None:
+            found.append(bytes_of(batch))
+            state = loader.state_dict()
+        else:
+            # The end of an epoch: nothing was left of it.
+            assert state is not None
+            ended = state["epoch"]
+            state = loader.state_dict()
+            assert place(state) == (ended + 1, 0)
+        loader.close(abandon=True)
+    assert found == sum(whole.epochs, [])
+
+
+def test_services_that_follow_each_other(images_dir: Path, tmp_path: Path, service: gm.Service) -> None:
+    pipeline = augmented(images_dir, small.UNSIZED)
+    whole = sum(read(pipeline, service).epochs, [])
+    found: list[small.Bytes] = []
+    state: dict[str, Any] | None = None
+    for count in (7, len(whole) // EPOCHS - 7, 9, len(whole)):
+        with gm.local(state_dir=tmp_path) as own:
+            loader = gm.numpy.Loader(pipeline, service=own, epochs=EPOCHS, seed=5, keys=True)
+            if state is not None:
+                loader.load_state_dict(state)
+            wanted = min(len(found) + count, len(whole))
+            while len(found) < wanted:
+                for batch in loader:
+                    found.append(bytes_of(batch))
+                    if len(found) == wanted:
+                        state = loader.state_dict()
+                        break
+            loader.close(abandon=True)
+    assert found == whole
+
+
+def test_places_that_states_name(numbers_dir: Path, service: gm.Service) -> None:
+    with gm.numpy.Loader(small.pipeline(numbers_dir, small.SIZED), service=service, epochs=2, seed=9) as loader:
+        assert len(loader) == 3 and loader.epochs == 2
+        state = loader.state_dict()
+        assert set(state) == {"version", "job", "fingerprint", "seed", "epoch", "g"}
+        assert (state["version"], state["job"], state["seed"]) == (1, loader.job, 9) and place(state) == (0, 0)
+        assert all(type(value) in (str, int) for value in state.values())
+        for epoch in range(2):
+            assert loader.epoch == epoch
+            within = [place(loader.state_dict()) for _ in loader]
+            assert within == [(epoch, 1), (epoch, 2), (epoch, 3)]
+            assert place(loader.state_dict()) == (epoch + 1, 0)
+        assert list(loader) == [] and place(loader.state_dict()) == (2, 0)
+
+
+def test_len_is_not_known_behind_a_filter(numbers_dir: Path, service: gm.Service) -> None:
+    with (
+        gm.numpy.Loader(small.pipeline(numbers_dir, small.UNSIZED), service=service, epochs=1) as loader,
+        pytest.raises(TypeError, match="not known in advance: operators"),
+    ):
+        len(loader)
+
+
+def test_a_state_after_the_last_batch_has_nothing_left(numbers_dir: Path, service: gm.Service) -> None:
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    with gm.numpy.Loader(pipeline, service=service, epochs=2) as loader:
+        states = [loader.state_dict() for _ in loader]
+        rest = by_epochs(loader, 1)
+        assert place(states[-1]) == (0, 3)
+        loader.load_state_dict(states[-1])
+        assert loader.epoch == 0
+        assert by_epochs(loader, 2) == [[], *rest] and len(rest[0]) == 3
+
+
+# Refusals.
+
+
+@pytest.fixture(scope="module")
+def taken(numbers_dir: Path, service: gm.Service) -> dict[str, Any]:
+    """The state after one of three batches of the job `taken`, seed 3."""
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    loader = gm.numpy.Loader(pipeline, service=service, epochs=2, seed=3, job="taken")
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.close(abandon=True)
+    return state
+
+
+def refused(loader: gm.numpy.Loader, state: Any) -> str:
+    with pytest.raises(gm.CheckpointError) as raised:
+        loader.load_state_dict(state)
+        next(iter(loader))
+    loader.close(abandon=True)
+    message = str(raised.value)
+    assert message and "\n" not in message
+    return message
+
+
+def test_a_state_of_another_job(numbers_dir: Path, service: gm.Service, taken: dict[str, Any]) -> None:
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    message = refused(gm.numpy.Loader(pipeline, service=service, epochs=2, seed=3, job="other"), taken)
+    assert "job taken" in message and "job other" in message
+
+
+@pytest.mark.parametrize(
+    ("differs", "named"),
+    [({"fingerprint": "0" * 64}, "pipeline"), ({"seed": 4}, "seed")],
+)
+def test_a_state_of_other_batches(
+    numbers_dir: Path, service: gm.Service, taken: dict[str, Any], differs: dict[str, Any], named: str
+) -> None:
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    message = refused(gm.numpy.Loader(pipeline, service=service, epochs=2, seed=3), {**taken, **differs})
+    assert named in message
+
+
+@pytest.mark.parametrize("change", ["pipeline", "seed", "batch_size"])
+def test_a_loader_of_other_batches(numbers_dir: Path, service: gm.Service, taken: dict[str, Any], change: str) -> None:
+    pipeline = small.pipeline(numbers_dir, small.UNSIZED if change == "pipeline" else small.SIZED)
+    seed, batch_size = 4 if change == "seed" else 3, 4 if change == "batch_size" else None
+    loader = gm.numpy.Loader(pipeline, service=service, epochs=2, seed=seed, batch_size=batch_size)
+    with pytest.raises(gm.Error) as raised:
+        loader.load_state_dict(taken)
+        next(iter(loader))
+    loader.close(abandon=True)
+    message = str(raised.value)
+    assert {"pipeline": "pipeline", "seed": "seed", "batch_size": "batch"}[change] in message and "\n" not in message
+
+
+def test_a_state_that_is_none(numbers_dir: Path, service: gm.Service, taken: dict[str, Any]) -> None:
+    def loader() -> gm.numpy.Loader:
+        return gm.numpy.Loader(small.pipeline(numbers_dir, small.SIZED), service=service, epochs=2, seed=3)
+
+    assert "version 2" in refused(loader(), {**taken, "version": 2})
+    assert "no state" in refused(loader(), {"epoch": 0})
+    assert "no state" in refused(loader(), [1])
+    assert "more" in refused(loader(), {**taken, "more": 1})
+    assert "neither text nor integer" in refused(loader(), {**taken, "g": None})
+    assert refused(loader(), {**taken, "epoch": -1})
+    assert refused(loader(), {**taken, "epoch": 7})
+    assert refused(loader(), {**taken, "g": 4})
+    assert refused(loader(), {**taken, "fingerprint": "no hash"})
+
+
+def wait_until_durable(service: gm.Service, job: str, at: Cursor) -> None:
+    deadline = time.monotonic() + 20
+    while (durable := service._native.join(job).durable()) < at:
+        assert time.monotonic() < deadline, f"the service knows of {durable}, not of {at}"
+        time.sleep(0.02)
+
+
+def test_the_two_last_states_are_good(numbers_dir: Path, service: gm.Service) -> None:
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    options: dict[str, Any] = {"service": service, "epochs": EPOCHS, "split_batches": 1}
+    with gm.numpy.Loader(pipeline, **options) as loader:
+        whole = small_epochs(loader)
+    loader = gm.numpy.Loader(pipeline, **options)
+    states = []
+    for batch in loader:
+        assert bytes_of(batch) == whole[len(states)]
+        states.append(loader.state_dict())
+    wait_until_durable(service, loader.job, (0, 2))
+    assert service._native.join(loader.job).durable() == (0, 2)
+    loader.close(abandon=True)
+    for count in (2, 3):
+        again = gm.numpy.Loader(pipeline, **options)
+        again.load_state_dict(states[count - 1])
+        assert small_epochs(again) == whole[count:]
+        again.close(abandon=True)
+    assert "no longer" in refused(gm.numpy.Loader(pipeline, **options), states[0])
+
+
+def test_a_stored_state_is_acknowledged_at_once(numbers_dir: Path, service: gm.Service) -> None:
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    with gm.numpy.Loader(pipeline, service=service, epochs=1) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        assert service._native.join(loader.job).durable() == (0, 0)
+        loader.checkpointed(state)
+        wait_until_durable(service, loader.job, (0, 1))
+        loader.checkpointed(state)
+
+
+def small_epochs(loader: gm.numpy.Loader) -> list[small.Bytes]:
+    return sum(by_epochs(loader, EPOCHS), [])
+
+
+# Other ways through a job.
+
+
+def places(loader: gm.numpy.Loader) -> list[Cursor]:
+    return [cursor_of(batch) for batch in loader]
+
+
+def epoch_places(epoch: int, begin: int = 0) -> list[Cursor]:
+    return [(epoch, g) for g in range(begin + 1, 4)]
+
+
+@pytest.fixture(params=KINDS)
+def loader(request: pytest.FixtureRequest, numbers_dir: Path, service: gm.Service) -> Any:
+    """Three epochs of three batches, with cursors."""
+    pipeline = small.pipeline(numbers_dir, request.param)
+    with gm.numpy.Loader(pipeline, service=service, epochs=EPOCHS, keys=True) as loader:
+        yield loader
+
+
+def stop_after(loader: gm.numpy.Loader, count: int) -> None:
+    for batch, _ in zip(loader, range(count), strict=False):
+        if cursor_of(batch)[1] == count:
+            return
+    raise AssertionError("the epoch has fewer batches")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_after_a_break_comes_the_next_epoch(loader: gm.numpy.Loader, count: int) -> None:
+    stop_after(loader, count)
+    assert loader.epoch == 1 and place(loader.state_dict()) == (0, count)
+    assert places(loader) == epoch_places(1)
+    stop_after(loader, count)
+    assert loader.epoch == 3 and places(loader) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_after_a_break_the_epoch_goes_on(numbers_dir: Path, service: gm.Service, count: int) -> None:
+    pipeline = small.pipeline(numbers_dir, small.UNSIZED)
+    with gm.numpy.Loader(pipeline, service=service, epochs=2, keys=True, on_break="continue") as loader:
+        stop_after(loader, count)
+        assert loader.epoch == 0
+        assert places(loader) == epoch_places(0, count)
+        assert places(loader) == epoch_places(1)
+        assert places(loader) == []
+
+
+def test_set_epoch_goes_forward(loader: gm.numpy.Loader) -> None:
+    loader.set_epoch(0)
+    stop_after(loader, 2)
+    loader.set_epoch(2)
+    assert loader.epoch == 2 and place(loader.state_dict()) == (2, 0)
+    assert places(loader) == epoch_places(2)
+    loader.set_epoch(3)
+    assert places(loader) == []
+
+
+def test_set_epoch_each_epoch_as_samplers_want_it(loader: gm.numpy.Loader) -> None:
+    found = []
+    for epoch in range(EPOCHS):
+        loader.set_epoch(epoch)
+        found += places(loader)
+    assert found == sum((epoch_places(epoch) for epoch in range(EPOCHS)), [])
+
+
+def test_set_epoch_does_not_go_back(loader: gm.numpy.Loader) -> None:
+    assert places(loader) == epoch_places(0)
+    with pytest.raises(gm.OptionError, match=r"set_epoch\(0\): the loader is in epoch 1"):
+        loader.set_epoch(0)
+    stop_after(loader, 1)
+    with pytest.raises(gm.OptionError, match="epochs go forward"):
+        loader.set_epoch(0)
+    assert loader.epoch == 2 and places(loader) == epoch_places(2)
+
+
+def test_a_resumed_epoch_is_set_once_more(loader: gm.numpy.Loader) -> None:
+    """Loops call `set_epoch(epoch)` for the epoch that they resume."""
+    stop_after(loader, 2)
+    loader.load_state_dict(loader.state_dict())
+    loader.set_epoch(0)
+    assert places(loader) == epoch_places(0, 2)
+
+
+def test_a_state_is_loaded_during_an_iteration(loader: gm.numpy.Loader) -> None:
+    batches = iter(loader)
+    first = bytes_of(next(batches))
+    state = loader.state_dict()
+    second = bytes_of(next(batches))
+    next(batches)
+    loader.load_state_dict(state)
+    with pytest.raises(gm.Error, match="this iteration is over"):
+        next(batches)
+    again = [bytes_of(batch) for batch in loader]
+    assert again[0] == second != first and len(again) == 2
+    assert places(loader) == epoch_places(1)
+
+
+def test_a_second_iteration_ends_the_first(loader: gm.numpy.Loader) -> None:
+    first = iter(loader)
+    assert cursor_of(next(first)) == (0, 1)
+    second = iter(loader)
+    assert cursor_of(next(second)) == (1, 1)
+    with pytest.raises(gm.Error, match="this iteration is over"):
+        next(first)
+    assert [cursor_of(batch) for batch in second] == epoch_places(1, 1)
+
+
+def test_a_state_of_a_job_of_another_loader(numbers_dir: Path, service: gm.Service) -> None:
+    """A loader that has begun leaves its own job for that of the state."""
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    options: dict[str, Any] = {"service": service, "epochs": EPOCHS, "seed": 3, "keys": True}
+    left = gm.numpy.Loader(pipeline, **options)
+    whole = [bytes_of(batch) for batch in left]
+    state = left.state_after((0, 1))
+    # It has acknowledged its first epoch: the state is of a job that goes on from there.
+    with gm.numpy.Loader(pipeline, acknowledge="state", **options) as other:
+        next(iter(other))
+        state = other.state_dict()
+        left.load_state_dict(state)
+        assert left.job == other.job
+        assert [bytes_of(batch) for batch in left] == whole[1:]
+        with pytest.raises(gm.JobError):
+            for _ in other:
+                pass
+    left.close()
+
+
+def test_pickling_keeps_the_place(loader: gm.numpy.Loader) -> None:
+    batches = iter(loader)
+    next(batches)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert (copy.epoch, copy.cursor, copy.epochs) == (0, (0, 1), EPOCHS)
+    rest = [bytes_of(batch) for batch in batches]
+    loader.close(abandon=True)
+    with copy:
+        assert places(copy) == epoch_places(0, 1)
+    assert len(rest) == 2
+
+
+def test_a_named_job_goes_on_where_its_trainer_was(numbers_dir: Path, service: gm.Service) -> None:
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    first = gm.numpy.Loader(pipeline, service=service, epochs=2, job="on", keys=True)
+    assert places(first) == epoch_places(0)
+    first.close()
+    with gm.numpy.Loader(pipeline, service=service, epochs=2, job="on", keys=True) as again:
+        assert again.epoch == 1
+        assert places(again) == epoch_places(1)
