@@ -3,8 +3,14 @@
 A local service runs this file for each of its functions, so it imports neither numpy nor the package.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _FILE = os.path.abspath(__file__)
 
@@ -14,7 +20,7 @@ def launcher() -> list[str]:
     return [sys.executable, "-I", "-S", _FILE]
 
 
-def _native():  # type: ignore[no-untyped-def]
+def _native() -> Any:
     from importlib.machinery import ExtensionFileLoader
     from importlib.util import module_from_spec, spec_from_file_location
 

@@ -38,7 +38,7 @@ def _bf16() -> np.dtype[Any]:
         import ml_dtypes  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         return np.dtype(np.uint16)
-    return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype[Any](ml_dtypes.bfloat16)
 
 
 def arrays_of(batch: _native.Batch, keys: bool) -> dict[str, np.ndarray[Any, Any]]:

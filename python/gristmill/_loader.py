@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
-from . import _ranks, _reader, _service
+from . import _native, _ranks, _reader, _service
 from ._service import Service
 from .errors import CheckpointError, Error, OptionError, PipelineError
 from .pipeline import Pipeline
@@ -21,7 +21,7 @@ from .pipeline import Pipeline
 Item = TypeVar("Item")
 #: Epoch and number of a batch.
 Cursor = tuple[int, int]
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray[Any, Any]]
 State = dict[str, Any]
 
 _VERSION = 1
@@ -106,6 +106,7 @@ class Loader(Generic[Item]):
             batch_size=batch_size,
             **options,
         )
+        _native.check_options(self._flags)
         self._epochs = epochs
         self._keys = keys
         self._on_break = on_break
@@ -238,7 +239,7 @@ class Loader(Generic[Item]):
         self._begin()
         return self._take(self._next)
 
-    def state_after(self, cursor: Cursor | np.ndarray) -> State:
+    def state_after(self, cursor: Cursor | np.ndarray[Any, Any]) -> State:
         """The state after the batch whose `__cursor__` is `cursor`. Acknowledges nothing."""
         epoch, g = (int(part) for part in cursor)
         return {"version": _VERSION, **json.loads(self._begin().job.checkpoint(epoch, g))}
@@ -364,18 +365,14 @@ class Loader(Generic[Item]):
         if self._reader is not None:
             return self._reader
         service = self._service or _service.default(self._ranks.world_size, self._ranks.run)
-        at = None
-        if self._loaded is not None:
-            at = _text_of(self._loaded)
-        elif self._next > (0, 0):
-            at = "next"
         try:
             reader = _reader.open_reader(
                 service,
                 self._pipeline,
                 self._flags,
-                job=self._loaded["job"] if self._loaded else self._job_name,
-                at=at if at != "next" else self._next,
+                job=self._job_name if self._loaded is None else self._loaded["job"],
+                state=None if self._loaded is None else _text_of(self._loaded),
+                is_named=self._job_name is not None,
                 ranks=(self._ranks.rank, self._ranks.world_size, self._ranks.run or "", self._tail)
                 if self._ranks.world_size > 1
                 else None,
@@ -395,15 +392,13 @@ class Loader(Generic[Item]):
         return self.state_after(cursor)
 
     def _leave(self) -> None:
-        """Ends the iteration. What was taken ahead of the caller is taken again."""
+        """Ends the iteration. What was taken ahead of the caller is lost: all callers go forward, or reopen the job."""
         items, self._items = self._items, None
         if items is None:
             return
         close = getattr(items, "close", None)
         if close is not None:
             close()
-        if self._reader is not None and self._reader.at != self._next:
-            self._reader.reopen(self._next)
 
     def _pass_to(self, to: Cursor) -> None:
         reader = self._begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import _native
 from ._arrays import arrays_of
 from ._service import Service
-from .errors import CheckpointError
+from .errors import CheckpointError, JobError
 from .pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -60,12 +61,6 @@ class Reader:
                 self.at = at
         return stream
 
-    def reopen(self, at: Cursor) -> None:
-        """The next batch is that at `at`, which was taken before."""
-        self._held = None
-        self.stream.close()
-        self.stream = self._open(at)
-
     def next_of(self, epoch: int, batches: _Batches) -> _native.Batch | None:
         """The next batch of `epoch`; None at its end, or once `batches` is stopped."""
         if self._held is not None:
@@ -90,7 +85,7 @@ class Reader:
             self.at = item.next
             return item
 
-    def _item(self, batches: _Batches) -> Any:
+    def _item(self, batches: _Batches) -> _native.Batch | _native.EpochEnd | None:
         if threading.current_thread() is threading.main_thread():
             return self.stream.next()
         # Nobody interrupts another thread: it looks for itself whether to go on.
@@ -122,7 +117,12 @@ class Reader:
     def end(self, *, is_wanted: bool) -> None:
         """Reports what was acknowledged. A job that nobody can go on with is stopped."""
         if is_wanted:
-            self.stream.finish()
+            try:
+                self.stream.finish()
+            except JobError as error:
+                # Another trainer goes on with the job: what it reports counts.
+                _LOG.info("%s", error)
+                self.stream.close()
             return
         self.stream.close()
         self.job.stop()
@@ -134,12 +134,21 @@ def open_reader(
     flags: list[str],
     *,
     job: str | None,
-    at: str | Cursor | None,
+    state: str | None,
     ranks: RankArgs | None,
+    is_named: bool,
 ) -> Reader:
-    """Starts or joins a job, and opens it at `at`: the text of a checkpoint, a place, or where its last trainer was."""
-    named = flags if job is None else [*flags, f"--job={job}"]
-    started = service._native.submit(pipeline.to_yaml(), pipeline.base, named)
-    if isinstance(at, str):
-        at = started.position(at)
+    """Starts or joins a job, and opens it at `state`, the text of a checkpoint, or where its last trainer was.
+
+    `is_named`: the caller named the job; else another one may be started in the place of one that is done.
+    """
+    text, base = pipeline.to_yaml(), pipeline.base
+    started = service._native.submit(text, base, flags if job is None else [*flags, f"--job={job}"])
+    if state is None:
+        return Reader(started, flags, ranks, None)
+    at = started.position(state)
+    if started.is_done and at < (started.epochs, 0) and ranks is None and not is_named:
+        _LOG.warning("job %s is done: its batches from the state on are computed again, in a new job", job)
+        started = service._native.submit(text, base, flags)
+        at = started.position(json.dumps({**json.loads(state), "job": started.name}))
     return Reader(started, flags, ranks, at)

@@ -51,7 +51,7 @@ class Loader(_loader.Loader[Tensors]):
     ) -> None:
         if device is None and normalise:
             raise OptionError("normalise needs a device: give device='cuda', or 'cpu'")
-        self._target = None if device is None else torch.device(device)
+        self._target = _target(device)
         self._is_normalised = self._target is not None and normalise is not False
         self._channels_first = channels_first
         self._layout: _Layout | None = None
@@ -185,6 +185,19 @@ class Dataset(torch.utils.data.IterableDataset[Tensors]):
         """Closes the loader."""
         if self._loader is not None:
             self._loader.close()
+
+
+def _target(device: str | torch.device | int | None) -> torch.device | None:
+    """The device of that name. Raises OptionError if there is none."""
+    if device is None:
+        return None
+    try:
+        target = torch.device(device)
+    except RuntimeError as error:
+        raise OptionError(f"device={device!r}: {str(error).splitlines()[0]}") from None
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError(f"device={device!r}: torch finds no GPU")
+    return target
 
 
 def _tensor(array: np.ndarray, is_bf16: bool) -> torch.Tensor:

@@ -23,9 +23,28 @@ impl LoaderOptions {
         Self::try_parse_from(flags).map_err(|error| {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
-            errors::error(py, "OptionError", line.trim_start_matches("error: "))
+            errors::error(py, "OptionError", in_python(line.trim_start_matches("error: ")))
         })
     }
+}
+
+/// An error about flags, in the names of Python: `on_error` for `'--on-error <HOW>'`.
+fn in_python(text: &str) -> String {
+    let words = text.split('\'').map(|quoted| match quoted.strip_prefix("--") {
+        Some(flag) => {
+            let name = flag.split([' ', '=']).next().unwrap_or_default();
+            format!("`{}`", name.replace('-', "_"))
+        }
+        None => quoted.to_owned(),
+    });
+    words.collect::<Vec<_>>().join("'").replace("'`", "`").replace("`'", "`")
+}
+
+/// Checks the options of a loader, given as flags.
+#[pyfunction]
+pub fn check_options(py: Python<'_>, flags: Vec<String>) -> PyResult<()> {
+    let LoaderOptions { job, .. } = LoaderOptions::read(py, &flags)?;
+    job.check().map_err(|why| errors::error(py, "OptionError", why))
 }
 
 /// How long a question about a job may take.

@@ -98,6 +98,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(canonical, module)?)?;
     module.add_function(wrap_pyfunction!(operators, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline_tree, module)?)?;
+    module.add_function(wrap_pyfunction!(job::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(generate, module)?)?;
     Ok(())
 }

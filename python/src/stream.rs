@@ -222,7 +222,14 @@ impl Stream {
                     passed += 1;
                     next
                 }
-                StepDelivery::EpochEnd { totals, .. } => Cursor::start_of(totals.epoch + 1),
+                StepDelivery::EpochEnd { totals, .. } => {
+                    if totals.epoch == epoch && totals.batches < g {
+                        let has = totals.batches;
+                        let why = format!("there is no {to} to go on at: the epoch has {has} batches");
+                        return Err(errors::error(py, "CheckpointError", why));
+                    }
+                    Cursor::start_of(totals.epoch + 1)
+                }
                 StepDelivery::End => return Ok(passed),
             };
             if acknowledge {

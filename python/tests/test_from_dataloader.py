@@ -83,9 +83,7 @@ def test_parts_of_the_folder_that_are_refused(folder: Path, tmp_path: Path) -> N
     for name in ("a/1.png", "a/.2.png", "3.png", "b/4.png"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (9, 9)).save(root / name)
-    dataset = ImageFolder(
-        root, transform=READY, target_transform=int, loader=Image.open, is_valid_file=lambda _: True
-    )
+    dataset = ImageFolder(root, transform=READY, target_transform=int, loader=Image.open, is_valid_file=lambda _: True)
     dataset.samples = dataset.samples[1:]
     assert problems_of(dataset, shuffle=True) == [
         f"dataset: root='{root}'",
@@ -98,9 +96,7 @@ def test_parts_of_the_folder_that_are_refused(folder: Path, tmp_path: Path) -> N
     ]
     (tmp_path / "empty" / "c").mkdir(parents=True)
     dataset = ImageFolder(tmp_path / "empty", transform=READY, allow_empty=True)
-    assert problems_of(dataset, sampler=torch.utils.data.SequentialSampler([]), order="any") == [
-        "dataset: classes"
-    ]
+    assert problems_of(dataset, sampler=torch.utils.data.SequentialSampler([]), order="any") == ["dataset: classes"]
 
 
 def test_ranks_and_seeds_are_the_samplers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +130,7 @@ def test_a_loader_takes_the_place_of_the_dataloader(service: gm.Service, folder:
             for _ in range(2):
                 seen = []
                 for images, labels in loader:
-                    assert (
-                        images.dtype == torch.float32
-                        and images.shape[1:] == (3, 8, 8)
-                        and images.is_contiguous()
-                    )
+                    assert images.dtype == torch.float32 and images.shape[1:] == (3, 8, 8) and images.is_contiguous()
                     assert labels.dtype == torch.int64 and labels.shape == images.shape[:1]
                     seen += labels.tolist()
                 assert drop_last or sorted(seen) == sorted(dataset.targets)

@@ -239,9 +239,7 @@ def test_weights_of_a_classifier(folder: Path) -> None:
 
 def test_every_class_of_v2_maps_or_is_named() -> None:
     classes = {
-        name: cls
-        for name, cls in vars(v2).items()
-        if isinstance(cls, type) and issubclass(cls, torch.nn.Module)
+        name: cls for name, cls in vars(v2).items() if isinstance(cls, type) and issubclass(cls, torch.nn.Module)
     }
     mapped = set(switched._MAPS) | switched._COMPOSE | switched._RANDOM_APPLY
     named = {name for name, cls in classes.items() if cls in mapped}

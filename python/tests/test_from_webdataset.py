@@ -53,9 +53,7 @@ def add(tar: tarfile.TarFile, number: int, draw: Any) -> None:
 
 def encoded(pixels: Any, kind: str) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(pixels).save(
-        out, {"jpg": "JPEG", "png": "PNG"}[kind], **({"quality": 95} if kind == "jpg" else {})
-    )
+    Image.fromarray(pixels).save(out, {"jpg": "JPEG", "png": "PNG"}[kind], **({"quality": 95} if kind == "jpg" else {}))
     return out.getvalue()
 
 
@@ -113,9 +111,7 @@ def test_stages_become_a_pipeline(shards: str, way: str) -> None:
     text = loader.pipeline.to_yaml()
     paths = ", ".join(wds.shardlists.expand_urls(shards))
     assert f"webdataset: [{paths}]" in text
-    assert (
-        'image: { dtype: bytes, key: "jpg;png" }' in text or 'image: { key: "jpg;png", dtype: bytes }' in text
-    )
+    assert 'image: { dtype: bytes, key: "jpg;png" }' in text or 'image: { key: "jpg;png", dtype: bytes }' in text
     assert ops_of(sources(shards)[way]) == ["in_order", *PLAIN, "batch: { size: 7 }"]
     loader.pipeline.canonical()
 
@@ -150,9 +146,7 @@ def test_files_and_members_by_arguments(service: gm.Service, shards: str) -> Non
 
 def test_two_images_of_a_record(service: gm.Service, shards: str) -> None:
     crop = v2.Compose([v2.CenterCrop(24), *TO_FLOAT])
-    source = (
-        dataset_of(shards).decode("pill").to_tuple("seg.png", "jpg;png").map_tuple(crop, crop).batched(10)
-    )
+    source = dataset_of(shards).decode("pill").to_tuple("seg.png", "jpg;png").map_tuple(crop, crop).batched(10)
     with gm.from_webdataset(source, service=service, epochs=1) as loader:
         ours = list(loader)
     for batch, expected in zip(ours, source, strict=True):
@@ -163,12 +157,7 @@ def test_two_images_of_a_record(service: gm.Service, shards: str) -> None:
 
 def test_tensors_of_webdataset(service: gm.Service, shards: str) -> None:
     for word, steps in (("torchrgb", []), ("torchrgb8", [v2.ToDtype(torch.float32, scale=True)])):
-        source = (
-            dataset_of(shards)
-            .decode(word)
-            .to_tuple("jpg;png")
-            .map_tuple(v2.Compose([v2.CenterCrop(20), *steps]))
-        )
+        source = dataset_of(shards).decode(word).to_tuple("jpg;png").map_tuple(v2.Compose([v2.CenterCrop(20), *steps]))
         with gm.from_webdataset(source.batched(RECORDS), service=service, epochs=1) as loader:
             [[images]] = loader
         [[expected]] = source.batched(RECORDS)
@@ -180,12 +169,7 @@ def test_shuffling_and_bad_records(shards: str) -> None:
     end = {"decode": "pil", "keys": ("jpg;png", "cls")}
 
     def finished(dataset: Any) -> Any:
-        return (
-            dataset.decode(end["decode"])
-            .to_tuple(*end["keys"])
-            .map_tuple(EVALUATION)
-            .batched(5, partial=False)
-        )
+        return dataset.decode(end["decode"]).to_tuple(*end["keys"]).map_tuple(EVALUATION).batched(5, partial=False)
 
     for dataset in (
         dataset_of(shards).shuffle(100),
@@ -265,8 +249,7 @@ def test_addresses(shards: str) -> None:
     ):
         loader = gm.from_webdataset(dataset_of([url]).to_tuple("cls").batched(3))
         assert (
-            f'webdataset: "{path}"' in loader.pipeline.to_yaml()
-            or f"webdataset: {path}\n" in loader.pipeline.to_yaml()
+            f'webdataset: "{path}"' in loader.pipeline.to_yaml() or f"webdataset: {path}\n" in loader.pipeline.to_yaml()
         )
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import socket
 import subprocess
 import sys
 import weakref
@@ -163,3 +164,42 @@ assert source._convert({"x": array})["x"].devices() == {jax.devices()[2]}
 def test_shardings_and_devices():
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
     subprocess.run([sys.executable, "-c", SHARDED], check=True, env=os.environ | {"XLA_FLAGS": flags})
+
+
+PROCESS = """
+import sys
+import jax
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import gristmill as gm, gristmill.jax
+rows = NamedSharding(Mesh(jax.devices(), "data"), PartitionSpec("data"))
+total = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(rows.mesh, PartitionSpec()))
+pipeline = gm.tfrecord(sys.argv[4] + "/train-*", value=gm.i64("value")).batch(size=50)
+options = {"service": gm.connect(sys.argv[3]), "job": "of-two-processes", "run": "one", "epochs": 1}
+sums = []
+with gm.jax.Loader(pipeline, sharding=rows, ahead=1, **options) as loader:
+    for batch in loader:
+        assert batch["value"].shape == (100,)
+        sums.append(int(total(batch["value"])))
+assert len(sums) == 10 and sum(sums) == 499500, sums
+"""
+
+
+def test_two_processes_share_global_arrays(numbers_dir, service):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=1"
+    command = [sys.executable, "-c", PROCESS, address]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), service.endpoint, str(numbers_dir)], env=os.environ | {"XLA_FLAGS": flags}
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(120) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()

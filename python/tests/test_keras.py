@@ -72,29 +72,27 @@ def test_each_batch_is_trained_on_once_and_in_order(numbers, service, sums):
     assert len(history.history["loss"]) == EPOCHS
 
 
-def test_resume_after_each_batch(numbers, service, sums, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [({}, {}), ({"on_error": "skip"}, {"epochs": EPOCHS, "steps_per_epoch": 3})],
+    ids=["sized", "not sized"],
+)
+def test_resume_after_each_batch(numbers, service, sums, tmp_path, options, lengths):
     whole = list(chain(*sums))
+    assert len(whole) == EPOCHS * 3
     weights = []
     for stop in range(1, len(whole)):
         kept = []
-        folder = tmp_path / str(stop)
-        with loader(numbers, service) as source, pytest.raises(Stop):
-            gm.keras.fit(
-                model(kept),
-                source,
-                "value",
-                "value",
-                checkpoint=folder,
-                every=1,
-                verbose=0,
-                callbacks=[StopAfter(stop + 1)],
-            )
+        arguments = {"checkpoint": tmp_path / str(stop), "every": 1, "verbose": 0} | lengths
+        with loader(numbers, service, **options) as source, pytest.raises(Stop):
+            crash = [StopAfter(stop + 1)]
+            gm.keras.fit(model(kept), source, "value", "value", callbacks=crash, **arguments)
         # The crash comes before the last batch is saved.
         assert kept == whole[: stop + 1]
         kept.clear()
-        with loader(numbers, service) as source:
+        with loader(numbers, service, **options) as source:
             trained = model(kept)
-            gm.keras.fit(trained, source, "value", "value", checkpoint=folder, every=1, verbose=0)
+            gm.keras.fit(trained, source, "value", "value", **arguments)
         assert kept == whole[stop:]
         weights.append(trained.get_weights())
     for other in weights[1:]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +50,7 @@ def fit(
     data: Any, checkpoint: Path | None = None, model: Model | None = None, **options: Any
 ) -> list[small.Bytes]:
     model = model or Model()
-    with warnings.catch_warnings():
-        trainer(**options).fit(model, data, ckpt_path=checkpoint, weights_only=checkpoint and True)
+    trainer(**options).fit(model, data, ckpt_path=checkpoint, weights_only=checkpoint and True)
     return model.seen
 
 

@@ -117,6 +117,14 @@ def test_a_device_normalises_as_the_operator_does(images_dir: Path, service: gm.
         assert batch["__key__"].device.type == "cpu"
 
 
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(gm.OptionError, match="device='abacus': "):
+        gm.torch.Loader("ops: []", device="abacus")
+    if not torch.cuda.is_available():
+        with pytest.raises(gm.OptionError, match="device='cuda': torch finds no GPU"):
+            gm.torch.Loader("ops: []", device="cuda")
+
+
 def test_without_a_device_nothing_is_normalised(images: gm.Pipeline, service: gm.Service) -> None:
     pipeline = images.deliver(normalise=gm.IMAGENET)
     plain = first(gm.torch.Loader(pipeline, service=service))["image"]

@@ -34,7 +34,7 @@ import gristmill as gm, gristmill.torch
 state, found, saved = options["state"], [], None
 with gm.local(state_dir=options["state_dir"]) as service:
     loader = gm.torch.Loader(
-        options["pipeline"], service=service, epochs=options["epochs"], job="job", keys=True, device="cpu"
+        options["pipeline"], service=service, epochs=options["epochs"], keys=True, device="cpu"
     )
     if options["accelerate"]:
         prepared = accelerator.prepare(loader)
@@ -44,8 +44,7 @@ with gm.local(state_dir=options["state_dir"]) as service:
     steps = len(loader)
     for epoch in range(loader.epoch, options["epochs"]):
         for batch in loader:
-            rows = dist_rows = batch["value"].sum()
-            dist.all_reduce(dist_rows)  # as training does: a rank without a batch would hang the others
+            dist.all_reduce(batch["value"].sum())  # as training does: a rank without a batch would hang the others
             found.append((epoch, batch["__key__"].tolist()))
             if len(found) == options["stop_after"]:
                 saved = loader.state_dict()

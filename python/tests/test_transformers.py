@@ -59,7 +59,7 @@ def test_resumes_after_each_step(
     numbers_dir: Path, service: gm.Service, kind: str, per_update: int, tmp_path: Path
 ) -> None:
     pipeline = small.pipeline(numbers_dir, kind)
-    # With two batches an update, the second of an epoch has one, as far as the Trainer knows that it is the last.
+    # With two batches an update, an epoch's second update has one, if the Trainer knows that it is the last.
     steps = {(small.SIZED, 1): 9, (small.SIZED, 2): 6, (small.UNSIZED, 1): 9, (small.UNSIZED, 2): 3}[
         kind, per_update
     ]
