@@ -107,6 +107,8 @@ class Loader(Generic[Item]):
             **options,
         )
         _native.check_options(self._flags)
+        # Ranks that name no job share one.
+        self._ranks_job = _ranks.job(self._ranks, self._pipeline.to_yaml(), self._flags) if job is None else None
         self._epochs = epochs
         self._keys = keys
         self._on_break = on_break
@@ -370,7 +372,7 @@ class Loader(Generic[Item]):
                 service,
                 self._pipeline,
                 self._flags,
-                job=self._job_name if self._loaded is None else self._loaded["job"],
+                job=(self._job_name or self._ranks_job) if self._loaded is None else self._loaded["job"],
                 state=None if self._loaded is None else _text_of(self._loaded),
                 is_named=self._job_name is not None,
                 ranks=(self._ranks.rank, self._ranks.world_size, self._ranks.run or "", self._tail)

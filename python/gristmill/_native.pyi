@@ -5,6 +5,21 @@ from os import PathLike
 from pathlib import Path
 from typing import final
 
+__all__ = [
+    "Batch",
+    "EpochEnd",
+    "Job",
+    "Service",
+    "Stream",
+    "__version__",
+    "canonical",
+    "check_options",
+    "generate",
+    "main",
+    "operators",
+    "pipeline_tree",
+]
+
 __version__: str
 
 def main(program: Sequence[str], args: Sequence[str]) -> int: ...

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass
 
 from .errors import OptionError
+
+# Loaders that this process has made for ranks, by what they read.
+_made: Counter[str] = Counter()
 
 
 @dataclass(frozen=True)
@@ -31,13 +36,23 @@ def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
         raise OptionError(f"rank={rank} is not between 0 and world_size={world_size}, exclusive")
     if world_size == 1:
         return Ranks(0, 1, None)
-    name = run or _run_of_launcher()
+    name = run or run_of_launcher()
     if not name:
         raise OptionError(
             "run names this run of the training program: give all ranks the same run=..., and another one whenever they "
             "start again (torchrun and Slurm name it in the environment)"
         )
     return Ranks(rank, world_size, name)
+
+
+def job(ranks: Ranks, pipeline: str, flags: list[str]) -> str | None:
+    """The name of the job that all ranks read, if there are several: each process makes the same loaders in turn."""
+    if ranks.world_size == 1:
+        return None
+    text = "\0".join([ranks.run or "", pipeline, *flags])
+    _made[text] += 1
+    digest = hashlib.blake2b(f"{_made[text]}\0{text}".encode(), digest_size=8).hexdigest()
+    return f"ranks-{digest}"
 
 
 def _of_torch() -> tuple[int, int] | None:
@@ -58,7 +73,7 @@ def _of_environment() -> tuple[int, int] | None:
         raise OptionError(f"RANK={rank} and WORLD_SIZE={world_size} are not whole numbers") from None
 
 
-def _run_of_launcher() -> str | None:
+def run_of_launcher() -> str | None:
     """The name of the run by torchrun's or Slurm's variables, as `gristmill-fetcher` has it."""
     get = os.environ.get
     if (run := get("TORCHELASTIC_RUN_ID")) and run != "none":

@@ -140,15 +140,19 @@ def open_reader(
 ) -> Reader:
     """Starts or joins a job, and opens it at `state`, the text of a checkpoint, or where its last trainer was.
 
-    `is_named`: the caller named the job; else another one may be started in the place of one that is done.
+    `is_named`: the caller named the job; else another one may be started if that one is done, or no longer has the batches.
     """
     text, base = pipeline.to_yaml(), pipeline.base
     started = service._native.submit(text, base, flags if job is None else [*flags, f"--job={job}"])
     if state is None:
         return Reader(started, flags, ranks, None)
     at = started.position(state)
-    if started.is_done and at < (started.epochs, 0) and ranks is None and not is_named:
-        _LOG.warning("job %s is done: its batches from the state on are computed again, in a new job", job)
-        started = service._native.submit(text, base, flags)
-        at = started.position(json.dumps({**json.loads(state), "job": started.name}))
-    return Reader(started, flags, ranks, at)
+    try:
+        return Reader(started, flags, ranks, at)
+    except CheckpointError as error:
+        if ranks is not None or is_named:
+            raise
+        _LOG.info("%s", error)
+        _LOG.warning("job %s does not have the batches after the state: they are computed again, in a new job", job)
+    started = service._native.submit(text, base, flags)
+    return Reader(started, flags, None, started.position(json.dumps({**json.loads(state), "job": started.name})))

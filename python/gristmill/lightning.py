@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import lightning
 
+from . import _ranks
 from . import torch as _torch
 from .errors import OptionError
 
@@ -46,7 +48,7 @@ class DataModule(lightning.LightningDataModule):
     def loader(self) -> _torch.Loader:
         """The loader that training batches come from."""
         if self._loader is None:
-            self._loader = _torch.Loader(self._pipeline, **{**self._options, "keys": True})
+            self._loader = _torch.Loader(self._pipeline, **{**self._run(), **self._options, "keys": True})
             if self._state is not None:
                 self._loader.load_state_dict(self._state)
         return self._loader
@@ -90,6 +92,13 @@ class DataModule(lightning.LightningDataModule):
         """Closes the loader, which otherwise stays open for the next `fit` until the process ends."""
         if self._loader is not None:
             self._loader.close()
+
+    def _run(self) -> dict[str, Any]:
+        """The name of this run, where Lightning starts the ranks itself and nothing else names it."""
+        trainer = self.trainer
+        if trainer is None or trainer.world_size == 1 or _ranks.run_of_launcher() is not None:
+            return {}
+        return {"run": trainer.strategy.broadcast(secrets.token_hex(8))}
 
     def _begin(self) -> None:
         """Called before the first batch is fetched, which may be one ahead of training."""

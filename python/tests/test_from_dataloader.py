@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from gristmill.switch import SwitchError  # noqa: E402
 from PIL import Image  # noqa: E402
 from torch.utils.data import DataLoader, SubsetRandomSampler, WeightedRandomSampler  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 from torchvision.datasets import ImageFolder  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
+
+from gristmill.switch import SwitchError  # noqa: E402
 
 TO_FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 READY = v2.Compose([v2.CenterCrop(8), *TO_FLOAT])
@@ -140,6 +142,24 @@ def test_a_loader_takes_the_place_of_the_dataloader(service: gm.Service, folder:
         # JPEGs of one colour, whose reds are 20 apart.
         reds = (images[:, 0].mean((1, 2)) * 255 / 20).round().int().tolist()
         assert [dataset.class_to_idx[("ape", "Bee", "cat")[red % 3]] for red in reds] == labels.tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
+def test_a_state_goes_on_in_mid_epoch(service: gm.Service, folder: Path, options: dict[str, Any]) -> None:
+    dataset = ImageFolder(folder, transform=v2.Compose([v2.RandomCrop(8), *TO_FLOAT]))
+    dataloader = DataLoader(dataset, batch_size=2, shuffle=True)
+    with gm.from_dataloader(dataloader, service=service, epochs=2, acknowledge="state", **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        rest = [next(batches) for _ in range(2)]
+        with gm.from_dataloader(dataloader, service=service, epochs=2, **options) as other:
+            other.load_state_dict(state)
+            again = iter(other)
+            for images, labels in rest:
+                resumed = next(again)
+                assert torch.equal(resumed[0], images) and torch.equal(resumed[1], labels)
+            assert other.state_dict()["epoch"] == 0
 
 
 def test_options_that_do_not_fit(folder: Path) -> None:

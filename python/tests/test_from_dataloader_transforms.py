@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from gristmill.switch import SwitchError  # noqa: E402
-from gristmill.switch import transforms as switched  # noqa: E402
-from gristmill.switch.advice import _ADVICE, _NO_OPERATOR, advice  # noqa: E402
 from PIL import Image  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
 from torchvision.datasets import ImageFolder  # noqa: E402
 from torchvision.transforms import InterpolationMode, v2  # noqa: E402
+
+from gristmill.switch import SwitchError  # noqa: E402
+from gristmill.switch import transforms as switched  # noqa: E402
+from gristmill.switch.advice import _ADVICE, _NO_OPERATOR, advice  # noqa: E402
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 TO_FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
@@ -365,6 +368,7 @@ def test_one_error_names_everything(folder: Path, steps: list[Any], problems: li
         assert line.startswith(problem), line
         assert line.count(": ") >= 1 and "; " in line
     assert isinstance(raised.value, gm.OptionError)
+    assert pickle.loads(pickle.dumps(raised.value)).problems == raised.value.problems
 
 
 def test_classes_of_ones_own_are_refused(folder: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")

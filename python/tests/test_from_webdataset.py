@@ -6,18 +6,20 @@ import io
 import tarfile
 from typing import Any
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 wds = pytest.importorskip("webdataset")
 
-from gristmill.switch import SwitchError  # noqa: E402
 from PIL import Image  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
+
+from gristmill.switch import SwitchError  # noqa: E402
 
 RECORDS = 30
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +165,53 @@ def test_limited_epochs(numbers_dir: Path, service: gm.Service) -> None:
         *expected[6:8],
     ]
     source.close()
+
+
+RANKS = """
+import json, logging, sys, warnings
+warnings.simplefilter("ignore")
+import lightning, torch
+import gristmill as gm, gristmill.lightning
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen = []
+
+    def training_step(self, batch, index):
+        self.seen.append(batch["value"].tolist())
+        return self.layer(batch["value"].float()[:, None]).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 1e-6)
+
+if __name__ == "__main__":
+    folder, pipeline = sys.argv[1:]
+    data = gm.lightning.DataModule(pipeline, epochs=1)
+    model = Model()
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, default_root_dir=folder, logger=False,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    )
+    trainer.fit(model, data)
+    with open(f"{folder}/{trainer.global_rank}.json", "w") as file:
+        json.dump(model.seen, file)
+    data.close()
+"""
+
+
+def test_ranks_that_lightning_starts(numbers_dir: Path, tmp_path: Path) -> None:
+    pipeline = gm.tfrecord(numbers_dir / "train-*", value=gm.i64("value")).take(count=64).batch(size=8)
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script), str(tmp_path), pipeline.to_yaml()]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [len(batches) for batches in seen] == [4, 4]
+    assert sorted(value for batches in seen for batch in batches for value in batch) == list(range(64))
 
 
 def test_a_step_that_fetches_batches_is_refused(numbers_dir: Path, service: gm.Service) -> None:

@@ -44,7 +44,7 @@ with gm.local(state_dir=options["state_dir"]) as service:
     steps = len(loader)
     for epoch in range(loader.epoch, options["epochs"]):
         for batch in loader:
-            dist.all_reduce(batch["value"].sum())  # as training does: a rank without a batch would hang the others
+            dist.all_reduce(batch["value"].sum())  # as training does: it waits for a rank without a batch
             found.append((epoch, batch["__key__"].tolist()))
             if len(found) == options["stop_after"]:
                 saved = loader.state_dict()
@@ -67,14 +67,15 @@ def torchrun(ranks: int, folder: Path, **options: Any) -> list[dict[str, Any]]:
     options = {"out": str(folder), "state_dir": str(folder / "state"), "epochs": EPOCHS, **options}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    done = subprocess.run(
-        [*command, str(script), json.dumps(options)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
+    process = subprocess.Popen(
+        [*command, str(script), json.dumps(options)], env=environment, stderr=subprocess.PIPE, text=True
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    try:
+        _, errors = process.communicate(timeout=90)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it ends its ranks
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors[-4000:]
     return [json.loads((folder / f"{rank}-of-{ranks}.json").read_text()) for rank in range(ranks)]
 
 

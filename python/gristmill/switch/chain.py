@@ -67,9 +67,7 @@ class Chain:
         if any(not abs(x) <= _LARGEST_MEAN for x in mean):
             self.refuse("it is too large", f"numbers up to {_LARGEST_MEAN:g} work", f"mean={mean}")
         if any(not _SMALLEST_STD <= x <= _LARGEST_MEAN for x in std):
-            self.refuse(
-                "it is too small or too large", f"numbers from {_SMALLEST_STD / factor:g} work", f"std={std}"
-            )
+            self.refuse("it is too small or too large", f"numbers from {_SMALLEST_STD / factor:g} work", f"std={std}")
         self.emit("normalise", mean=mean, std=std)
         self.values, self.stored = "normalised", "f32"
 
@@ -118,17 +116,13 @@ class Chain:
         if all(isinstance(x, (int, float)) and low <= x <= high for x in values):
             return True
         shown = values[0] if len(values) == 1 else tuple(values)
-        self.refuse(
-            f"it is taken from {low:g} to {high:g}", f"give {name} within these bounds", f"{name}={shown!r}"
-        )
+        self.refuse(f"it is taken from {low:g} to {high:g}", f"give {name} within these bounds", f"{name}={shown!r}")
         return False
 
     def finish(self) -> None:
         """Ends with what a batch needs."""
         if self.kind == "pil" and self.is_sure:
-            self.refuse(
-                "it ends with a PIL image, which torch cannot stack", "end it with ToImage() and ToDtype(...)"
-            )
+            self.refuse("it ends with a PIL image, which torch cannot stack", "end it with ToImage() and ToDtype(...)")
         if self.size is None and self.is_sure:
             self.refuse(
                 "images would differ in size, and cannot be stacked",

@@ -76,13 +76,9 @@ def _root(problems: Problems, dataset: Any) -> str:
     problems.where = "dataset"
     if type(dataset) is not datasets.ImageFolder:
         name = type(dataset).__name__
-        remedy = (
-            "use torchvision.datasets.ImageFolder, or describe the files with gm.images, gm.webdataset, ..."
-        )
+        remedy = "use torchvision.datasets.ImageFolder, or describe the files with gm.images, gm.webdataset, ..."
         if isinstance(dataset, data.Subset):
-            remedy = (
-                "put the subset's images into a folder of their own, or use gm.images(...).take() and .skip()"
-            )
+            remedy = "put the subset's images into a folder of their own, or use gm.images(...).take() and .skip()"
         problems.add("torchvision.datasets.ImageFolder is taken over alone", remedy, name)
         return ""
     root: str = os.path.abspath(dataset.root)
@@ -93,9 +89,7 @@ def _root(problems: Problems, dataset: Any) -> str:
             f"root={root!r}",
         )
     if dataset.target_transform is not None:
-        problems.add(
-            "labels are class indices alone", "apply it to labels in the training loop", "target_transform"
-        )
+        problems.add("labels are class indices alone", "apply it to labels in the training loop", "target_transform")
     if dataset.loader is not folder.default_loader:
         problems.add("images are decoded as torchvision's default loader does", "leave loader out", "loader")
     if dataset.extensions != folder.IMG_EXTENSIONS:
@@ -117,11 +111,7 @@ def _check_files(problems: Problems, dataset: Any, root: str) -> None:
             "change the folder, and not the dataset",
             "samples or classes",
         )
-    hidden = [
-        path
-        for path, _ in found
-        if any(part[:1] == "." for part in os.path.relpath(path, root).split(os.sep))
-    ]
+    hidden = [path for path, _ in found if any(part[:1] == "." for part in os.path.relpath(path, root).split(os.sep))]
     if hidden:
         problems.add("hidden files are not read", "rename or delete it", hidden[0])
     loose = [entry.path for entry in os.scandir(root) if entry.is_file() and _is_image(entry.name)]
@@ -137,9 +127,7 @@ def _check_batches(problems: Problems, dataloader: data.DataLoader[Any]) -> None
     """Whether batches are made as ours are."""
     problems.where = "DataLoader"
     if dataloader.batch_size is None or type(dataloader.batch_sampler) is not data.BatchSampler:
-        problems.add(
-            "batches are made of a fixed number of images", "give batch_size", "batch_size or batch_sampler"
-        )
+        problems.add("batches are made of a fixed number of images", "give batch_size", "batch_size or batch_sampler")
     if dataloader.collate_fn is not data.default_collate:
         problems.add(
             "batches are stacked as torch's default_collate does",
@@ -174,8 +162,7 @@ def _sampling(
         problems.add("it chooses images by rules of its own", remedy, type(sampler).__name__)
     if not is_shuffled and order != "any":
         problems.add(
-            "without shuffling, images come in one order that mixes classes, and not in that of "
-            "dataset.samples",
+            "without shuffling, images come in one order that mixes classes, and not in that of dataset.samples",
             "give order='any' to from_dataloader if nothing matches batches to dataset.samples",
         )
     if "rank" not in found and "rank" not in options and world_size() > 1:

@@ -42,9 +42,7 @@ class TupleLoader(adapter.Loader):
     ) -> None:
         for name in ("keys", "channels_first", "normalise"):
             if name in options:
-                raise OptionError(
-                    f"{name} is no option here: give it to gristmill.torch.Loader(loader.pipeline)"
-                )
+                raise OptionError(f"{name} is no option here: give it to gristmill.torch.Loader(loader.pipeline)")
         self._fields = tuple(fields)
         self.pipeline = pipeline
         self.batch_size = batch_size

@@ -107,9 +107,7 @@ def _pad(chain: Chain, t: Any) -> None:
 def _is_constant(chain: Chain, t: Any) -> bool:
     if t.padding_mode == "constant":
         return True
-    chain.refuse(
-        "edges are padded with one value alone", "use 'constant'", f"padding_mode={t.padding_mode!r}"
-    )
+    chain.refuse("edges are padded with one value alone", "use 'constant'", f"padding_mode={t.padding_mode!r}")
     return False
 
 
@@ -141,9 +139,7 @@ def _affine(chain: Chain, t: Any) -> None:
         if given is not None and tuple(given) != nothing:
             chain.refuse("there is no operator of this distribution", "leave it out", f"{name}={given!r}")
     if turns and shears:
-        chain.refuse(
-            "no operator turns and shears at once", "give degrees=0 or shear=None", "degrees and shear"
-        )
+        chain.refuse("no operator turns and shears at once", "give degrees=0 or shear=None", "degrees and shear")
     elif shears:
         _turn(chain, t, "shear", list(t.shear), 89)
     elif turns:

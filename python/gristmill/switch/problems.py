@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import OptionError
 
@@ -33,14 +34,23 @@ class Problem:
 class SwitchError(OptionError):
     """A loader has parts without an equal here. Nothing was started.
 
-    problems: all of them, in the order of what was given. The message has one line for each.
+    function: what was called. problems: all of them, in the order of what was given. The message has one line
+    for each.
     """
 
     def __init__(self, function: str, problems: Sequence[Problem]) -> None:
+        self.function = function
         self.problems = tuple(problems)
         count = len(self.problems)
         found = "one thing has" if count == 1 else f"{count} things have"
         super().__init__("\n  ".join([f"{function}: {found} no equal here", *map(str, self.problems)]))
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.function, self.problems)
+
+
+# Where users find it; exceptions are said to be of the package itself.
+SwitchError.__module__ = "gristmill.switch"
 
 
 class Problems:

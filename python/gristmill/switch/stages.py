@@ -102,9 +102,7 @@ class _Reader:
         elif function in _WITHOUT_EFFECT:
             return
         elif isinstance(stage, (shardlists.ResampledShards, shardlists.MultiShardSample)):
-            self.problems.add(
-                "every epoch has each record once", "give the tar files as a list, without resampling"
-            )
+            self.problems.add("every epoch has each record once", "give the tar files as a list, without resampling")
         else:
             self.problems.add("there is no operator for it", _LEAVE_OUT)
 
@@ -123,15 +121,11 @@ class _Reader:
 
     def _expand(self, *_: Any, select_files: Any = None, rename_files: Any = None, **__: Any) -> None:
         if select_files is not None or rename_files is not None:
-            self.problems.add(
-                "members are found by their names", "leave them out", "select_files or rename_files"
-            )
+            self.problems.add("members are found by their names", "leave them out", "select_files or rename_files")
 
     def _group(self, *arguments: Any, **options: Any) -> None:
         if arguments or options:
-            self.problems.add(
-                "members are grouped by their names up to the first dot", "leave its options out"
-            )
+            self.problems.add("members are grouped by their names up to the first dot", "leave its options out")
 
     def _decode(self, *decoders: Any, pre: Any = None, post: Any = None, only: Any = None, **_: Any) -> None:
         made = [autodecode.ImageHandler(given) if isinstance(given, str) else given for given in decoders]
@@ -144,9 +138,7 @@ class _Reader:
         if not is_plain or len(own) > 1 or any(type(given) is not autodecode.ImageHandler for given in own):
             self.problems.add("images are decoded in the ways of one word", 'use .decode("pil") alone')
         elif self.names or self.samples.decoded:
-            self.problems.add(
-                "names are known to webdataset by their endings", "put one decode before rename"
-            )
+            self.problems.add("names are known to webdataset by their endings", "put one decode before rename")
         elif own:
             self.samples.decoded = own[0].imagespec
 

@@ -71,9 +71,7 @@ def _random_apply(chain: Chain, t: Any, path: str) -> None:
     """RandomApply of one transform whose operator takes a probability."""
     inner = list(t.transforms)
     if len(inner) != 1:
-        chain.refuse(
-            "it draws once for several transforms, operators draw one by one", "give it one transform alone"
-        )
+        chain.refuse("it draws once for several transforms, operators draw one by one", "give it one transform alone")
         return
     before = (chain.kind, chain.values, chain.size, chain.channels)
     made, found = len(chain.ops), len(chain.problems.found)

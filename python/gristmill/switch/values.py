@@ -28,8 +28,7 @@ def _color_jitter(chain: Chain, t: Any) -> None:
     given = {name: getattr(t, name) for name in ("brightness", "contrast", "saturation", "hue")}
     drawn = {name: list(bounds) for name, bounds in given.items() if bounds is not None}
     in_bounds = [
-        chain.within(name, bounds, *((-0.5, 0.5) if name == "hue" else (0, 15.9)))
-        for name, bounds in drawn.items()
+        chain.within(name, bounds, *((-0.5, 0.5) if name == "hue" else (0, 15.9))) for name, bounds in drawn.items()
     ]
     if drawn and all(in_bounds) and chain.colours():
         chain.emit("color_jitter", **drawn)
@@ -52,9 +51,7 @@ def _gaussian_blur(chain: Chain, t: Any) -> None:
     width, height = t.kernel_size
     if width != height:
         chain.refuse("kernels are square", "give one kernel_size", f"kernel_size={t.kernel_size!r}")
-    in_bounds = chain.within("kernel_size", [width], 1, 255) & chain.within(
-        "sigma", list(t.sigma), 0.001, 100
-    )
+    in_bounds = chain.within("kernel_size", [width], 1, 255) & chain.within("sigma", list(t.sigma), 0.001, 100)
     if width == height and in_bounds and chain.colours():
         chain.emit("gaussian_blur", kernel_size=width, sigma=list(t.sigma))
 
@@ -103,9 +100,7 @@ def _normalize(chain: Chain, t: Any) -> None:
         return
     mean, std = list(t.mean), list(t.std)
     if chain.values == "u8" and chain.is_sure:
-        chain.refuse(
-            "it takes floats, in torchvision too", "put ToDtype(torch.float32, scale=True) before it"
-        )
+        chain.refuse("it takes floats, in torchvision too", "put ToDtype(torch.float32, scale=True) before it")
     elif len(mean) != chain.channels or len(std) != chain.channels:
         chain.refuse(
             f"the image has {chain.channels} channels here",
@@ -149,9 +144,7 @@ def _to_dtype(chain: Chain, t: Any) -> None:
         if chain.values == "u8":
             chain.values = "unit" if scale else "raw"
     elif t.dtype is not torch.uint8 or chain.values != "u8":
-        chain.refuse(
-            "images become float32 alone", "convert batches in the training loop", f"dtype={t.dtype!r}"
-        )
+        chain.refuse("images become float32 alone", "convert batches in the training loop", f"dtype={t.dtype!r}")
 
 
 def _nothing(chain: Chain, t: Any) -> None:

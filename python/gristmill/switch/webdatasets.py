@@ -154,9 +154,7 @@ def _fields(problems: Problems, samples: Samples, *, on_device: bool) -> _Fields
     made = _Fields({}, [], None)
     problems.where = "to_tuple"
     if samples.fields is None:
-        problems.add(
-            "samples are not tuples", "put .to_tuple(...) into the pipeline, such as to_tuple('jpg', 'cls')"
-        )
+        problems.add("samples are not tuples", "put .to_tuple(...) into the pipeline, such as to_tuple('jpg', 'cls')")
     for key in samples.fields or ():
         problems.where = f"field {key!r}"
         kind = _kind(key)
