@@ -26,6 +26,8 @@ _LOG = logging.getLogger("gristmill")
 _START_S = 60.0
 # How long the process that started a shared service waits for the others when it ends.
 _LEAVE_S = 30.0
+# How long the service of a process that was killed may take to end.
+_END_S = 15.0
 _LOOK_S = 0.05
 
 
@@ -153,8 +155,7 @@ def _share(directory: Path) -> Service:
         raise OptionError(f"state_dir={str(directory)!r}: {error.strerror}") from None
     if _locked(owner, fcntl.LOCK_EX):
         try:
-            shared = _Shared(directory, owner)
-            return Service(_native.Service.start(launcher(), directory), shared)
+            return Service(_start(directory), _Shared(directory, owner))
         except BaseException:
             owner.close()
             raise
@@ -170,6 +171,18 @@ def _share(directory: Path) -> Service:
         if time.monotonic() - began > _START_S:
             raise ServiceError(f"the process that uses {directory} did not start its service in {_START_S:.0f} s")
         time.sleep(_LOOK_S)
+
+
+def _start(directory: Path) -> _native.Service:
+    """Starts a service in `directory`. That of a process which was killed may take a moment to end."""
+    began = time.monotonic()
+    while True:
+        try:
+            return _native.Service.start(launcher(), directory)
+        except (ServiceError, OptionError) as error:
+            if "another service is running" not in str(error) or time.monotonic() - began > _END_S:
+                raise
+            time.sleep(_LOOK_S)
 
 
 _OPEN: weakref.WeakSet[Service] = weakref.WeakSet()

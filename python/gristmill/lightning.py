@@ -58,9 +58,7 @@ class DataModule(lightning.LightningDataModule):
         if self.trainer is not None:
             step = inspect.signature(self.trainer.lightning_module.training_step)
             if "dataloader_iter" in step.parameters:
-                raise OptionError(
-                    "training_step(dataloader_iter) fetches batches unseen: take a batch instead"
-                )
+                raise OptionError("training_step(dataloader_iter) fetches batches unseen: take a batch instead")
         return _Epochs(self)
 
     def val_dataloader(self) -> Any:

@@ -39,9 +39,7 @@ class TrainerMixin:
 
     def __init__(self, *args: Any, train_loader: _torch.Loader, **kwargs: Any) -> None:
         if not isinstance(train_loader, _torch.Loader):
-            raise OptionError(
-                f"train_loader must be a gristmill.torch.Loader, not {type(train_loader).__name__}"
-            )
+            raise OptionError(f"train_loader must be a gristmill.torch.Loader, not {type(train_loader).__name__}")
         super().__init__(*args, **kwargs)
         self.args: transformers.TrainingArguments
         self.args.ignore_data_skip = True

@@ -32,9 +32,7 @@ def epochs_of(loader: Iterable[dict[str, Any]], epochs: int = EPOCHS) -> list[By
     return [bytes_of(batch) for _ in range(epochs) for batch in loader]
 
 
-def resumes_everywhere(
-    whole: list[Bytes], run: Callable[[int], list[Bytes]], rest: Callable[[], list[Bytes]]
-) -> None:
+def resumes_everywhere(whole: list[Bytes], run: Callable[[int], list[Bytes]], rest: Callable[[], list[Bytes]]) -> None:
     """Interrupts a job after each of its batches: what came before and what comes after are all of `whole`.
 
     `run` delivers that many batches and saves; `rest` delivers what follows what `run` saved last.

@@ -6,13 +6,15 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import pytest
 
+import gristmill as gm
+
 torch = pytest.importorskip("torch")
-import gristmill.torch  # noqa: E402
 import small  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
+
+import gristmill.torch  # noqa: E402
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])

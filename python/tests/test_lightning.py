@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 torch = pytest.importorskip("torch")
 lightning = pytest.importorskip("lightning")
-import gristmill.lightning  # noqa: E402
 import small  # noqa: E402
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
-)
+import gristmill.lightning  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
 class Model(lightning.LightningModule):
@@ -50,9 +50,7 @@ def trainer(**options: Any) -> Any:
     return lightning.Trainer(accelerator="cpu", devices=1, **quiet, **options)
 
 
-def fit(
-    data: Any, checkpoint: Path | None = None, model: Model | None = None, **options: Any
-) -> list[small.Bytes]:
+def fit(data: Any, checkpoint: Path | None = None, model: Model | None = None, **options: Any) -> list[small.Bytes]:
     model = model or Model()
     trainer(**options).fit(model, data, ckpt_path=checkpoint, weights_only=checkpoint and True)
     return model.seen
@@ -73,9 +71,7 @@ def test_resumes_after_each_batch(numbers_dir: Path, service: gm.Service, kind: 
         return gm.lightning.DataModule(pipeline, service=service, epochs=small.EPOCHS)
 
     def run(count: int) -> list[small.Bytes]:
-        saving = ModelCheckpoint(
-            dirpath=tmp_path, filename="last", every_n_train_steps=1, enable_version_counter=False
-        )
+        saving = ModelCheckpoint(dirpath=tmp_path, filename="last", every_n_train_steps=1, enable_version_counter=False)
         source = data()
         found = fit(source, max_steps=count, callbacks=[saving])
         source.close()

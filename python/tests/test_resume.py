@@ -26,7 +26,7 @@ Cursor = tuple[int, int]
 
 
 def augmented(images_dir: Path, kind: str) -> gm.Pipeline:
-    """13 batches of at most 16 images, in each epoch in another order and cropped otherwise; a filter leaves some out."""
+    """13 batches of 16 images, in each epoch in another order and cropped otherwise; a filter leaves some out."""
     features = {"image": gm.bytes("image/encoded"), "label": gm.i64("image/class/label")}
     source = gm.tfrecord(images_dir / "train-*", **features).shuffle()
     if kind == small.UNSIZED:
@@ -274,7 +274,7 @@ def test_two_states_are_kept(
         whole = [bytes_of(batch) for batch in loader]
     options["job"] = "keeps-two" if is_named else None
     loader = gm.numpy.Loader(pipeline, **options)
-    states = []
+    states: list[dict[str, Any]] = []
     for batch in loader:
         assert bytes_of(batch) == whole[len(states)]
         states.append(loader.state_dict())

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import numpy as np
 import pytest
 
+import gristmill as gm
+
 torch = pytest.importorskip("torch")
-import gristmill.torch  # noqa: E402
 import small  # noqa: E402
+
+import gristmill.torch  # noqa: E402
 from gristmill._device import DEPTH, Device, Prefetch  # noqa: E402
 
 DEVICES = [None, "cpu"]
@@ -32,9 +34,7 @@ def test_tensors_are_the_memory_of_the_batch(images: gm.Pipeline, service: gm.Se
 
     class Noting(gm.torch.Loader):
         def _convert(self, arrays: dict[str, np.ndarray]) -> Any:
-            addresses.append(
-                {name: (array.ctypes.data, array.nbytes, array.base) for name, array in arrays.items()}
-            )
+            addresses.append({name: (array.ctypes.data, array.nbytes, array.base) for name, array in arrays.items()})
             return super()._convert(arrays)
 
     with warnings.catch_warnings():
@@ -49,9 +49,7 @@ def test_tensors_are_the_memory_of_the_batch(images: gm.Pipeline, service: gm.Se
             assert (tensor.data_ptr(), tensor.nbytes) == (address, nbytes)
             if name != "__cursor__":
                 memory = np.frombuffer(buffer, np.uint8)
-                assert (
-                    memory.ctypes.data <= address and address + nbytes <= memory.ctypes.data + memory.nbytes
-                )
+                assert memory.ctypes.data <= address and address + nbytes <= memory.ctypes.data + memory.nbytes
             tensor.zero_()
     assert batches[0]["image"].dtype == torch.uint8 and batches[0]["image"].shape == (16, 32, 32, 3)
     assert batches[0]["label"].dtype == torch.int64 and batches[-1]["label"].shape == (8,)
@@ -129,18 +127,14 @@ def test_without_a_device_nothing_is_normalised(images: gm.Pipeline, service: gm
     pipeline = images.deliver(normalise=gm.IMAGENET)
     plain = first(gm.torch.Loader(pipeline, service=service))["image"]
     assert plain.dtype == torch.uint8
-    assert torch.equal(
-        first(gm.torch.Loader(pipeline, service=service, device="cpu", normalise=False))["image"], plain
-    )
+    assert torch.equal(first(gm.torch.Loader(pipeline, service=service, device="cpu", normalise=False))["image"], plain)
     with pytest.raises(gm.OptionError, match="normalise needs a device"):
         gm.torch.Loader(pipeline, normalise=True)
 
 
 @pytest.mark.parametrize("device", [*DEVICES, GPU])
 @pytest.mark.parametrize("kind", [small.SIZED, small.UNSIZED])
-def test_resumes_after_each_batch(
-    numbers_dir: Path, service: gm.Service, kind: str, device: str | None
-) -> None:
+def test_resumes_after_each_batch(numbers_dir: Path, service: gm.Service, kind: str, device: str | None) -> None:
     pipeline = small.pipeline(numbers_dir, kind)
     options = {"service": service, "epochs": small.EPOCHS, "device": device}
     with gm.torch.Loader(pipeline, **options) as loader:
@@ -187,25 +181,19 @@ def test_back_to_a_state(numbers_dir: Path, service: gm.Service, device: str | N
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("on_break", "then"), [("next", [(1, 1), (1, 2), (1, 3)]), ("continue", [(0, 2), (0, 3)])]
-)
+@pytest.mark.parametrize(("on_break", "then"), [("next", [(1, 1), (1, 2), (1, 3)]), ("continue", [(0, 2), (0, 3)])])
 def test_break(
     numbers_dir: Path, service: gm.Service, device: str | None, on_break: str, then: list[tuple[int, int]]
 ) -> None:
     pipeline = small.pipeline(numbers_dir, small.SIZED)
-    with gm.torch.Loader(
-        pipeline, service=service, epochs=2, device=device, keys=True, on_break=on_break
-    ) as loader:
+    with gm.torch.Loader(pipeline, service=service, epochs=2, device=device, keys=True, on_break=on_break) as loader:
         for _ in loader:
             break
         assert [tuple(batch["__cursor__"].tolist()) for batch in loader] == then
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_list_of_more_than_the_memory_ends(
-    images_dir: Path, service: gm.Service, device: str | None
-) -> None:
+def test_a_list_of_more_than_the_memory_ends(images_dir: Path, service: gm.Service, device: str | None) -> None:
     source = gm.tfrecord(images_dir / "train-*", image=gm.bytes("image/encoded"))
     pipeline = source.decode().center_crop(size=160).batch(size=16)
     with gm.torch.Loader(pipeline, service=service, epochs=1, prefetch_mib=1, device=device) as loader:

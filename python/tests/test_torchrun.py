@@ -10,8 +10,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 torch = pytest.importorskip("torch")
 

@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 torch = pytest.importorskip("torch")
 accelerate = pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
-import gristmill.torch  # noqa: E402
-import gristmill.transformers  # noqa: E402
 import small  # noqa: E402
 
-BATCHES = 3  # of an epoch
+import gristmill.torch  # noqa: E402
+import gristmill.transformers  # noqa: E402
 
 
 class Model(torch.nn.Module):
@@ -60,12 +60,8 @@ def test_resumes_after_each_step(
 ) -> None:
     pipeline = small.pipeline(numbers_dir, kind)
     # With two batches an update, an epoch's second update has one, if the Trainer knows that it is the last.
-    steps = {(small.SIZED, 1): 9, (small.SIZED, 2): 6, (small.UNSIZED, 1): 9, (small.UNSIZED, 2): 3}[
-        kind, per_update
-    ]
-    options: dict[str, Any] = (
-        {"num_train_epochs": small.EPOCHS} if kind == small.SIZED else {"max_steps": steps}
-    )
+    steps = {(small.SIZED, 1): 9, (small.SIZED, 2): 6, (small.UNSIZED, 1): 9, (small.UNSIZED, 2): 3}[kind, per_update]
+    options: dict[str, Any] = {"num_train_epochs": small.EPOCHS} if kind == small.SIZED else {"max_steps": steps}
     options |= {"gradient_accumulation_steps": per_update}
 
     def loader() -> gm.torch.Loader:
@@ -85,18 +81,14 @@ def test_resumes_after_each_step(
             first.add_callback(Interrupt(step))
             first.train()
         with loader() as batches:
-            second = trainer(
-                batches, folder, **options, restore_callback_states_from_checkpoint=step % 2 == 0
-            )
+            second = trainer(batches, folder, **options, restore_callback_states_from_checkpoint=step % 2 == 0)
             second.train(resume_from_checkpoint=True)
         assert first.model.seen + second.model.seen == seen, f"after step {step}"
         assert second.model.weight.item() == weight
         assert second.state.global_step == steps
 
 
-def test_resumes_from_the_checkpoint_before_the_last(
-    numbers_dir: Path, service: gm.Service, tmp_path: Path
-) -> None:
+def test_resumes_from_the_checkpoint_before_the_last(numbers_dir: Path, service: gm.Service, tmp_path: Path) -> None:
     pipeline = small.pipeline(numbers_dir, small.SIZED)
     with gm.torch.Loader(pipeline, service=service, epochs=small.EPOCHS) as loader:
         first = trainer(loader, tmp_path, max_steps=5)
@@ -115,25 +107,24 @@ def test_a_checkpoint_of_another_trainer(numbers_dir: Path, service: gm.Service,
     del state["stateful_callbacks"]["_Position"]
     path.write_text(json.dumps(state))
     with gm.torch.Loader(small.pipeline(numbers_dir, small.SIZED), service=service, epochs=1) as loader:
+        again = trainer(loader, tmp_path, max_steps=2)
         with pytest.raises(gm.CheckpointError, match="saved without TrainerMixin"):
-            trainer(loader, tmp_path, max_steps=2).train(resume_from_checkpoint=True)
+            again.train(resume_from_checkpoint=True)
 
 
 def test_what_is_no_loader_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(gm.OptionError, match="must be a gristmill.torch.Loader, not list"):
+    with pytest.raises(gm.OptionError, match=r"must be a gristmill\.torch\.Loader, not list"):
         trainer([{"value": 1}], tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [small.SIZED, small.UNSIZED])
-def test_accelerate_resumes_after_each_batch(
-    numbers_dir: Path, service: gm.Service, kind: str, tmp_path: Path
-) -> None:
+def test_accelerate_resumes_after_each_batch(numbers_dir: Path, service: gm.Service, kind: str, tmp_path: Path) -> None:
     pipeline = small.pipeline(numbers_dir, kind)
 
     def prepared() -> tuple[Any, gm.torch.Loader]:
         accelerator = accelerate.Accelerator(cpu=True)
         loader = gm.torch.Loader(pipeline, service=service, epochs=small.EPOCHS)
-        found, layer = accelerator.prepare(loader, torch.nn.Linear(1, 1))
+        found, _ = accelerator.prepare(loader, torch.nn.Linear(1, 1))
         assert found is loader
         accelerator.register_for_checkpointing(found)
         return accelerator, found

@@ -1,0 +1,190 @@
+"""Ctrl-C ends any wait within 200 ms, as KeyboardInterrupt, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from programs import Program
+
+import gristmill as gm
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+#: Longest time from the signal to the exception, in seconds.
+LONGEST_S = 0.2
+# The machine may be busy with other things: the best of so many tries counts.
+TRIES = 3
+
+TO = {"process": os.kill, "group": os.killpg}
+
+# `work()` is interrupted; when that was is said, by the clock that all processes share.
+_RUN = """
+say("ready")
+try:
+    work()
+    say("not interrupted")
+except KeyboardInterrupt:
+    say(f"interrupted {time.clock_gettime(time.CLOCK_MONOTONIC)}")
+"""
+
+
+def interrupt(
+    directory: Path, code: str, send: Callable[[int, int], None], then: str = "", after_s: float = 0.4
+) -> tuple[float, str]:
+    """Seconds from the signal to the exception; what the program said next."""
+    program = Program(directory, code + _RUN + then)
+    program.wait_for("ready")
+    time.sleep(after_s)
+    sent = time.clock_gettime(time.CLOCK_MONOTONIC)
+    send(program.pid, signal.SIGINT)
+    code_, out, err = program.end()
+    ended = time.clock_gettime(time.CLOCK_MONOTONIC)
+    first, _, rest = out.partition("\n")
+    assert first.startswith("interrupted ") and (code_, err) == (0, ""), (code_, out, err)
+    assert ended - sent < 10
+    return float(first.split()[1]) - sent, rest
+
+
+def is_soon(directory: Path, code: str, send: Callable[[int, int], None]) -> None:
+    found: list[float] = []
+    for _ in range(TRIES):
+        found.append(interrupt(directory, code, send)[0])
+        if found[-1] < LONGEST_S:
+            return
+    raise AssertionError(f"seconds from Ctrl-C to KeyboardInterrupt: {found}")
+
+
+@pytest.fixture(params=TO)
+def send(request: pytest.FixtureRequest) -> Callable[[int, int], None]:
+    """Sends a signal to the process alone, or, as a terminal does, to all of its group."""
+    return TO[request.param]
+
+
+@pytest.fixture
+def begin(numbers: gm.Pipeline, tmp_path: Path) -> Callable[[float], str]:
+    """Code that makes `loader`: each record takes so many milliseconds."""
+
+    def begin(sleep_ms: float) -> str:
+        path = tmp_path / f"{sleep_ms}.yaml"
+        text = numbers.to_yaml()
+        assert "ops:\n" in text
+        path.write_text(text.replace("ops:\n", f"ops:\n  - sleep: {{ ms: {sleep_ms} }}\n"))
+        return f"loader = gm.numpy.Loader({str(path)!r}, epochs=2)\n"
+
+    return begin
+
+
+Begin = Callable[[float], str]
+
+
+def test_waiting_for_a_batch(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    code = begin(10_000) + "len(loader)\ndef work(): next(iter(loader))\n"
+    is_soon(tmp_path, code, send)
+
+
+def test_a_list(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    code = begin(20) + "batches = iter(loader)\nnext(batches)\ndef work(): list(batches)\n"
+    is_soon(tmp_path, code, send)
+
+
+def test_the_start_of_a_service(tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    """Of one that never accepts calls."""
+    code = "from gristmill import _native\ndef work(): _native.Service.start(['sleep', '60'])\n"
+    is_soon(tmp_path, code, send)
+
+
+def test_passing_to_a_later_epoch(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    code = begin(20) + "len(loader)\ndef work(): loader.set_epoch(1)\n"
+    is_soon(tmp_path, code, send)
+
+
+def test_closing_a_service_that_hangs(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    code = begin(0) + (
+        "import subprocess\n"
+        "service = gm.local()\n"
+        "loader = gm.numpy.Loader(loader._pipeline, service=service, epochs=2)\n"
+        "next(iter(loader))\n"
+        "loader.close(abandon=True)\n"
+        "def children(pid):\n"
+        "    return [int(one) for one in open(f'/proc/{pid}/task/{pid}/children').read().split()]\n"
+        "(up,) = [one for task in os.listdir('/proc/self/task')\n"
+        "         for one in map(int, open(f'/proc/self/task/{task}/children').read().split())]\n"
+        "os.kill(up, signal.SIGSTOP)\n"
+        "subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {up}'], start_new_session=True)\n"
+        "def work(): service.close()\n"
+    )
+    is_soon(tmp_path, code, send)
+
+
+def test_waiting_for_other_processes_of_a_shared_service(
+    begin: Begin, tmp_path: Path, send: Callable[[int, int], None]
+) -> None:
+    shared = tmp_path / "shared"
+    code = begin(0) + f"service = gm.local({str(shared)!r})\ndef work(): service.close()\n"
+    other = Program(
+        tmp_path,
+        f"while not os.path.exists({str(shared / 'endpoint.json')!r}): time.sleep(0.01)\n"
+        f"service = gm.local({str(shared)!r})\nsay('ready')\ntime.sleep(60)",
+    )
+    try:
+        program = Program(tmp_path, code.replace("def work()", "input_ = time.sleep(1.5)\ndef work()") + _RUN)
+        other.wait_for("ready")
+        program.wait_for("ready")
+        time.sleep(0.4)
+        sent = time.clock_gettime(time.CLOCK_MONOTONIC)
+        send(program.pid, signal.SIGINT)
+        code_, out, err = program.end()
+        assert (code_, err) == (0, "") and float(out.split()[1]) - sent < 5 * LONGEST_S
+    finally:
+        os.kill(other.pid, signal.SIGKILL)
+        other.end()
+
+
+def test_a_state_can_be_saved_after_it(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    """The service does not take a terminal's Ctrl-C for itself."""
+    code = begin(5) + (
+        "batches = iter(loader)\nnext(batches); next(batches)\n"
+        "def work():\n    while True: time.sleep(0.01)\n"
+    )
+    then = (
+        "state = loader.state_dict()\n"
+        "say(str((state['epoch'], state['g'])))\n"
+        "say(str(len(next(batches)['value'])))\n"
+        "loader.checkpointed(loader.state_dict())\n"
+        "loader.close()\n"
+    )
+    _, said = interrupt(tmp_path, code, send, then)
+    assert said == "(0, 2)\n32\n"
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.15, 0.25, 0.35, 0.45, 0.6, 0.8])
+def test_at_any_moment(begin: Begin, tmp_path: Path, delay_s: float) -> None:
+    """A whole program is interrupted somewhere, and nothing is left of it."""
+    code = "say('ready')\n" + begin(1) + "with loader:\n    for _ in range(2):\n        for batch in loader: pass\n"
+    program = Program(tmp_path, code, prelude=_BARE)
+    program.wait_for("ready")
+    time.sleep(delay_s)
+    sent = time.monotonic()
+    os.killpg(program.pid, signal.SIGINT)
+    code_, out, err = program.end()
+    assert time.monotonic() - sent < 10
+    assert (code_, out) == (-signal.SIGINT, ""), (code_, out, err)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert "panicked" not in err and "Exception ignored" not in err
+
+
+_BARE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def say(word):
+    sys.stdout.write(word + "\\n")
+    sys.stdout.flush()
+say_ = say
+import gristmill as gm
+"""
