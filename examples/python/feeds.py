@@ -1,4 +1,4 @@
-"""The two loaders that `train_resnet.py` compares, over the same folder of images."""
+"""The two loaders that `train_resnet.py` compares, over the same images."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]  # images f32 [n, 3, size, size], label
 class Settings:
     """What both loaders are asked for."""
 
-    folder: Path  # with `train` and `held-out`
+    folder: Path  # of `shapes.folder_of_images`
     size: int
     batch_size: int
     epochs: int
@@ -36,7 +36,7 @@ class GristmillFeed:
         self.gm, self.settings = gm, settings
         self.service = gm.local(state_dir=settings.state and settings.state / "service")
         pipeline = (
-            gm.images(settings.folder / "train")
+            self.images("train")
             .shuffle()
             .decode()
             .random_resized_crop(settings.size, scale=SCALE)
@@ -45,6 +45,10 @@ class GristmillFeed:
             .deliver(normalise={"mean": MEAN, "std": STD})
         )
         self.loader = self.open(pipeline, job="train", epochs=settings.epochs, seed=settings.seed)
+
+    def images(self, part: str) -> Any:
+        gm = self.gm
+        return gm.webdataset(self.settings.folder / f"{part}-*.tar", image=gm.bytes("jpg"), label=gm.i64("cls"))
 
     def open(self, pipeline: Any, **options: Any) -> Any:
         return self.gm.torch.Loader(
@@ -58,7 +62,7 @@ class GristmillFeed:
     def held_out(self) -> list[Pair]:
         size = self.settings.size
         pipeline = (
-            self.gm.images(self.settings.folder / "held-out")
+            self.images("held-out")
             .decode()
             .resize_shorter(size)
             .center_crop(size)

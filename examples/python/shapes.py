@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import tarfile
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,13 +17,18 @@ from PIL import Image, ImageDraw
 
 CLASSES = ("checks", "cross", "disc", "dots", "grid", "ring", "square", "star", "stripes", "triangle")
 TEXTURES = ("checks", "dots", "grid", "stripes")
-VERSION = 1  # of the pictures; another number is another folder
+VERSION = 2  # of the pictures; another number is another folder
 SIDES = (224, 289)  # bounds of an image's height and width
+SHARDS = 4  # archives of the images for training
 NOISE = 22.0  # deviation of each pixel
 
 
 def folder_of_images(cache: Path, images: int, held_out: int) -> Path:
-    """The folder with `train/CLASS/*.jpg` and `held-out/CLASS/*.jpg`, drawn if it is not there yet."""
+    """A folder of images, drawn if it is not there yet, in two forms with the same JPEGs.
+
+    For torchvision's ImageFolder `train/CLASS/*.jpg` and `held-out/CLASS/*.jpg`; for gristmill, which reads an
+    archive with fewer requests, `train-*.tar` and `held-out-*.tar`.
+    """
     folder = cache / f"shapes-v{VERSION}-{images}-{held_out}"
     if (folder / "complete.json").exists():
         return folder
@@ -35,11 +41,26 @@ def folder_of_images(cache: Path, images: int, held_out: int) -> Path:
     # The command line's main module is not imported anew in processes that are forked.
     with get_context("fork").Pool(os.cpu_count()) as pool:
         jpeg_bytes = sum(pool.imap_unordered(write, tasks, chunksize=32))
+    for part, shards in (("train", SHARDS), ("held-out", 1)):
+        archive(draft, part, shards)
     about = {"images": images, "held_out": held_out, "classes": CLASSES, "jpeg_bytes": jpeg_bytes}
     (draft / "complete.json").write_text(json.dumps(about))
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(draft, folder)
     return folder
+
+
+def archive(folder: Path, part: str, shards: int) -> None:
+    """Copies images into tar files of the WebDataset format: N.jpg, then N.cls with the class's number."""
+    files = sorted((folder / part).glob("*/*.jpg"), key=lambda path: path.name)
+    for shard in range(shards):
+        with tarfile.open(folder / f"{part}-{shard}.tar", "w") as tar:
+            for path in files[shard::shards]:
+                tar.add(path, path.name)
+                label = str(CLASSES.index(path.parent.name)).encode()
+                member = tarfile.TarInfo(f"{path.stem}.cls")
+                member.size = len(label)
+                tar.addfile(member, io.BytesIO(label))
 
 
 def write(task: tuple[Path, str, int]) -> int:
@@ -104,9 +125,7 @@ def shape(name: str, width: int, height: int, rng: np.random.Generator) -> np.nd
     else:
         turn = rng.uniform(0, 2 * math.pi)
         points = [(turn + angle, radius * share) for angle, share in outline(name)]
-        pen.polygon(
-            [(centre[0] + far * math.cos(at), centre[1] + far * math.sin(at)) for at, far in points], fill=1
-        )
+        pen.polygon([(centre[0] + far * math.cos(at), centre[1] + far * math.sin(at)) for at, far in points], fill=1)
     return np.asarray(image)
 
 

@@ -6,9 +6,9 @@
     python train_resnet.py --loader torch --json          # the same training on torch's loader
     python train_resnet.py --checkpoint run-1             # kill it and start it again: it goes on
 
-The images are drawn once and kept in `--cache`. Both loaders read the same files, crop, flip and normalise
-them in the same way, and train the same network. It ends with figures: speed, waiting time, CPU time of
-loading, accuracy on images that were held out.
+The images are drawn once and kept in `--cache`, as a folder for torchvision and as archives for gristmill.
+Both loaders crop, flip and normalise them in the same way, and train the same network. It ends with figures:
+speed, waiting time, CPU time of loading, accuracy on images that were held out.
 
 With `--checkpoint DIR` it writes DIR/checkpoint.pt and, for every step, a line of DIR/losses.jsonl. Started
 again after any end, it continues at the checkpoint. With gristmill the losses are those of a run that was

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import _native
 from ._arrays import arrays_of
 from ._service import Service
-from .errors import CheckpointError, JobError
+from .errors import CheckpointError, Error, JobError
 from .pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Reader:
         self.job, self.epochs = job, job.epochs
         self._flags, self._ranks = flags, ranks
         self._held: _native.Batch | None = None
+        self._is_closed = False
         self.stream = self._open(at)
 
     def _open(self, at: Cursor | None) -> _native.Stream:
@@ -90,6 +91,8 @@ class Reader:
             return self.stream.next()
         # Nobody interrupts another thread: it looks for itself whether to go on.
         while not batches.is_stopped:
+            if self._is_closed:
+                raise Error("the service of the loader was closed")
             try:
                 return self.stream.next(_SLICE_S)
             except TimeoutError:
@@ -112,6 +115,7 @@ class Reader:
 
     def close(self) -> None:
         """Closes the stream, and leaves the job as it is."""
+        self._is_closed = True
         self.stream.close()
 
     def end(self, *, is_wanted: bool) -> None:
@@ -145,14 +149,15 @@ def open_reader(
     text, base = pipeline.to_yaml(), pipeline.base
     started = service._native.submit(text, base, flags if job is None else [*flags, f"--job={job}"])
     if state is None:
-        return Reader(started, flags, ranks, None)
+        return service._reads(Reader(started, flags, ranks, None))
     at = started.position(state)
     try:
-        return Reader(started, flags, ranks, at)
+        return service._reads(Reader(started, flags, ranks, at))
     except CheckpointError as error:
         if ranks is not None or is_named:
             raise
         _LOG.info("%s", error)
         _LOG.warning("job %s does not have the batches after the state: they are computed again, in a new job", job)
     started = service._native.submit(text, base, flags)
-    return Reader(started, flags, None, started.position(json.dumps({**json.loads(state), "job": started.name})))
+    at = started.position(json.dumps({**json.loads(state), "job": started.name}))
+    return service._reads(Reader(started, flags, None, at))

@@ -13,11 +13,14 @@ import time
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from . import _native
 from .__main__ import launcher
 from .errors import Error, OptionError, ServiceError
+
+if TYPE_CHECKING:
+    from ._reader import Reader
 
 __all__ = ["Service", "connect", "local"]
 
@@ -39,6 +42,7 @@ class Service:
         self._shared = shared
         self._pid = os.getpid()
         self._open = True
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         _OPEN.add(self)
 
     @property
@@ -51,6 +55,9 @@ class Service:
         if not self._open or self._pid != os.getpid():
             return
         self._open = False
+        # What they fetch ahead is not missed.
+        for reader in list(self._readers):
+            reader.close()
         if self._shared is not None:
             self._shared.leave()
         try:
@@ -66,6 +73,11 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _reads(self, reader: Reader) -> Reader:
+        """Notes a reader, which is closed before the service."""
+        self._readers.add(reader)
+        return reader
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.endpoint is None:

@@ -1,6 +1,10 @@
 //! Jobs: what a loader reads, and its checkpoints.
 
-use crate::{errors, stream::Stream, wait};
+use crate::{
+    errors,
+    stream::Stream,
+    wait::{self, OfProcess},
+};
 use clap::Parser;
 use gristmill_client::{JobOptions, StreamOptions};
 use gristmill_model::splits::Cursor;
@@ -53,12 +57,12 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// A job of a service.
 #[pyclass(frozen, module = "gristmill._native")]
 pub struct Job {
-    job: gristmill_client::Job,
+    job: OfProcess<gristmill_client::Job>,
 }
 
 impl Job {
     pub fn new(job: gristmill_client::Job) -> Self {
-        Self { job }
+        Self { job: OfProcess::new(job) }
     }
 }
 

@@ -3,19 +3,19 @@
 use crate::{
     errors,
     job::{Job, LoaderOptions},
-    log, wait,
+    log,
+    wait::{self, OfProcess},
 };
 use gristmill_client::{
     Authored, Backend, JobConfig, Launcher, ServiceOptions, Source, StreamOptions, operators,
 };
 use pyo3::prelude::*;
-use std::{path::PathBuf, process};
+use std::path::PathBuf;
 
 /// A connection to a service.
 #[pyclass(frozen, module = "gristmill._native")]
 pub struct Service {
-    service: gristmill_client::Service,
-    pid: u32,
+    service: OfProcess<gristmill_client::Service>,
 }
 
 /// Runs a client's call that has a time limit of its own.
@@ -41,7 +41,7 @@ impl Service {
         let launcher = Launcher { program: program.clone(), args };
         let started = gristmill_client::start_local(&launcher, state_dir.as_deref(), operators());
         let service = ask(py, None, started)?.map_err(|why| errors::of_failure(py, &why))?;
-        Ok(Self { service, pid: process::id() })
+        Ok(Self { service: OfProcess::new(service) })
     }
 
     /// Connects to a running service: of `endpoint`, of `state_dir`, or deployed on AWS.
@@ -65,7 +65,7 @@ impl Service {
         let options = ServiceOptions { backend, endpoint, state_dir };
         let connected = gristmill_client::connect(&options, operators());
         let service = ask(py, None, connected)?.map_err(|why| errors::of_failure(py, &why))?;
-        Ok(Self { service, pid: process::id() })
+        Ok(Self { service: OfProcess::new(service) })
     }
 
     /// The address of a service on this machine; none of a deployed one.
@@ -106,9 +106,9 @@ impl Service {
 
     /// Ends a service that this process started; leaves any other as it is. Does nothing in a fork.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        match self.pid == process::id() {
-            true => ask(py, Some(&self.service), self.service.close()),
-            false => Ok(()),
+        match wait::is_fork() {
+            false => ask(py, Some(&self.service), self.service.close()),
+            true => Ok(()),
         }
     }
 }

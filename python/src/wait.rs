@@ -5,6 +5,8 @@ use crate::{errors, log};
 use gristmill_client::waiting::{Pace, Waiting};
 use pyo3::prelude::*;
 use std::{
+    mem::ManuallyDrop,
+    ops::Deref,
     process,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -55,6 +57,32 @@ pub fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
 /// Whether this process is a fork of the one that started the threads.
 pub fn is_fork() -> bool {
     TASKS.get().is_some_and(|tasks| tasks.pid != process::id())
+}
+
+/// A value with connections or child processes. A fork leaves them to the process that made them.
+pub struct OfProcess<T>(ManuallyDrop<T>);
+
+impl<T> OfProcess<T> {
+    pub fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+}
+
+impl<T> Deref for OfProcess<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if !is_fork() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.0) }
+        }
+    }
 }
 
 /// A future of ours, or its output, that this thread alone uses.

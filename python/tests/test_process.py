@@ -133,13 +133,17 @@ def forked(work):
     ["next(batches)", "next(iter(loader))", "len(loader)", "loader.state_dict()", "loader.set_epoch(1)"],
 )
 def test_a_loader_in_a_fork_is_refused_and_the_parent_goes_on(begin: str, tmp_path: Path, use: str) -> None:
-    code = begin + _FORK + (
-        "batches = iter(loader)\n"
-        "rows = len(next(batches)['value'])\n"
-        f"assert forked(lambda: {use}) == 9\n"
-        "rows += sum(len(batch['value']) for batch in batches)\n"
-        "say(str(rows))\n"
-        "loader.close()\n"
+    code = (
+        begin
+        + _FORK
+        + (
+            "batches = iter(loader)\n"
+            "rows = len(next(batches)['value'])\n"
+            f"assert forked(lambda: {use}) == 9\n"
+            "rows += sum(len(batch['value']) for batch in batches)\n"
+            "say(str(rows))\n"
+            "loader.close()\n"
+        )
     )
     code_, out, err = Program(tmp_path, "import warnings\nwarnings.simplefilter('ignore')\n" + code).end()
     assert (code_, err) == (0, "")
@@ -149,33 +153,41 @@ def test_a_loader_in_a_fork_is_refused_and_the_parent_goes_on(begin: str, tmp_pa
 
 
 def test_a_fork_that_drops_and_closes_all_disturbs_nothing(begin: str, tmp_path: Path) -> None:
-    code = begin + _FORK + (
-        "import gc, warnings\n"
-        "warnings.simplefilter('ignore')\n"
-        "batches = iter(loader)\n"
-        "held = [next(batches)]\n"
-        "def drop():\n"
-        "    global loader, batches, held\n"
-        "    loader.close()\n"
-        "    del loader, batches, held\n"
-        "    gc.collect()\n"
-        "assert forked(drop) == 0\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    sys.exit(5)  # runs what is registered for the end of a process\n"
-        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5\n"
-        "say(str(sum(len(batch['value']) for batch in [*held, *batches])))\n"
+    code = (
+        begin
+        + _FORK
+        + (
+            "import gc, warnings\n"
+            "warnings.simplefilter('ignore')\n"
+            "batches = iter(loader)\n"
+            "held = [next(batches)]\n"
+            "def drop():\n"
+            "    global loader, batches, held\n"
+            "    loader.close()\n"
+            "    del loader, batches, held\n"
+            "    gc.collect()\n"
+            "assert forked(drop) == 0\n"
+            "pid = os.fork()\n"
+            "if pid == 0:\n"
+            "    sys.exit(5)  # runs what is registered for the end of a process\n"
+            "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5\n"
+            "say(str(sum(len(batch['value']) for batch in [*held, *batches])))\n"
+        )
     )
     assert Program(tmp_path, code).end() == (0, "1000\n", "")
 
 
 def test_a_service_in_a_fork_is_refused(begin: str, tmp_path: Path) -> None:
-    code = begin + _FORK + (
-        "import warnings\n"
-        "warnings.simplefilter('ignore')\n"
-        "next(iter(loader))\n"
-        "assert forked(lambda: next(iter(gm.numpy.Loader(loader._pipeline, epochs=1)))) == 9\n"
-        "assert forked(lambda: gm.local()) == 9\n"
+    code = (
+        begin
+        + _FORK
+        + (
+            "import warnings\n"
+            "warnings.simplefilter('ignore')\n"
+            "next(iter(loader))\n"
+            "assert forked(lambda: next(iter(gm.numpy.Loader(loader._pipeline, epochs=1)))) == 9\n"
+            "assert forked(lambda: gm.local()) == 9\n"
+        )
     )
     code_, out, err = Program(tmp_path, code).end()
     assert (code_, err) == (0, "")
@@ -183,23 +195,31 @@ def test_a_service_in_a_fork_is_refused(begin: str, tmp_path: Path) -> None:
 
 
 def test_a_fork_before_the_first_use_reads_for_itself(begin: str, tmp_path: Path) -> None:
-    code = begin + _FORK + (
-        "pipeline = loader._pipeline\n"
-        "def read():\n"
-        "    with gm.local() as service, gm.numpy.Loader(pipeline, service=service, epochs=1) as own:\n"
-        "        say(str(len(list(own))))\n"
-        "assert forked(read) == 0\n"
-        "read()\n"
+    code = (
+        begin
+        + _FORK
+        + (
+            "pipeline = loader._pipeline\n"
+            "def read():\n"
+            "    with gm.local() as service, gm.numpy.Loader(pipeline, service=service, epochs=1) as own:\n"
+            "        say(str(len(list(own))))\n"
+            "assert forked(read) == 0\n"
+            "read()\n"
+        )
     )
     assert Program(tmp_path, code).end() == (0, "32\n32\n", "")
 
 
 def test_arrays_are_readable_in_a_fork(begin: str, tmp_path: Path) -> None:
-    code = begin + _FORK + (
-        "import warnings\n"
-        "warnings.simplefilter('ignore')\n"
-        "batch = next(iter(loader))\n"
-        "assert forked(lambda: say(str(batch['value'].shape))) == 0\n"
+    code = (
+        begin
+        + _FORK
+        + (
+            "import warnings\n"
+            "warnings.simplefilter('ignore')\n"
+            "batch = next(iter(loader))\n"
+            "assert forked(lambda: say(str(batch['value'].shape))) == 0\n"
+        )
     )
     assert Program(tmp_path, code).end() == (0, "(32,)\n", "")
 

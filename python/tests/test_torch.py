@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 import warnings
@@ -273,6 +275,17 @@ def test_close_ends_a_wait() -> None:
     settles_at(fake, 1)
     batches.close()
     assert threading.active_count() == before
+
+
+def test_an_interrupt_ends_a_wait() -> None:
+    fake = Fake(0, waits=True)
+    batches = Prefetch(fake, cpu())
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert not fake.closed.is_set()
+    batches.close()
 
 
 def test_a_forgotten_prefetch_ends_its_thread() -> None:

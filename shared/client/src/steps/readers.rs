@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::samples::{SampleJob, Shape, batch, own};
+use bytes::Bytes;
 use gristmill_chunk::Codec;
 use gristmill_model::splits::ranks::Tail;
 use gristmill_ports::ObjectPath;
