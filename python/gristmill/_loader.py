@@ -318,10 +318,12 @@ class Loader(Generic[Item]):
         if abandon:
             reader.close()
             return
-        is_over = self._next[0] >= reader.epochs
+        # Frameworks that know the number of batches take the last one, and do not ask for the end.
+        count = reader.stream.batches_per_epoch if self._ranks.world_size == 1 else None
+        is_over = self._next[0] >= reader.epochs or self._next == (reader.epochs - 1, count)
         if is_over:
             # The trainer has come to the end of the job: nothing goes on from an earlier state.
-            reader.stream.acknowledge(*self._next)
+            reader.stream.acknowledge(reader.epochs, 0)
         reader.end(is_wanted=is_over or self._job_name is not None or self._acknowledges == "state")
 
     def __enter__(self) -> Self:

@@ -26,12 +26,13 @@ def dataset(pipeline: Any, *, keep: int | None = None, **options: Any) -> grain.
     """A `grain.IterDataset` of batches: dicts of numpy arrays, of one epoch after the other.
 
     Each iterator of it has a loader of its own, with `options` as those of `gm.numpy.Loader`. Its
-    state is that of the loader (texts and integers), and an iterator of any process can go on from it
-    as long as the job exists. Grain takes states that are never saved, so taking one acknowledges
+    state is that of the loader (texts and integers), and an iterator of any process can go on from it.
+    Grain takes states that are never saved, so taking one acknowledges
     nothing.
 
-    keep: how many batches before the newest one can still be gone back to; older ones are deleted.
-        By default all of the job; then batches stay in the service's storage until the job ends.
+    keep: how many batches before the newest one stay in the service's storage for states to go back to; for
+        an older state they are computed again, in a new job, or with several ranks it is refused. Choose
+        more than lie between two checkpoints. By default all stay until the job ends.
     """
     if keep is not None and keep < 0:
         raise OptionError(f"keep must be 0 or more, not {keep}")
