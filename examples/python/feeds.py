@@ -9,6 +9,8 @@ import torch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCALE = (0.25, 1.0)  # of an image's area, that a random crop keeps
+import os
+WORK = lambda n: dict(workers=0, local_workers=n) if os.environ.get("LW") else dict(workers=n)
 Pair = tuple[torch.Tensor, torch.Tensor]  # images f32 [n, 3, size, size], labels i64 [n]
 
 
@@ -52,7 +54,7 @@ class GristmillFeed:
 
     def open(self, pipeline: Any, **options: Any) -> Any:
         return self.gm.torch.Loader(
-            pipeline, service=self.service, workers=self.settings.workers, device=self.settings.device,
+            pipeline, service=self.service, device=self.settings.device, **WORK(self.settings.workers),
             channels_first=True, **options,
         )  # fmt: skip
 

@@ -36,30 +36,31 @@ class Loader(Generic[Item]):
 
     Args:
         pipeline: A `Pipeline`, the path of a pipeline file, or its text.
-        service: Where the workers run: `gristmill.local(...)` or `gristmill.connect(...)`. Default: a service on this machine
-            that ends with this process.
+        service: Where the workers run: `gristmill.local(...)` or `gristmill.connect(...)`. Default: a service on
+            this machine that ends with this process.
         job: Name of the job to start, or to go on with. Default: a new name.
         data: Dataset to read instead of the pipeline's, relative to the current directory.
         epochs: Passes over the dataset. Default: until `close()`.
         seed: Seed of order and augmentation.
         batch_size: Records in a batch. Default: the pipeline's.
         workers: Workers to run, or "auto" to follow the trainer's pace.
-        rank, world_size: This process among the ranks. Default: torch.distributed's, else RANK and WORLD_SIZE, else one rank.
+        rank, world_size: This process among the ranks. Default: torch.distributed's, else RANK and WORLD_SIZE, else
+            one rank.
         run: Name of this run of all ranks. Default: torchrun's or Slurm's.
-        tail: What becomes of last batches that are fewer than the ranks: "drop", "repeat" or "uneven". Default: "drop" if the
-            pipeline drops its remainder, else "repeat".
+        tail: What becomes of last batches that are fewer than the ranks: "drop", "repeat" or "uneven". Default:
+            "drop" if the pipeline drops its remainder, else "repeat".
         prefetch_mib: Memory for objects that are fetched ahead, in MiB.
         patience: How long the service may not answer, such as "90s" or "10m".
         keys: Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, and `__cursor__`
             (int64 [2]), the place after the batch.
         on_break: What `iter()` does after an epoch was left early: "next" goes to the next epoch, "continue" goes on.
-        acknowledge: When the service may forget batches: "auto" once the next one is asked for, until the first state is
-            taken, and then by states; "state" by states alone.
+        acknowledge: When the service may forget batches: "auto" once the next one is asked for, until the first
+            state is taken, and then by states; "state" by states alone.
         progress: Writes a line about the pace to standard error.
         options: Further flags of `gristmill run` by name, such as `on_error="skip"`.
 
-    Raises OptionError for values that cannot be used; PipelineError, DataError, JobError and ServiceError when it starts and
-    while it runs.
+    Raises OptionError for values that cannot be used; PipelineError, DataError, JobError and ServiceError when it
+    starts and while it runs.
     """
 
     def __init__(
@@ -135,14 +136,16 @@ class Loader(Generic[Item]):
     # Subclasses change these.
 
     def _convert(self, arrays: Arrays) -> Any:
-        """A batch as the caller gets it. `arrays` are writable, and share the fetcher's buffer, which they keep alive."""
+        """A batch as the caller gets it. `arrays` are writable, and share the fetcher's buffer, which they keep
+        alive.
+        """
         return arrays
 
     def _wrap(self, batches: Iterable[tuple[Arrays, Cursor]]) -> Iterator[tuple[Any, Cursor]]:
         """Turns the batches of an epoch into those handed to the caller, each with the cursor after it.
 
-        It may take batches ahead, in another thread too. It is closed, if it has `close()`, when the epoch is left; closing
-        `batches` ends a wait for the next one.
+        It may take batches ahead, in another thread too. It is closed, if it has `close()`, when the epoch is left;
+        closing `batches` ends a wait for the next one.
         """
         return ((self._convert(arrays), cursor) for arrays, cursor in batches)
 
@@ -189,13 +192,14 @@ class Loader(Generic[Item]):
     def __len__(self) -> int:
         """Batches (steps of this rank) in an epoch.
 
-        Raises TypeError where it is not known in advance: with operators such as `filter`, or bad records that are skipped.
+        Raises TypeError where it is not known in advance: with operators such as `filter`, or bad records that are
+            skipped.
         """
         count = self._begin().stream.batches_per_epoch
         if count is None:
             raise TypeError(
-                "the number of batches is not known in advance: operators of the pipeline change the number of elements, or "
-                'on_error="skip" leaves records out'
+                "the number of batches is not known in advance: operators of the pipeline change the number of "
+                'elements, or on_error="skip" leaves records out'
             )
         return count
 
@@ -235,7 +239,8 @@ class Loader(Generic[Item]):
     def state_dict(self) -> State:
         """The place of the first batch that was not handed over, as texts and integers.
 
-        All ranks have the same after the same step, and any number of ranks can go on from it. Acknowledges the state that was
+        All ranks have the same after the same step, and any number of ranks can go on from it. Acknowledges the
+        state that was
         taken before: with the two last states kept, training can always go on.
         """
         self._begin()
@@ -259,7 +264,8 @@ class Loader(Generic[Item]):
         loaded = json.loads(_text_of(state))
         if self._job_name not in (None, loaded["job"]):
             raise CheckpointError(
-                f"the state is of job {loaded['job']}, and this loader reads job {self._job_name}: load a state of that job"
+                f"the state is of job {loaded['job']}, and this loader reads job {self._job_name}: "
+                "load a state of that job"
             )
         self._leave()
         if self._reader is not None:
@@ -281,7 +287,9 @@ class Loader(Generic[Item]):
         """
         present, g = self._position()
         if epoch < present or (epoch == present and g and not self._inside and self._loaded is None):
-            raise OptionError(f"set_epoch({epoch}): the loader is in epoch {present}, and epochs go forward; load a state")
+            raise OptionError(
+                f"set_epoch({epoch}): the loader is in epoch {present}, and epochs go forward; load a state"
+            )
         if epoch > present:
             self._begin()
             self._pass_to((epoch, 0))
@@ -489,7 +497,9 @@ def _text_of(state: Mapping[str, Any]) -> str:
         raise CheckpointError(f"the state has version {state['version']}, and this gristmill reads version {_VERSION}")
     fields = {name: value for name, value in state.items() if name != "version"}
     if set(fields) != {"job", "fingerprint", "seed", "epoch", "g"}:
-        raise CheckpointError(f"the state has the fields {', '.join(sorted(fields))}: it was changed, or is of another tool")
+        raise CheckpointError(
+            f"the state has the fields {', '.join(sorted(fields))}: it was changed, or is of another tool"
+        )
     try:
         return json.dumps({name: value if isinstance(value, str) else int(value) for name, value in fields.items()})
     except (TypeError, ValueError):

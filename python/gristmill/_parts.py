@@ -148,9 +148,7 @@ def _are_mappings(items: Any) -> bool:
     return isinstance(items, list) and all(isinstance(item, dict) for item in items)
 
 
-def shown(
-    options: dict[str, Any], datasets: tuple[Part, ...], ops: tuple[Part, ...], delivery: Part | None
-) -> str:
+def shown(options: dict[str, Any], datasets: tuple[Part, ...], ops: tuple[Part, ...], delivery: Part | None) -> str:
     """The pipeline as calls."""
     sources = [_shown_dataset(dataset.keys) for dataset in datasets]
     text = sources[0] if len(sources) == 1 else f"gm.zip({', '.join(sources)})"

@@ -39,8 +39,8 @@ def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
     name = run or run_of_launcher()
     if not name:
         raise OptionError(
-            "run names this run of the training program: give all ranks the same run=..., and another one whenever they "
-            "start again (torchrun and Slurm name it in the environment)"
+            "run names this run of the training program: give all ranks the same run=..., and another one whenever "
+            "they start again (torchrun and Slurm name it in the environment)"
         )
     return Ranks(rank, world_size, name)
 

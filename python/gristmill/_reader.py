@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import _native
 from ._arrays import arrays_of
@@ -27,9 +27,7 @@ RankArgs = tuple[int, int, str, str | None]
 class Reader:
     """The stream of a job."""
 
-    def __init__(
-        self, job: _native.Job, flags: list[str], ranks: RankArgs | None, at: Cursor | None
-    ) -> None:
+    def __init__(self, job: _native.Job, flags: list[str], ranks: RankArgs | None, at: Cursor | None) -> None:
         self.job, self.epochs = job, job.epochs
         self._flags, self._ranks = flags, ranks
         self._held: _native.Batch | None = None
@@ -144,7 +142,8 @@ def open_reader(
 ) -> Reader:
     """Starts or joins a job, and opens it at `state`, the text of a checkpoint, or where its last trainer was.
 
-    `is_named`: the caller named the job; else another one may be started if that one is done, or no longer has the batches.
+    `is_named`: the caller named the job; else another one may be started if that one is done, or no longer has the
+    batches.
     """
     text, base = pipeline.to_yaml(), pipeline.base
     started = service._native.submit(text, base, flags if job is None else [*flags, f"--job={job}"])

@@ -92,7 +92,8 @@ def local(state_dir: str | os.PathLike[str] | None = None) -> Service:
     """Starts a service on this machine; it ends with this process, or with `close()`.
 
     Args:
-        state_dir: Directory for its jobs, so that a later process can go on with them. Processes of this machine that name
+        state_dir: Directory for its jobs, so that a later process can go on with them. Processes of this machine
+            that name
             one directory share one service: the first starts it. Default: nothing stays.
 
     Raises OptionError if the directory cannot be used, ServiceError if the service does not start.
@@ -126,7 +127,7 @@ class _Shared:
         self._directory = directory
         # The lock of the process that started the service.
         self._owner = owner
-        self._user = open(directory / "python-users.lock", "wb")
+        self._user = open(directory / "python-users.lock", "wb")  # noqa: SIM115
         fcntl.flock(self._user, fcntl.LOCK_SH)
 
     def leave(self) -> None:
@@ -162,7 +163,7 @@ def _locked(file: IO[bytes], how: int) -> bool:
 def _share(directory: Path) -> Service:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = open(directory / "python-owner.lock", "wb")
+        owner = open(directory / "python-owner.lock", "wb")  # noqa: SIM115
     except OSError as error:
         raise OptionError(f"state_dir={str(directory)!r}: {error.strerror}") from None
     if _locked(owner, fcntl.LOCK_EX):

@@ -27,8 +27,7 @@ def dataset(pipeline: Any, *, keep: int | None = None, **options: Any) -> grain.
 
     Each iterator of it has a loader of its own, with `options` as those of `gm.numpy.Loader`. Its
     state is that of the loader (texts and integers), and an iterator of any process can go on from it.
-    Grain takes states that are never saved, so taking one acknowledges
-    nothing.
+    Grain takes states that are never saved, so taking one acknowledges nothing.
 
     keep: how many batches before the newest one stay in the service's storage for states to go back to; for
         an older state they are computed again, in a new job, or with several ranks it is refused. Choose

@@ -72,9 +72,7 @@ class Loader(_loader.Loader[dict[str, Any]]):
         devices: list[Any] = [device for sharding in shardings if sharding for device in sharding.device_set]
         return all(device.platform == "cpu" for device in devices or [self._device or jax.devices()[0]])
 
-    def _wrap(
-        self, batches: Iterable[tuple[_loader.Arrays, _loader.Cursor]]
-    ) -> Iterator[tuple[Any, _loader.Cursor]]:
+    def _wrap(self, batches: Iterable[tuple[_loader.Arrays, _loader.Cursor]]) -> Iterator[tuple[Any, _loader.Cursor]]:
         waiting: deque[tuple[Any, _loader.Cursor]] = deque()
         for arrays, cursor in batches:
             waiting.append((self._convert(arrays), cursor))

@@ -110,9 +110,7 @@ def _lengths(
         try:
             steps = len(loader) if steps is None else steps
         except TypeError:
-            raise OptionError(
-                "the batches of an epoch are not known in advance: give steps_per_epoch"
-            ) from None
+            raise OptionError("the batches of an epoch are not known in advance: give steps_per_epoch") from None
         epochs = loader.epochs if epochs is None else epochs
     if epochs is None:
         raise OptionError("epochs is needed: neither it nor the epochs of the loader were given")

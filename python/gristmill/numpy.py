@@ -12,4 +12,6 @@ __all__ = ["Loader"]
 
 
 class Loader(_Loader[dict[str, np.ndarray[Any, Any]]]):
-    """Batches as a dict of numpy arrays, each [rows, ...]: writable, over the fetcher's own buffer, which they keep alive."""
+    """Batches as a dict of numpy arrays, each [rows, ...]: writable, over the fetcher's own buffer, which they keep
+    alive.
+    """

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 from gristmill import _native
 
 RECORDS = 1000

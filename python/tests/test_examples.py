@@ -6,8 +6,9 @@ import pathlib
 import pickle
 from collections.abc import Callable
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
@@ -96,12 +97,7 @@ BUILT: dict[str, Callable[[], gm.Pipeline]] = {
         .batch(size=64)
     ),
     "resnet50": lambda: (
-        image_and_label()
-        .decode()
-        .random_resized_crop(224)
-        .flip(p=0.5)
-        .batch(64)
-        .deliver(normalise=gm.IMAGENET)
+        image_and_label().decode().random_resized_crop(224).flip(p=0.5).batch(64).deliver(normalise=gm.IMAGENET)
     ),
     "segmentation": lambda: (
         gm.webdataset("data/train-*.tar", image=gm.bytes("jpg;jpeg;png"), mask=gm.bytes("mask.png"))

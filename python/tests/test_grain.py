@@ -44,9 +44,7 @@ def test_each_element_comes_once_an_epoch(dataset):
 
 
 def test_transformations_keep_the_state(dataset):
-    mapped = dataset.map(lambda batch: {"value": batch["value"] * 2}).filter(
-        lambda batch: len(batch["value"]) == 96
-    )
+    mapped = dataset.map(lambda batch: {"value": batch["value"] * 2}).filter(lambda batch: len(batch["value"]) == 96)
     iterator = iter(mapped)
     whole, states = [], []
     for batch in iterator:

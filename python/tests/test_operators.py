@@ -8,8 +8,9 @@ import pathlib
 import subprocess
 import sys
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 from gristmill import _native
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

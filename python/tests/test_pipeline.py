@@ -9,9 +9,10 @@ import pathlib
 import re
 from typing import Any
 
-import gristmill as gm
 import numpy as np
 import pytest
+
+import gristmill as gm
 
 
 def image_and_label() -> gm.Pipeline:
@@ -100,9 +101,7 @@ def test_an_error_within_a_zip_names_the_line_of_its_dataset() -> None:
 
 def test_an_error_of_a_file_names_the_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "p.yaml"
-    path.write_text(
-        "# Text.\nsource:\n  images: x\nops:\n  - decode\n  - resize: { sise: 8 }\n  - batch: { size: 2 }"
-    )
+    path.write_text("# Text.\nsource:\n  images: x\nops:\n  - decode\n  - resize: { sise: 8 }\n  - batch: { size: 2 }")
     pipeline = gm.Pipeline.from_yaml(path)
     assert pipeline.base == str(tmp_path)
     for checked in (pipeline, pipeline.autocache()):
@@ -229,16 +228,14 @@ def test_what_zip_cannot_pair() -> None:
 
 
 def test_formats_have_their_own_parameters() -> None:
-    written = gm.tsv("x", header=False, columns=["id", "path"], features={"path": gm.bytes()}).batch(
-        2, ragged=True
-    )
+    written = gm.tsv("x", header=False, columns=["id", "path"], features={"path": gm.bytes()}).batch(2, ragged=True)
     source = json.loads(written.canonical())["source"]
     assert source["table"]["delimiter"] == "\t"
     assert (
         json.loads(gm.images("x").decode().resize(8).batch(2).canonical())["source"]
-        == json.loads(
-            gm.images("x", image=gm.bytes(), label=gm.i64()).decode().resize(8).batch(2).canonical()
-        )["source"]
+        == json.loads(gm.images("x", image=gm.bytes(), label=gm.i64()).decode().resize(8).batch(2).canonical())[
+            "source"
+        ]
     )
     assert json.loads(gm.parquet("x", a=gm.f64("b.c", shape=3)).batch(2).canonical())["source"] == {
         "parquet": {"a": {"key": "b.c", "dtype": "f64", "shape": [3]}}

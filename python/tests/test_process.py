@@ -238,7 +238,7 @@ def test_loaders_that_come_and_go_leave_no_thread_and_no_file(begin: str, tmp_pa
         "                for _ in own: pass\n"
         "turn(); turn()\n"
         "before = held()\n"
-        "for _ in range(4): turn()\n"
+        "for _ in range(3): turn()\n"
         "deadline = time.monotonic() + 5\n"
         "while held() > before and time.monotonic() < deadline: time.sleep(0.05)\n"
         "after = held()\n"

@@ -126,9 +126,7 @@ def test_dataset_resumes_in_mid_epoch(numbers, service):
 
 
 def test_dataset_of_ragged_fields(images_dir, service):
-    pipeline = gm.tfrecord(images_dir / "train-*", image=gm.bytes("image/encoded")).batch(
-        size=50, ragged=True
-    )
+    pipeline = gm.tfrecord(images_dir / "train-*", image=gm.bytes("image/encoded")).batch(size=50, ragged=True)
     with loader(pipeline, service, epochs=1, keys=True) as source:
         data = gm.tf.dataset(source)
         batches = list(data)
