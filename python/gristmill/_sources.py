@@ -30,7 +30,9 @@ def tfrecord(path: Paths, /, *, features: Mapping[str, Feature] | None = None, *
     return Pipeline._source(tfrecord, locals())
 
 
-def webdataset(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+def webdataset(
+    path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature
+) -> Pipeline:
     """Begins a pipeline with files of the format `webdataset`.
 
     Records: members of a tar file that share a name up to its first dot. Keys of features: the rest of the
