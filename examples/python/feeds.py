@@ -9,8 +9,6 @@ import torch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCALE = (0.25, 1.0)  # of an image's area, that a random crop keeps
-import os
-WORK = lambda n: dict(workers=0, local_workers=n) if os.environ.get("LW") else dict(workers=n)
 Pair = tuple[torch.Tensor, torch.Tensor]  # images f32 [n, 3, size, size], labels i64 [n]
 
 
@@ -29,7 +27,7 @@ class Settings:
 
 
 class GristmillFeed:
-    """Batches of gristmill, from a service on this machine."""
+    """Batches of gristmill, from a service on this machine and threads of this process."""
 
     def __init__(self, settings: Settings) -> None:
         import gristmill as gm
@@ -53,9 +51,10 @@ class GristmillFeed:
         return gm.webdataset(self.settings.folder / f"{part}-*.tar", image=gm.bytes("jpg"), label=gm.i64("cls"))
 
     def open(self, pipeline: Any, **options: Any) -> Any:
+        # Workers in this process need not store their batches for the loader to fetch.
         return self.gm.torch.Loader(
-            pipeline, service=self.service, device=self.settings.device, **WORK(self.settings.workers),
-            channels_first=True, **options,
+            pipeline, service=self.service, workers=0, local_workers=self.settings.workers,
+            device=self.settings.device, channels_first=True, **options,
         )  # fmt: skip
 
     def epoch(self, epoch: int) -> Iterator[Pair]:

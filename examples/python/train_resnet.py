@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     add("--batch-size", type=positive, default=64)
     add("--images", type=positive, default=4000, help="for training; an eighth as many are held out")
     add("--size", type=positive, default=64, help="height and width of a crop, in pixels")
-    add("--workers", type=positive, default=2, help="processes that load")
+    add("--workers", type=positive, default=2, help="threads of gristmill, or processes of torch, that load")
     add("--threads", type=positive, default=max(1, cores - 1), help="of training on a processor")
     add("--learning-rate", type=float, default=0.2, help="the highest, for batches of 64")
     add("--seed", type=int, default=0)

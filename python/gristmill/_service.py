@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from . import _native
-from .__main__ import launcher
 from .errors import Error, OptionError, ServiceError
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def local(state_dir: str | os.PathLike[str] | None = None) -> Service:
     Raises OptionError if the directory cannot be used, ServiceError if the service does not start.
     """
     if state_dir is None:
-        return Service(_native.Service.start(launcher()))
+        return Service(_native.Service.start(_launcher()))
     return _share(Path(state_dir))
 
 
@@ -118,6 +117,13 @@ def connect(
     Raises OptionError if there is none.
     """
     return Service(_native.Service.connect(endpoint, state_dir, backend))
+
+
+def _launcher() -> list[str]:
+    # Not above: with `python -m gristmill`, the package is imported before that module runs.
+    from .__main__ import launcher
+
+    return launcher()
 
 
 class _Shared:
@@ -191,7 +197,7 @@ def _start(directory: Path) -> _native.Service:
     began = time.monotonic()
     while True:
         try:
-            return _native.Service.start(launcher(), directory)
+            return _native.Service.start(_launcher(), directory)
         except (ServiceError, OptionError) as error:
             if "another service is running" not in str(error) or time.monotonic() - began > _END_S:
                 raise

@@ -122,7 +122,7 @@ class _Position(transformers.TrainerCallback, ExportableState):
             if not isinstance(saved, dict) or _STATE not in saved:
                 raise CheckpointError("the checkpoint was saved without TrainerMixin: it names no batch")
             epochs.resume(saved[_STATE])
-        # Where it does not know the length of an epoch, the Trainer makes one more step before it looks.
+        # Without the length of an epoch, the Trainer makes one more step before it looks.
         epochs.is_over = state.global_step >= state.max_steps
         self._epochs = epochs
 

@@ -96,9 +96,9 @@ def test_version_and_help() -> None:
 
 def test_exit_codes() -> None:
     assert gristmill("nonsense").returncode == 2
-    missing = gristmill("plan", "there-is-none.yaml")
-    assert missing.returncode != 0 and missing.stderr.startswith("gristmill: ") and "there-is-none" in missing.stderr
-    assert "Traceback" not in missing.stderr
+    missing = gristmill("explain", "there-is-none.yaml")
+    assert missing.returncode == 2 and len(missing.stderr.splitlines()) == 1
+    assert missing.stderr.startswith("gristmill: ") and "there-is-none.yaml" in missing.stderr
 
 
 def test_modules_of_the_current_directory_are_not_imported(tmp_path: Path) -> None:
@@ -111,24 +111,14 @@ def test_modules_of_the_current_directory_are_not_imported(tmp_path: Path) -> No
     assert isolated.stdout == f"gristmill {gm.__version__}\n"
 
 
-def test_a_demo_has_the_batches_of_a_loader(tmp_path: Path) -> None:
+def test_a_run_has_the_batches_of_a_loader(tmp_path: Path) -> None:
     """The command line, with its workers, works from the package alone."""
     (tmp_path / "numbers.jsonl").write_text("".join(f'{{"value": {n}}}\n' for n in range(100)))
     pipeline = gm.jsonl(tmp_path / "numbers.jsonl", value=gm.i64()).shuffle().batch(32)
     (tmp_path / "pipeline.yaml").write_text(pipeline.to_yaml())
-    ran = gristmill(
-        "run",
-        str(tmp_path / "pipeline.yaml"),
-        "--epochs",
-        "1",
-        "--seed",
-        "4",
-        "--sink",
-        str(tmp_path / "out"),
-        "--json",
-    )
+    flags = ["--epochs=1", "--seed=4", f"--sink={tmp_path / 'out'}"]
+    ran = gristmill("run", str(tmp_path / "pipeline.yaml"), *flags)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout.splitlines()[-1])["elements"] == 100
     written = [tensor(path, "value") for path in sorted((tmp_path / "out").glob("*.safetensors"))]
     with gm.numpy.Loader(pipeline, epochs=1, seed=4) as loader:
         loaded = [batch["value"].tolist() for batch in loader]
@@ -209,7 +199,7 @@ def test_exceptions() -> None:
         ({"batch_size": 0}, "batch_size"),
         ({"prefetch_mib": "much"}, "prefetch_mib"),
         ({"patience": "soon"}, "patience"),
-        ({"data": "no/such/place-*"}, "no/such/place"),
+        ({"data": "no/such/place-*"}, "no/such"),
     ],
 )
 def test_an_option_that_cannot_be(

@@ -1,4 +1,4 @@
-"""However a training process ends, nothing of it is left: no process, no file, no noise; and forks are told apart."""
+"""However a training process ends, nothing of it is left: no process, no file, no noise; and a fork is recognised."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_arrays_are_readable_in_a_fork(begin: str, tmp_path: Path) -> None:
     assert Program(tmp_path, code).end() == (0, "(32,)\n", "")
 
 
-# What a process that goes on keeps.
+# Kept by a process that goes on.
 
 
 def test_loaders_that_come_and_go_leave_no_thread_and_no_file(begin: str, tmp_path: Path) -> None:

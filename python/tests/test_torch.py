@@ -205,7 +205,7 @@ def test_a_list_of_more_than_the_memory_ends(images_dir: Path, service: gm.Servi
 
 
 class Fake:
-    """Batches for `Prefetch`: it counts those taken, and waits or fails where it is told."""
+    """Batches for `Prefetch`: it counts those taken, and waits or fails where it is asked to."""
 
     def __init__(self, count: int, error: Exception | None = None, waits: bool = False) -> None:
         self.count, self.error, self.waits = count, error, waits

@@ -60,6 +60,19 @@ def kill_after(process: subprocess.Popen[str], folder: Path, steps: int) -> int:
     return len(losses(folder))
 
 
+def processes_of(folder: Path) -> list[str]:
+    """Commands of processes that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
 def test_a_killed_run_goes_on_with_equal_losses(cache: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     figures = finish(start(cache, "--checkpoint", str(whole)))
@@ -72,6 +85,8 @@ def test_a_killed_run_goes_on_with_equal_losses(cache: Path, tmp_path: Path) -> 
     figures = finish(start(cache, "--checkpoint", str(broken)))
     assert figures["steps"] == STEPS and 0 < figures["images"] <= (STEPS - 12) * 32
     assert losses(broken) == losses(whole)
+
+    assert processes_of(tmp_path) == [], "services end with their trainers"
 
     # Nothing is left to do.
     figures = finish(start(cache, "--checkpoint", str(broken)))

@@ -31,7 +31,7 @@ def _interpolation(chain: Chain, t: Any, offered: Mapping[str, tuple[str, ...]])
 
 
 def _antialias(chain: Chain, t: Any) -> dict[str, bool]:
-    """PIL always averages; tensors do if told to."""
+    """PIL always averages; tensors do if asked to."""
     return {} if chain.kind == "pil" or t.antialias is True else {"antialias": False}
 
 

@@ -49,7 +49,7 @@ class SwitchError(OptionError):
         return type(self), (self.function, self.problems)
 
 
-# Where users find it; exceptions are said to be of the package itself.
+# Users find it in the package itself.
 SwitchError.__module__ = "gristmill.switch"
 
 

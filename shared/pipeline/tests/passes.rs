@@ -157,12 +157,13 @@ fn a_dtype_that_others_need_is_not_taken_away() {
 
 #[test]
 fn values_are_not_rescaled_behind_a_threshold() {
-    let ops = "- decode: { typical_size: 100 }
+    let ops = "- decode
+         - center_crop: { size: 32 }
          - scale
          - solarize: { threshold: 0.5, p: 1 }
          - batch: { size: 4 }";
     let (order, notes) = optimised(ops);
-    assert_eq!(order, ["decode", "scale", "solarize", "batch"]);
+    assert_eq!(order, ["decode", "center_crop", "scale", "solarize", "batch"]);
     assert!(notes.iter().any(|note| note.reason.contains("`solarize` then `scale`")), "{notes:?}");
 }
 
