@@ -27,6 +27,7 @@ State = dict[str, Any]
 _VERSION = 1
 # The epochs of a loader that was given none.
 _MANY_EPOCHS = 1_000_000
+_IS_OVER = "this iteration is over: another one of this loader has begun, or its state was changed, or it was closed"
 
 
 class Loader(Generic[Item]):
@@ -127,6 +128,8 @@ class Loader(Generic[Item]):
         # Whether batches of the present epoch were handed over, and the epoch has not ended.
         self._inside = False
         self._items: Iterator[tuple[Item, Cursor]] | None = None
+        # What `_items` wraps.
+        self._source: _Batches | None = None
         self._closed = False
         self._batches = 0
         self._waited = 0.0
@@ -160,7 +163,8 @@ class Loader(Generic[Item]):
     def _epoch(self) -> Iterator[Item]:
         epoch = self._next[0]
         if self._items is None:
-            self._items = self._wrap(_Batches(self, epoch))
+            self._source = _Batches(self, epoch)
+            self._items = self._wrap(self._source)
         items = self._items
         # Plain names: this loop is on the path of every batch.
         auto = self._acknowledges == "auto"
@@ -170,7 +174,7 @@ class Loader(Generic[Item]):
         asked = clock()
         for item, cursor in items:
             if items is not self._items:
-                raise Error("this iteration is over: another one of this loader has begun, or its state was changed")
+                raise Error(_IS_OVER)
             self._next, self._inside = cursor, True
             self._batches += 1
             self._waited += clock() - asked
@@ -178,16 +182,17 @@ class Loader(Generic[Item]):
                 self._progress.batch(self, cursor)
             yield item
             if items is not self._items:
-                raise Error("this iteration is over: another one of this loader has begun, or its state was changed")
+                raise Error(_IS_OVER)
             if auto and self._acknowledges == "auto":
                 reader.stream.acknowledge(*cursor)
             asked = clock()
-        if items is self._items:
-            self._items = None
-            self._inside = False
-            self._next = (epoch + 1, 0) if epoch < reader.epochs else self._next
-            if auto and self._acknowledges == "auto":
-                reader.stream.acknowledge(*self._next)
+        if items is not self._items:
+            raise Error(_IS_OVER)
+        self._items = None
+        self._inside = False
+        self._next = (epoch + 1, 0) if epoch < reader.epochs else self._next
+        if auto and self._acknowledges == "auto":
+            reader.stream.acknowledge(*self._next)
 
     def __len__(self) -> int:
         """Batches (steps of this rank) in an epoch.
@@ -347,6 +352,7 @@ class Loader(Generic[Item]):
         kept = self.__dict__ | {
             "_reader": None,
             "_items": None,
+            "_source": None,
             "_inside": False,
             "_loaded": self.state_after(self._next) if self._reader else self._loaded,
             "_progress": self._progress and _Progress(),
@@ -408,8 +414,11 @@ class Loader(Generic[Item]):
         items, self._items = self._items, None
         if items is None:
             return
+        if self._source is not None:
+            self._source.close()
         close = getattr(items, "close", None)
-        if close is not None:
+        # A generator that runs in another thread cannot be closed: it ends with its source.
+        if close is not None and not getattr(items, "gi_running", False):
             close()
 
     def _pass_to(self, to: Cursor) -> None:

@@ -54,7 +54,7 @@ class Service:
         if not self._open or self._pid != os.getpid():
             return
         self._open = False
-        # What they fetch ahead is not missed.
+        # Batches that they fetched ahead are dropped.
         for reader in list(self._readers):
             reader.close()
         if self._shared is not None:
@@ -127,7 +127,7 @@ def _launcher() -> list[str]:
 
 
 class _Shared:
-    """What processes of this machine that share a service agree by: locks on two files of its directory."""
+    """Locks on two files of a directory, by which processes of this machine share its service."""
 
     def __init__(self, directory: Path, owner: IO[bytes] | None) -> None:
         self._directory = directory

@@ -65,7 +65,8 @@ fn generate(
             return Err(errors::error(py, "OptionError", why));
         }
     };
-    let failed = |why: &dyn std::fmt::Display| errors::error(py, "Error", format!("no dataset: {why:#}"));
+    let failed =
+        |why: &dyn std::fmt::Display| errors::error(py, "Error", format!("no dataset: {why:#}"));
     let dir = match dir {
         Some(dir) => dir,
         None => gristmill_synthetic::default_dir(&spec).map_err(|why| failed(&why))?,

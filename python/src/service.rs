@@ -75,7 +75,13 @@ impl Service {
     }
 
     /// Starts a job of the pipeline `yaml`, whose paths are relative to `base`, or joins it.
-    fn submit(&self, py: Python<'_>, yaml: &str, base: PathBuf, options: Vec<String>) -> PyResult<Job> {
+    fn submit(
+        &self,
+        py: Python<'_>,
+        yaml: &str,
+        base: PathBuf,
+        options: Vec<String>,
+    ) -> PyResult<Job> {
         let LoaderOptions { job, stream } = LoaderOptions::read(py, &options)?;
         let registry = &self.service.ports.operators;
         let authored = Authored::parse_with(yaml, &base, registry);
@@ -89,7 +95,8 @@ impl Service {
         let (authored, _) = prepared.map_err(|why| errors::of_failure(py, &why))?;
         let config = JobConfig::new(authored, source, job);
         let submitted = self.service.submit(config, stream.patience);
-        let job = ask(py, Some(&self.service), submitted)?.map_err(|why| errors::of_failure(py, &why))?;
+        let job =
+            ask(py, Some(&self.service), submitted)?.map_err(|why| errors::of_failure(py, &why))?;
         if !job.left_out.is_empty() {
             log::say(py, "WARNING", &job.left_out.to_string())?;
         }
@@ -100,7 +107,8 @@ impl Service {
     fn join(&self, py: Python<'_>, name: &str) -> PyResult<Job> {
         let name = name.parse().map_err(|error| errors::error(py, "OptionError", error))?;
         let joined = self.service.join(&name, StreamOptions::default().patience);
-        let job = ask(py, Some(&self.service), joined)?.map_err(|why| errors::of_failure(py, &why))?;
+        let job =
+            ask(py, Some(&self.service), joined)?.map_err(|why| errors::of_failure(py, &why))?;
         Ok(Job::new(job))
     }
 

@@ -7,7 +7,8 @@ use crate::{
 use futures::FutureExt as _;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
-    Acknowledger, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps, StreamOptions,
+    Acknowledger, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps,
+    StreamOptions,
     server::ranks::Beginning,
     waiting::{Link, Waiting, Watcher},
 };
@@ -178,7 +179,8 @@ impl Stream {
     /// The next batch, the end of an epoch, or None at the end of the job. Raises `TimeoutError` after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {
-        let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        let patience =
+            timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
         let mut guard = self.lock(py)?;
         let open = guard.as_mut().ok_or_else(|| Self::closed(py))?;
         loop {
@@ -225,7 +227,8 @@ impl Stream {
                 StepDelivery::EpochEnd { totals, .. } => {
                     if totals.epoch == epoch && totals.batches < g {
                         let has = totals.batches;
-                        let why = format!("there is no {to} to go on at: the epoch has {has} batches");
+                        let why =
+                            format!("there is no {to} to go on at: the epoch has {has} batches");
                         return Err(errors::error(py, "CheckpointError", why));
                     }
                     Cursor::start_of(totals.epoch + 1)

@@ -39,7 +39,8 @@ pub fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
                 .thread_name("gristmill")
                 .enable_all()
                 .build();
-            let runtime = made.map_err(|why| errors::error(py, "Error", format!("no threads: {why}")))?;
+            let runtime =
+                made.map_err(|why| errors::error(py, "Error", format!("no threads: {why}")))?;
             TASKS.get_or_init(|| Tasks { runtime, pid: process::id() })
         }
     };

@@ -36,9 +36,7 @@ class Section:
 
 def sections(page: Path) -> list[Section]:
     text = page.read_text()
-    heads = [(0, "top")] + [
-        (match.start(), match[1]) for match in re.finditer(r"^## (.*)$", text, re.MULTILINE)
-    ]
+    heads = [(0, "top")] + [(match.start(), match[1]) for match in re.finditer(r"^## (.*)$", text, re.MULTILINE)]
     found = [Section(page, title) for _, title in heads]
     previous_end = -1
     for match in BLOCK.finditer(text):

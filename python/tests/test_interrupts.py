@@ -93,6 +93,15 @@ def test_a_list(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) 
     is_soon(tmp_path, code, send)
 
 
+def test_waiting_for_the_thread_that_fetches_ahead(
+    begin: Begin, tmp_path: Path, send: Callable[[int, int], None]
+) -> None:
+    pytest.importorskip("torch")
+    code = begin(20).replace("gm.numpy.Loader(", "gm.torch.Loader(device='cpu', pipeline=")
+    code = "import gristmill.torch\n" + code + "batches = iter(loader)\nnext(batches)\ndef work(): list(batches)\n"
+    is_soon(tmp_path, code, send)
+
+
 def test_the_start_of_a_service(tmp_path: Path, send: Callable[[int, int], None]) -> None:
     """Of one that never accepts calls."""
     program = tmp_path / "never-ready"

@@ -87,6 +87,29 @@ def test_a_thread_reads_to_the_end(begin: str, tmp_path: Path) -> None:
     assert Program(tmp_path, code).end() == (0, "2000\n", "")
 
 
+@pytest.mark.parametrize("closed", ["loader", "service"])
+def test_closing_while_another_thread_waits(begin: str, tmp_path: Path, closed: str) -> None:
+    code = begin.replace("loader = ", "service = gm.local()\nloader = ").replace("epochs=2", "service=service") + (
+        "took, ended = threading.Event(), []\n"
+        "def take():\n"
+        "    try:\n"
+        "        while True:\n"
+        "            for batch in loader:\n"
+        "                took.set()\n"
+        "    except gm.Error as error:\n"
+        "        ended.append(str(error))\n"
+        "thread = threading.Thread(target=take)\n"
+        "thread.start()\n"
+        "took.wait()\n"
+        f"{closed}.close()\n"
+        "thread.join(10)\n"
+        "assert not thread.is_alive() and len(ended) == 1 and 'clos' in ended[0], ended\n"
+        "loader.close(abandon=True)\n"
+        "service.close()\n"
+    )
+    assert Program(tmp_path, code).end() == (0, "", "")
+
+
 def test_two_loaders_in_turns(begin: str, tmp_path: Path) -> None:
     code = begin + (
         "other = gm.numpy.Loader(loader._pipeline, epochs=1, seed=1)\n"

@@ -13,10 +13,10 @@ use crate::{
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
 use gristmill_executor::{Finisher, Program};
-use gristmill_model::{Epoch, Position};
 use gristmill_model::splits::batches::{Batch as PlannedBatch, Source};
 use gristmill_model::splits::{Cursor, Place, SplitKind};
 use gristmill_model::wire::{Plan, ReadySplit};
+use gristmill_model::{Epoch, Position};
 use gristmill_ports::{BufferPool, Clock};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use tokio::sync::mpsc;

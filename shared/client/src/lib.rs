@@ -51,11 +51,13 @@ pub mod waiting;
 mod waits;
 
 pub use authored::Authored;
-pub use downloader::Room;
 pub use dataset::{Found, Listing, Source};
+pub use downloader::Room;
 pub use error::FetchError;
 pub use failure::Failure;
-pub use fetcher::{Acknowledger, Batch, Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
+pub use fetcher::{
+    Acknowledger, Batch, Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot,
+};
 pub use folders::Folders;
 pub use gristmill_executor::NUMERICS;
 pub use job::{Job, JobConfig};

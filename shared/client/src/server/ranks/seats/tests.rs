@@ -27,7 +27,13 @@ fn two() -> Seats {
 fn release(seats: &mut Seats, start: Cursor, given: u64) -> bool {
     let of = |rank: u64| {
         let batch_index = start.batch_index + rank;
-        let batch = Batch { epoch: start.epoch, batch_index, rows: 8, frame: Bytes::new(), room: Room::default() };
+        let batch = Batch {
+            epoch: start.epoch,
+            batch_index,
+            rows: 8,
+            frame: Bytes::new(),
+            room: Room::default(),
+        };
         (rank < given).then_some(RankBatch { batch, repeated_for: None })
     };
     let next = batch(start.epoch, start.batch_index + 2);

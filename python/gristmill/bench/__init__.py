@@ -1,0 +1,1 @@
+"""Measurements of this package on this machine: `python -m gristmill.bench --help`."""
