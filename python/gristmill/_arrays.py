@@ -52,5 +52,5 @@ def arrays_of(batch: _native.Batch, keys: bool) -> dict[str, np.ndarray[Any, Any
     for name, kind, shape, offset in batch.tensors:
         if not keys and (name == "__key__" or name == "__copy__"):
             continue
-        arrays[name] = array(shape, get(kind) or dtype(kind), batch, offset)
+        arrays[name] = array(shape, get(kind) or dtype(kind), batch, offset)  # type: ignore[arg-type]
     return arrays

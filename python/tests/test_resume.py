@@ -22,8 +22,8 @@ COUNT = 13
 
 def augmented(images_dir: Path, kind: str) -> gm.Pipeline:
     """13 batches of 16 images, in each epoch in another order and cropped otherwise; a filter leaves some out."""
-    features: dict[str, gm.Feature] = {"image": gm.bytes("image/encoded"), "label": gm.i64("image/class/label")}
-    source = gm.tfrecord(images_dir / "train-*", **features).shuffle()
+    image, label = gm.bytes("image/encoded"), gm.i64("image/class/label")
+    source = gm.tfrecord(images_dir / "train-*", image=image, label=label).shuffle()
     if kind == small.UNSIZED:
         source = source.filter(field="label", min=3)
     return source.decode().random_resized_crop(size=24).flip().batch(size=16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 
 from ..errors import Error
 
@@ -46,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _number(least: int, most: int) -> object:
+def _number(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
