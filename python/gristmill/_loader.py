@@ -45,6 +45,7 @@ class Loader(Generic[Item]):
         seed: Seed of order and augmentation.
         batch_size: Records in a batch. Default: the pipeline's.
         workers: Workers to run, or "auto" to follow the trainer's pace.
+        local_workers: Threads of this process that work; with workers=0 the cheapest way on one machine.
         rank, world_size: This process among the ranks. Default: torch.distributed's, else RANK and WORLD_SIZE, else
             one rank.
         run: Name of this run of all ranks. Default: torchrun's or Slurm's.
@@ -75,6 +76,7 @@ class Loader(Generic[Item]):
         seed: int = 0,
         batch_size: int | None = None,
         workers: int | Literal["auto"] = 2,
+        local_workers: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
         run: str | None = None,
@@ -102,6 +104,7 @@ class Loader(Generic[Item]):
             epochs=_MANY_EPOCHS if epochs is None else epochs,
             seed=seed,
             workers=workers,
+            local_workers=local_workers,
             prefetch_mib=prefetch_mib,
             patience=patience,
             data=None if data is None else os.fspath(data),

@@ -59,10 +59,10 @@ class Program:
             self._process.kill()
             raise AssertionError(f"it said {line!r}, not {word!r}; {self._process.communicate()[1]}")
 
-    def end(self) -> tuple[int, str, str]:
+    def end(self, *, is_clean: bool = True) -> tuple[int, str, str]:
         """Exit code, standard output and standard error, once the program and all that it started are gone.
 
-        Fails if it does not end, or leaves a process or a temporary file.
+        Fails if it does not end, leaves a process or, unless `is_clean` is false, a temporary file.
         """
         began = time.monotonic()
         try:
@@ -78,7 +78,7 @@ class Program:
                 raise AssertionError(f"it left processes: {left}; {err}")
             time.sleep(0.02)
         files = sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
-        assert not files, f"it left files: {files}; {err}"
+        assert not files or not is_clean, f"it left files: {files}; {err}"
         return self._process.returncode, out, err
 
     def processes(self) -> dict[int, str]:
