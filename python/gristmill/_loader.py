@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -137,7 +136,6 @@ class Loader(Generic[Item]):
         self._batches = 0
         self._waited = 0.0
         self._began = time.monotonic()
-        _OPEN.add(self)
 
     # Subclasses change these.
 
@@ -365,7 +363,6 @@ class Loader(Generic[Item]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._pid = os.getpid()
-        _OPEN.add(self)
 
     # Inside.
 
@@ -516,6 +513,3 @@ def _text_of(state: Mapping[str, Any]) -> str:
         return json.dumps({name: value if isinstance(value, str) else int(value) for name, value in fields.items()})
     except (TypeError, ValueError):
         raise CheckpointError("the state holds a value that is neither text nor integer") from None
-
-
-_OPEN: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()

@@ -38,13 +38,14 @@ def main(results, *peers):
 
 
 def run(ground, function):
-    """How a case ends."""
+    """How a case ends; closing what it opened is part of it."""
     try:
-        function(ground)
+        try:
+            function(ground)
+        finally:
+            ground.end_case()
     except Exception:  # Whatever it is, it is how the case ends.
         return {"outcome": "failed", "log": traceback.format_exc()}
-    finally:
-        ground.end_case()
     return {"outcome": "ok", "log": ""}
 
 

@@ -1,5 +1,6 @@
 """What the cases of all peers share: the list of cases, data, and a service."""
 
+import contextlib
 import itertools
 import pathlib
 
@@ -48,8 +49,9 @@ class Ground:
         return opened
 
     def end_case(self):
-        while self.opened:
-            self.opened.pop().close()
+        with contextlib.ExitStack() as stack:
+            while self.opened:
+                stack.callback(self.opened.pop(0).close)
 
     def close(self):
         self.service.close()
