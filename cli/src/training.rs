@@ -42,6 +42,8 @@ pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
 
 /// Most synthetic ranks.
 const MAX_RANKS: u32 = 1_024;
+/// How long a service may not answer the request to stop a job whose run failed.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Options of a run.
 #[derive(Debug, Clone, clap::Args)]
@@ -238,7 +240,7 @@ async fn train_on(
         Ok(trained) => trained,
         Err(failure) => {
             // Best effort: the failure that led here is the one to report.
-            let _ = job.stop().await;
+            let _ = job.stop(STOP_PATIENCE).await;
             return Err(failure);
         }
     };

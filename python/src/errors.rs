@@ -5,7 +5,7 @@ use gristmill_model::CheckpointError;
 use gristmill_pipeline::PipelineError;
 use pyo3::{prelude::*, types::PyType};
 
-/// An exception of class `name` with the attributes of `details`.
+/// An exception of class `name`; `line` is one of its attributes, if it is given.
 fn raise(py: Python<'_>, name: &str, message: &str, line: Option<u32>) -> PyErr {
     let made = || -> PyResult<Bound<'_, PyAny>> {
         let class = py.import("gristmill.errors")?.getattr(name)?.cast_into::<PyType>()?;

@@ -144,7 +144,7 @@ impl Job {
 
     /// Stops the job: no worker continues it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let stopped = wait::wait(py, self.job.stop(), || None)?;
-        stopped.map_err(|error| errors::error(py, "ServiceError", error))
+        let stopped = wait::wait(py, self.job.stop(PATIENCE), || None)?;
+        stopped.map_err(|error| errors::of_fetch(py, &error))
     }
 }

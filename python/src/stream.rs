@@ -48,7 +48,6 @@ pub struct Stream {
     acknowledger: Acknowledger,
     watcher: Watcher,
     link: Arc<Link>,
-    epochs: u32,
     begin: Cursor,
     /// Batches of an epoch for this rank; none if it is not known in advance.
     batches_per_epoch: Option<u64>,
@@ -87,7 +86,6 @@ impl Stream {
             acknowledger: steps.fetcher().acknowledger(),
             open: Mutex::new(Some(Open { steps, kept: None })),
             link,
-            epochs: job.view.spec.epochs,
             begin,
             batches_per_epoch,
         })
@@ -288,7 +286,6 @@ impl Stream {
         stats.set_item("workers_max", snapshot.workers_max)?;
         stats.set_item("fetched_bytes", snapshot.fetched_bytes)?;
         stats.set_item("recomputed_splits", snapshot.healed)?;
-        stats.set_item("epochs", self.epochs)?;
         Ok(stats)
     }
 }

@@ -6,6 +6,7 @@ socket.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import socket
@@ -53,6 +54,12 @@ def arrays(blob: bytearray) -> dict[str, np.ndarray]:
     return found
 
 
+def send(connection: socket.socket, message: bytes) -> None:
+    """Sends `message`. A fetcher whose last batch is acknowledged may have ended; a failed one sends no next frame."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(message)
+
+
 def read(connection: socket.socket) -> int:
     """Reads a job to its end; the bytes of its images."""
     total, unsent = 0, None
@@ -66,16 +73,16 @@ def read(connection: socket.socket) -> int:
         if magic == b"GMBH":
             hello = json.loads(payload)
             names = json.dumps({name: hello[name] for name in ("job", "dataset", "fingerprint")}).encode()
-            connection.sendall(_HELLO.pack(b"GMAH", len(names)) + names)
+            send(connection, _HELLO.pack(b"GMAH", len(names)) + names)
         else:
             total += arrays(payload)["image"].nbytes
             unsent = (epoch, index)
             if index % _ACKNOWLEDGE_EVERY == 0:
-                connection.sendall(_ACKNOWLEDGE.pack(b"GMA1", epoch, index))
+                send(connection, _ACKNOWLEDGE.pack(b"GMA1", epoch, index))
                 unsent = None
-        connection.sendall(b"GMAW")
+        send(connection, b"GMAW")
     if unsent is not None:
-        connection.sendall(_ACKNOWLEDGE.pack(b"GMA1", *unsent))
+        send(connection, _ACKNOWLEDGE.pack(b"GMA1", *unsent))
     return total
 
 

@@ -1,7 +1,8 @@
 """Grain's `assert_equal_output_after_checkpoint`, unmodified, from Grain's package."""
 
-import gristmill.grain as gm_grain
 from grain._src.python.testing.experimental import assert_equal_output_after_checkpoint
+
+import gristmill.grain as gm_grain
 
 from .ground import case
 

@@ -3,11 +3,12 @@
 It trains for two steps, saves a checkpoint, and trains from it for two more, with stateful loaders of ours.
 """
 
-import gristmill.lightning as gm_lightning
-import gristmill.torch as gm_torch
 import lightning
 import torch
 from lightning.pytorch.utilities import CombinedLoader
+
+import gristmill.lightning as gm_lightning
+import gristmill.torch as gm_torch
 
 from .ground import case, equal
 
@@ -46,7 +47,7 @@ class Stateless:
 
 def fit(data, steps, path, checkpoint=None):
     """What a model was trained on, and the trainer."""
-    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False, "logger": False}
+    quiet = dict.fromkeys(("enable_checkpointing", "enable_model_summary", "enable_progress_bar", "logger"), False)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, default_root_dir=path, max_steps=steps, num_sanity_val_steps=0, **quiet
     )
@@ -83,6 +84,10 @@ def module(ground, is_sized):
     return ground.keep(gm_lightning.DataModule(pipeline, service=ground.service))
 
 
+def combined(ground, is_sized):
+    check(ground, lambda: CombinedLoader(loader(ground, is_sized=is_sized)))
+
+
 def several(ground, is_sized):
     check(ground, lambda: CombinedLoader([loader(ground, seed, is_sized) for seed in (3, 1)]))
 
@@ -97,7 +102,7 @@ def mixed(ground):
 
 for name, sized in (("sized", True), ("not_sized", False)):
     case("lightning", name, "loader", lambda g, s=sized: check(g, lambda: loader(g, is_sized=s)))
-    case("lightning", name, "CombinedLoader", lambda g, s=sized: check(g, lambda: CombinedLoader(loader(g, is_sized=s))))
+    case("lightning", name, "CombinedLoader", lambda g, s=sized: combined(g, s))
     case("lightning", name, "several_loaders", lambda g, s=sized: several(g, s))
     case("lightning", name, "DataModule", lambda g, s=sized: check(g, lambda: module(g, s)))
 case("lightning", "sized", "some_without_state", mixed)

@@ -17,10 +17,16 @@ def loader(ground, batch, shuffled, workers):
     return ground.keep(gm_torch.Loader(pipeline, service=ground.service, seed=1111, workers=workers))
 
 
+def whole(*arguments):
+    """All batches of a loader that ends before the next one begins."""
+    with loader(*arguments) as batches:
+        return values(batches)
+
+
 def determinism(ground):
     """Two loaders with the same arguments have the same order."""
     for batch, shuffled, workers in itertools.product((1, 4), (False, True), (1, 8)):
-        first, second = (values(loader(ground, batch, shuffled, workers)) for _ in range(2))
+        first, second = (whole(ground, batch, shuffled, workers) for _ in range(2))
         equal(sum(len(rows) for rows in first), RECORDS, "elements")
         equal(second, first, f"batches of {batch}, shuffled: {shuffled}, {workers} workers")
 

@@ -8,9 +8,10 @@ they differ from others in nothing else: a pipeline is neither.
 import itertools
 import json
 
-import gristmill.torch as gm_torch
 import torch.utils.data
 from torchdata.stateful_dataloader import StatefulDataLoader
+
+import gristmill.torch as gm_torch
 
 from .ground import case, equal, values
 

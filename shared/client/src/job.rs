@@ -9,7 +9,6 @@ use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
-use gristmill_ports::CallError;
 use std::{path::Path, time::Duration};
 
 /// A job to start.
@@ -240,12 +239,13 @@ impl Job {
         asking::ask(&self.service.ports, &Status { job: self.view.job.clone() }, patience).await
     }
 
-    /// Stops the job, so that no worker continues it.
+    /// Stops the job, so that no worker continues it. Waits up to `patience` for a service that does not answer.
     ///
     /// # Errors
-    /// If the service does not answer.
-    pub async fn stop(&self) -> Result<(), CallError> {
-        self.service.ports.coordinator.call(Stop { job: self.view.job.clone() }).await.map(drop)
+    /// If it does not answer by then.
+    pub async fn stop(&self, patience: Duration) -> Result<(), FetchError> {
+        let stop = Stop { job: self.view.job.clone() };
+        asking::ask(&self.service.ports, &stop, patience).await.map(drop)
     }
 }
 
