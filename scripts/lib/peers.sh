@@ -32,9 +32,14 @@ stop_peers() {
         kill -- "-$leader" 2>/dev/null || true
     done
     for leader in "${started[@]}"; do
-        wait "$leader" 2>/dev/null || true
+        # LocalStack hangs in its own end now and then.
+        local tries=100
+        while kill -0 "$leader" 2>/dev/null && ((--tries > 0)); do
+            sleep 0.2
+        done
         # Processes that ignored SIGTERM.
         kill -9 -- "-$leader" 2>/dev/null || true
+        wait "$leader" 2>/dev/null || true
     done
     started=()
 }
