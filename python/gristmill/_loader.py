@@ -130,7 +130,7 @@ class Loader(Generic[Item]):
         # Whether batches of the present epoch were handed over, and the epoch has not ended.
         self._inside = False
         self._items: Iterator[tuple[Item, Cursor]] | None = None
-        # What `_items` wraps.
+        # Wrapped by `_items`.
         self._source: _Batches | None = None
         self._closed = False
         self._batches = 0

@@ -44,7 +44,7 @@ def run(ground, function):
             function(ground)
         finally:
             ground.end_case()
-    except Exception:  # Whatever it is, it is how the case ends.
+    except Exception:  # Any exception is how the case ends.
         return {"outcome": "failed", "log": traceback.format_exc()}
     return {"outcome": "ok", "log": ""}
 
