@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+import gristmill as gm
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("python*.md")), ROOT / "python" / "README.md"]
 BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -93,7 +95,7 @@ def test_section(section: Section, tmp_path: Path) -> None:
         pytest.skip(f"{absent} is not installed")
     program = "".join(f"{code}\nprint({MARK!r}, flush=True)\n" for code, _, _ in section.blocks)
     (tmp_path / "page.py").write_text(program)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "KERAS_BACKEND": backend()}
+    environment = {**os.environ, "PYTHONPATH": str(Path(gm.__file__).parents[1]), "KERAS_BACKEND": backend()}
     command = [sys.executable, "page.py"]
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import gristmill as gm
+
 pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
@@ -28,7 +30,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(cache: Path, *options: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(gm.__file__).parents[1])}
     command = [sys.executable, str(EXAMPLE / "train_resnet.py"), *SMALL, "--cache", str(cache), *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, **pipes, text=True, env=environment)
