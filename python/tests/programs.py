@@ -14,7 +14,7 @@ from pathlib import Path
 #: The variable that marks a program and all it starts.
 MARK = "TEST_PROGRAM"
 #: Longest time of a program, and of what it starts, in seconds.
-LONGEST_S = 30.0
+LONGEST_S = 60.0
 
 _PRELUDE = """
 import os, signal, sys, threading, time
