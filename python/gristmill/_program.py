@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 from .errors import Error, OptionError, PipelineError
@@ -23,7 +22,10 @@ def run(pipeline: Pipeline, command: str, **options: Any) -> str:
 
     Raises PipelineError, OptionError, or Error, with the program's one line.
     """
-    arguments = [sys.executable, "-P", "-m", "gristmill", command, "-", *_flags(pipeline, options)]
+    # Not above: with `python -m gristmill`, the package is imported before that module runs.
+    from .__main__ import launcher
+
+    arguments = [*launcher(), command, "-", *_flags(pipeline, options)]
     text = pipeline.to_yaml()
     ran = subprocess.run(
         arguments, input=text, capture_output=True, encoding="utf-8", errors="replace", cwd=pipeline.base
