@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from . import _native, _ranks, _reader, _service
+from ._flags import flags_of
 from ._service import Service
 from .errors import CheckpointError, Error, OptionError, PipelineError
 from .pipeline import Pipeline
@@ -99,7 +100,7 @@ class Loader(Generic[Item]):
         self._tail = tail
         self._service = service
         self._job_name = job
-        self._flags = _flags(
+        given = dict(
             epochs=_MANY_EPOCHS if epochs is None else epochs,
             seed=seed,
             workers=workers,
@@ -110,6 +111,7 @@ class Loader(Generic[Item]):
             batch_size=batch_size,
             **options,
         )
+        self._flags = flags_of(given)
         _native.check_options(self._flags)
         # Ranks that name no job share one.
         self._ranks_job = _ranks.job(self._ranks, self._pipeline.to_yaml(), self._flags) if job is None else None
@@ -485,17 +487,6 @@ class _Progress:
     def end(self) -> None:
         if self._is_written:
             sys.stderr.write("\n")
-
-
-def _flags(**options: Any) -> list[str]:
-    """Flags of the command line for options by name."""
-    flags = []
-    for name, value in options.items():
-        if value is None or value is False:
-            continue
-        flag = "--" + name.replace("_", "-")
-        flags.append(flag if value is True else f"{flag}={value}")
-    return flags
 
 
 def _text_of(state: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from ._flags import flags_of
 from .errors import Error, OptionError, PipelineError
 
 if TYPE_CHECKING:
@@ -36,20 +37,12 @@ def run(pipeline: Pipeline, command: str, **options: Any) -> str:
 
 
 def _flags(pipeline: Pipeline, options: dict[str, Any]) -> list[str]:
-    flags = []
-    for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
-        if value is None or value is False:
-            continue
-        if value is True:
-            flags.append(flag)
-            continue
-        if name in ("data", "prices"):
-            value = _from(pipeline.base, os.fspath(value))
-        elif name == "step_time" and isinstance(value, (int, float)):
-            value = f"{round(value * 1e6)}us"
-        flags.append(f"{flag}={value}")
-    return flags
+    given = dict(options)
+    if given.get("data") is not None:
+        given["data"] = _from(pipeline.base, os.fspath(given["data"]))
+    if isinstance(step_time := given.get("step_time"), (int, float)) and not isinstance(step_time, bool):
+        given["step_time"] = f"{round(step_time * 1e6)}us"
+    return flags_of(given)
 
 
 def _from(base: str, data: str) -> str:
