@@ -1,24 +1,15 @@
-//! Embedded stand-ins for AWS: a table, an object store and a function host.
+//! A service on one machine: coordinator and scaler in one process, its table, and a pool of worker processes.
 //!
-//! [`Service`] composes the three on loopback ports. Each speaks the protocol of its AWS service, checks signatures,
-//! and is driven by the unmodified AWS SDK, so code above this crate is the same on a laptop and on AWS.
-//! [`FunctionHost`] runs `lambda_runtime` binaries as separate processes.
+//! Clients call it over a socket or a port of this machine ([`gristmill_host::ServiceCalls`]). Objects are files that
+//! workers and fetchers open themselves, so no byte of a batch passes through the service.
 
-mod credentials;
-mod error;
-pub mod functions;
-mod http_server;
-mod ids;
-mod objects;
-mod room;
-pub mod service;
-mod sigv4;
-mod table;
+mod counts;
+mod disk;
+mod endpoint;
+mod invoking;
+mod log_file;
+mod pool;
+mod service;
 
-pub use credentials::Credentials;
-pub use error::LocalError;
-pub use functions::{FunctionConfig, FunctionHost, HostConfig, Schedule, UrlAuth, UrlConfig};
-pub use objects::{ObjectServer, ObjectServerBuilder, ObjectStats, Serving};
-pub use service::{Endpoints, Mount, Others, Ports, Service, ServiceConfig};
-pub use sigv4::{SignatureError, Verifier};
-pub use table::{TableConfig, TableServer, TableStats};
+pub use pool::WorkerProgram;
+pub use service::{Listen, Service, ServiceConfig, ServiceError, StoredElsewhere};

@@ -1,283 +1,294 @@
-//! The three stand-ins composed: one state directory, fixed ports, one key pair.
-//!
-//! A service restarted on its state directory has the same ports, keys and mounts, so clients survive its restart. The
-//! caller decides which functions it runs.
+//! The parts of a service composed: table, objects, coordinator, scaler, workers and the endpoint.
 
-mod config;
-mod listeners;
-mod state;
-
-use std::path::Path;
-use std::sync::{Arc, Mutex};
-
-use serde_json::json;
-
-use crate::functions::{AdminHooks, HostConfig, lock};
-use crate::room::{self, Room};
 use crate::{
-    Credentials, FunctionConfig, FunctionHost, LocalError, ObjectServer, ObjectStats, Serving,
-    TableConfig, TableServer, TableStats, http_server,
+    counts::{CountedTable, Counts},
+    disk,
+    endpoint::{Listener, serve},
+    invoking::{SCALER, ScalerInvoker, WORKER, WorkerInvoker},
+    log_file::{FILE_BYTES_MAX, LogFile},
+    pool::{FailedOrder, WorkerPool, WorkerProgram},
 };
-use listeners::Listeners;
-use state::{Saved, StateDir};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_host::{
+    DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup,
+    own_files, private_dir,
+};
+use gristmill_model::wire::{AnyReply, Release, Request, VERSION};
+use gristmill_model::{InvocationId, Namespace};
+use gristmill_ports::{Clock as _, Metrics, Objects, SystemClock, Table, TableError, memory::MemoryTable};
+use gristmill_scaler::Scaler;
+use std::{convert::Infallible, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinSet,
+};
 
-pub use config::{Endpoints, Mount, Others, Ports, ServiceConfig};
+/// The bucket of the service's own objects. Named with a dot, as few buckets on S3 are: one of the same name there could
+/// not be read.
+const BUCKET: &str = "gristmill.local";
+const NAMESPACE: &str = "default";
+/// Interval of background maintenance.
+const UPKEEP_EVERY: Duration = Duration::from_secs(600);
+/// How long nobody may use a service that belongs to no process, before it ends.
+const UNUSED_TIME: Duration = Duration::from_secs(5);
+const UNUSED_LOOK: Duration = Duration::from_millis(500);
 
-/// Running stand-ins.
-#[derive(Debug)]
-pub struct Service {
-    endpoints: Endpoints,
-    credentials: Credentials,
-    host: FunctionHost,
-    /// `None` if the table is external.
-    table: Option<TableServer>,
-    objects: Serving,
-    stop_objects: DropGuard,
-    kept: Arc<Mutex<Kept>>,
-    room: Arc<Room>,
+/// Where a service listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen {
+    /// On a socket that only its user can open.
+    Socket,
+    /// On a port of this machine; 0: any free one.
+    Port(u16),
 }
 
-/// State to be saved for the next start.
-#[derive(Debug)]
-struct Kept {
-    dir: StateDir,
-    saved: Saved,
+/// Parts that other services keep.
+#[derive(Clone, Default)]
+pub struct StoredElsewhere {
+    pub table: Option<Arc<dyn Table>>,
+    /// The objects, how clients reach them, and their bucket.
+    pub objects: Option<(Arc<dyn Objects>, ForeignS3, String)>,
+}
+
+/// Configuration of a [`Service`].
+pub struct ServiceConfig {
+    pub state: StateDir,
+    /// Whether jobs outlive the service. Otherwise its table is in memory.
+    pub keeps_jobs: bool,
+    pub listen: Listen,
+    pub workers: WorkerProgram,
+    /// Memory that a worker assumes, in MB.
+    pub worker_memory_mb: u32,
+    /// Capacity of the cache, in GiB.
+    pub cache_gib: NonZeroU32,
+    pub elsewhere: StoredElsewhere,
+}
+
+/// Why a service cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// A running service.
+pub struct Service {
+    shared: Arc<Shared>,
+    file: ServiceFile,
+    published: Vec<PathBuf>,
+    state: StateDir,
+    tasks: JoinSet<Infallible>,
+}
+
+/// What requests need.
+pub(crate) struct Shared {
+    coordinator: Coordinator,
+    pub pool: WorkerPool,
+    pub counts: Counts,
+    token: blake3::Hash,
+    namespace: Namespace,
+    state_dir: PathBuf,
+    disk_bound_bytes: u64,
+    pub stop: Notify,
 }
 
 impl Service {
-    /// Starts everything on the current tokio runtime. Ports are bound before `functions` is called, so that it can pass
-    /// the endpoints to each function. The function named [`ServiceConfig::url_function`], if it has a URL, gets the
-    /// coordinator's port.
+    /// Starts a service, and makes it known to clients.
     ///
     /// # Errors
-    /// [`LocalError::Busy`] if another service runs on the state directory, [`LocalError::Bind`] if one of its ports
-    /// is taken, and errors of the parts.
-    pub async fn start(
-        config: ServiceConfig,
-        functions: impl FnOnce(&Endpoints) -> Vec<FunctionConfig>,
-    ) -> Result<Self, LocalError> {
-        let dir = StateDir::open(&config.state_dir)?;
-        let before = dir.load()?;
-        let credentials = match (&config.credentials, &before) {
-            (Some(given), _) => given.clone(),
-            (None, Some(before)) => before.credentials.clone(),
-            (None, None) => Credentials::random()?,
+    /// Its directory, port or table cannot be used.
+    pub async fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
+        let dir = config.state.path().to_owned();
+        let counts = Counts::default();
+        let table = CountedTable { table: table(&config)?, counts: counts.clone() };
+        let table: Arc<dyn Table> = Arc::new(table);
+        let (objects, s3, bucket) = match &config.elsewhere.objects {
+            Some((objects, s3, bucket)) => (Arc::clone(objects), Some(s3.clone()), bucket.clone()),
+            None => (files(&config.state)?, None, BUCKET.to_owned()),
         };
-        let listeners = Listeners::bind(config.ports, before.as_ref().map(|b| b.ports))?;
-        let endpoints = listeners.endpoints(&config.others);
-        let mounts = before.map(|b| b.mounts).unwrap_or_default();
-        let mut saved = Saved { ports: listeners.ports, credentials: credentials.clone(), mounts };
-
-        let server = objects(&config, dir.path(), &mut saved)?;
-        dir.save(&saved)?;
-        let (s3, _) = http_server::adopt("object store", listeners.s3)?;
-        let stop_objects = CancellationToken::new();
-        let objects = server
-            .serve(s3, stop_objects.clone())
-            .map_err(|source| LocalError::System { what: "the object store", source })?;
-        // An error below, or dropping the service, stops the store too.
-        let stop_objects = stop_objects.drop_guard();
-        let table = TableConfig {
-            file: config.durable.then(|| dir.path().join("table.sqlite")),
-            tables: vec![config.table.clone()],
-            region: config.region.clone(),
-            credentials: credentials.clone(),
-            listener: Some(listeners.dynamodb),
+        let namespace: Namespace =
+            NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid"));
+        let listener = match config.listen {
+            Listen::Socket => Listener::socket(&dir)?,
+            Listen::Port(port) => Listener::port(port).await?,
         };
-        let has_table = config.others.dynamodb.is_none();
-        let table = has_table.then(|| TableServer::start(table)).transpose()?;
-
-        let mut functions = functions(&endpoints);
-        let coordinator = functions.iter_mut().find(|f| f.name == config.url_function);
-        if let Some(url) = coordinator.and_then(|function| function.url.as_mut()) {
-            url.listener = Some(listeners.coordinator);
-        }
-        let discovery = json!({
-            "service": "gristmill",
-            "version": env!("CARGO_PKG_VERSION"),
-            "region": config.region,
-            "table": config.table,
-            "bucket": config.bucket,
-            "endpoints": endpoints,
-            "state_file": dir.file(),
-        });
-        let log_dir = dir.path().join("logs");
-        let event_dir = config.durable.then(|| dir.path().join("events"));
-        let room = Arc::new(Room::new(dir.path()));
-        let kept = Arc::new(Mutex::new(Kept { dir, saved }));
-        let host = FunctionHost::start(HostConfig {
-            region: config.region,
-            listener: Some(listeners.lambda),
-            log_dir: Some(log_dir),
-            event_dir,
-            account_concurrency: config.account_concurrency,
-            idle_timeout: config.idle_timeout,
-            freeze: config.freeze,
-            schedules: config.schedules,
-            admin: hooks(discovery, table.as_ref(), objects.server(), &kept, &room),
-            ..HostConfig::new(credentials.clone(), functions)
-        })
-        .await?;
-        watch(&room);
-        Ok(Self { endpoints, credentials, host, table, objects, stop_objects, kept, room })
+        let file = ServiceFile {
+            endpoint: listener.endpoint()?,
+            token: format!("{}{}", SystemClock.nonce(), SystemClock.nonce()),
+            state_dir: dir.clone(),
+            namespace: namespace.clone(),
+            bucket: bucket.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            s3,
+        };
+        let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned()).with_cache(Some(config.cache_gib));
+        let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
+        let (failed, failures) = mpsc::unbounded_channel();
+        let pool = pool(&config, &file, failed)?;
+        let invoker = Arc::new(WorkerInvoker { pool: pool.clone(), counts: counts.clone() });
+        let scaler = Scaler {
+            table: Arc::clone(&table),
+            invoker,
+            worker_function: WORKER.to_owned(),
+            max_workers: None,
+            metrics: Metrics::default(),
+        };
+        let invoker = ScalerInvoker { scaler: Arc::new(scaler), counts: counts.clone() };
+        let clock = Arc::new(SystemClock);
+        let coordinator = Coordinator::new(table, objects, Arc::new(invoker), clock, settings);
+        let token = blake3::hash(file.token.as_bytes());
+        let shared = Shared {
+            coordinator,
+            pool,
+            counts,
+            token,
+            namespace,
+            state_dir: dir,
+            disk_bound_bytes,
+            stop: Notify::new(),
+        };
+        let shared = Arc::new(shared);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(listener, Arc::clone(&shared)));
+        tasks.spawn(release(Arc::clone(&shared), failures));
+        tasks.spawn(maintain(Arc::clone(&shared)));
+        let published = file.publish()?;
+        Ok(Self { shared, file, published, state: config.state, tasks })
     }
 
-    /// Endpoints of the services.
-    #[must_use]
-    pub fn endpoints(&self) -> &Endpoints {
-        &self.endpoints
+    /// How clients reach it.
+    pub fn file(&self) -> &ServiceFile {
+        &self.file
     }
 
-    /// Keys accepted by all services.
-    #[must_use]
-    pub fn credentials(&self) -> &Credentials {
-        &self.credentials
-    }
-
-    /// The function host, to observe it and to kill its environments.
-    #[must_use]
-    pub fn host(&self) -> &FunctionHost {
-        &self.host
-    }
-
-    /// Counters of the table; all zero if it is external.
-    #[must_use]
-    pub fn table_stats(&self) -> TableStats {
-        self.table.as_ref().map(TableServer::stats).unwrap_or_default()
-    }
-
-    /// Counters of the object store.
-    #[must_use]
-    pub fn object_stats(&self) -> ObjectStats {
-        self.objects.stats()
-    }
-
-    /// Reason why jobs cannot proceed, with its remedy: the disk of the state directory is full.
-    #[must_use]
+    /// Why jobs cannot proceed, with the remedy.
     pub fn trouble(&self) -> Option<String> {
-        self.room.trouble()
+        self.shared.status().trouble
     }
 
-    /// Mounts a directory as a read-only bucket, now and after restarts; the last call for a name wins.
-    ///
-    /// # Errors
-    /// [`LocalError::Config`] or [`LocalError::State`] if the name or the directory is invalid.
-    pub fn mount(&self, name: &str, path: &Path) -> Result<(), LocalError> {
-        mount(self.objects.server(), &self.kept, name, path)
+    /// Resolves once a client asks the service to end.
+    pub async fn stopped(&self) {
+        self.shared.stop.notified().await;
     }
 
-    /// Stops the functions first, then the services they use. Nothing is left running.
-    pub async fn shutdown(self) {
-        self.host.shutdown().await;
-        let table = self.table;
-        drop(self.stop_objects);
-        // It blocks until its thread ends, which must not block the runtime.
-        let (_, ()) = tokio::join!(
-            tokio::task::spawn_blocking(move || table.map(TableServer::shutdown)),
-            self.objects.ended()
-        );
-    }
-}
-
-/// Opens the object store with the configured mounts and the saved ones.
-fn objects(
-    config: &ServiceConfig,
-    state_dir: &Path,
-    saved: &mut Saved,
-) -> Result<ObjectServer, LocalError> {
-    let keys = &saved.credentials;
-    let server = ObjectServer::builder(state_dir.join("objects"))
-        .credentials(&keys.access_key_id, &keys.secret_access_key)
-        .bucket(&config.bucket)
-        .region(&config.region)
-        .open()?;
-    // A missing directory must not prevent the start; jobs that need it report it.
-    for Mount { name, path } in &saved.mounts {
-        if let Err(error) = server.mount(name, path) {
-            tracing::warn!(mount = name, %error, "a mounted directory is missing");
-        }
-    }
-    for Mount { name, path } in &config.mounts {
-        server.mount(name, path)?;
-        keep_mount(&mut saved.mounts, name, path)?;
-    }
-    Ok(server)
-}
-
-fn hooks(
-    discovery: serde_json::Value,
-    table: Option<&TableServer>,
-    objects: &ObjectServer,
-    kept: &Arc<Mutex<Kept>>,
-    room: &Arc<Room>,
-) -> AdminHooks {
-    let room = Arc::clone(room);
-    let table_stats = table.map(TableServer::stats_reader);
-    let table_stats = move || table_stats.as_ref().map(|read| read()).unwrap_or_default();
-    let (counted, mounted, kept) = (objects.clone(), objects.clone(), Arc::clone(kept));
-    let known = Arc::clone(&kept);
-    AdminHooks {
-        service: Some(Arc::new(move || discovery.clone())),
-        stats: Some(Arc::new(move || json!({"table": table_stats(), "objects": counted.stats()}))),
-        trouble: Some(Arc::new(move || room.trouble())),
-        mounts: Some(Arc::new(move || json!({ "mounts": lock(&known).saved.mounts }))),
-        mount: Some(Arc::new(move |name, path| {
-            mount(&mounted, &kept, name, path).map_err(|error| error.to_string())
-        })),
-    }
-}
-
-/// Checks the disk periodically for the life of the service.
-fn watch(room: &Arc<Room>) {
-    let room = Arc::downgrade(room);
-    tokio::spawn(async move {
-        while let Some(room) = room.upgrade() {
-            // A disk may be slow.
-            let looked = tokio::task::spawn_blocking(move || room.look()).await;
-            if looked.is_err() {
-                return;
+    /// Resolves once no process has used the service for a while, and none can begin to.
+    pub async fn unused(&self) -> gristmill_host::ClientsGone {
+        let mut since = None;
+        loop {
+            tokio::time::sleep(UNUSED_LOOK).await;
+            let Some(gone) = self.state.unused() else {
+                since = None;
+                continue;
+            };
+            if since.get_or_insert_with(std::time::Instant::now).elapsed() >= UNUSED_TIME {
+                return gone;
             }
-            tokio::time::sleep(room::LOOK).await;
         }
-    });
-}
-
-fn mount(
-    objects: &ObjectServer,
-    kept: &Mutex<Kept>,
-    name: &str,
-    path: &Path,
-) -> Result<(), LocalError> {
-    let mut kept = lock(kept);
-    objects.mount(name, path)?;
-    let mut saved = kept.saved.clone();
-    // On a full disk, mounting a known directory must still succeed.
-    if keep_mount(&mut saved.mounts, name, path)? {
-        kept.dir.save(&saved)?;
-        kept.saved = saved;
     }
-    Ok(())
-}
 
-/// Records the mount of a name, replacing an earlier one. Returns whether it changed.
-fn keep_mount(mounts: &mut Vec<Mount>, name: &str, path: &Path) -> Result<bool, LocalError> {
-    // The next start may have another working directory.
-    let path = path.canonicalize().map_err(|error| LocalError::state(path, error))?;
-    match mounts.iter_mut().find(|known| known.name == name) {
-        Some(known) if known.path == path => return Ok(false),
-        Some(known) => known.path = path,
-        None => mounts.push(Mount { name: name.to_owned(), path }),
+    /// Ends the workers, then the service.
+    pub async fn shutdown(mut self) {
+        // Clients must not find a service that is ending.
+        for path in &self.published {
+            // Another process may have removed it with its folder.
+            let _ = std::fs::remove_file(path);
+        }
+        self.shared.pool.close().await;
+        self.tasks.shutdown().await;
     }
-    Ok(true)
 }
 
-/// Keys of a service running on `state_dir`, for a client on the same machine and of the same user.
-///
-/// # Errors
-/// [`LocalError::State`] if there is no readable `service.json`.
-pub fn read_credentials(state_dir: &Path) -> Result<Credentials, LocalError> {
-    state::read(&state_dir.join(state::FILE))?.map(|saved| saved.credentials).ok_or_else(|| {
-        LocalError::state(state_dir.join(state::FILE), "no service has run on this state directory")
+fn table(config: &ServiceConfig) -> Result<Arc<dyn Table>, ServiceError> {
+    if let Some(table) = &config.elsewhere.table {
+        return Ok(Arc::clone(table));
+    }
+    Ok(match config.keeps_jobs {
+        true => Arc::new(MemoryTable::default()),
+        false => Arc::new(MemoryTable::default()),
     })
+}
+
+fn files(state: &StateDir) -> Result<Arc<dyn Objects>, HostError> {
+    let files = own_files(state.path(), BUCKET)?;
+    files.sweep().map_err(HostError::at(state.path()))?;
+    Ok(Arc::new(files))
+}
+
+fn pool(
+    config: &ServiceConfig,
+    file: &ServiceFile,
+    failed: mpsc::UnboundedSender<FailedOrder>,
+) -> Result<WorkerPool, HostError> {
+    let dir = config.state.path();
+    let log = private_dir(&dir.join("logs"))?.join("worker.log");
+    let running = config.keeps_jobs.then(|| dir.join("running"));
+    let setup = WorkerSetup { service: file.clone(), memory_mb: config.worker_memory_mb };
+    let pool = WorkerPool::new(config.workers.clone(), &setup, LogFile::new(log), running, failed);
+    pool.map_err(HostError::at(dir))
+}
+
+/// Releases the bundles of workers that failed, so that they are claimable at once.
+async fn release(shared: Arc<Shared>, mut failures: mpsc::UnboundedReceiver<FailedOrder>) -> Infallible {
+    while let Some(FailedOrder { order, error, is_blameless }) = failures.recv().await {
+        let event = order.event;
+        let release = Release {
+            job: event.job,
+            blameless: is_blameless,
+            invocation: InvocationId::of(event.worker, &order.request),
+            worker: Some(event.worker),
+            error,
+        };
+        let request = Request { v: VERSION, ns: shared.namespace.clone(), call: release.into() };
+        if let AnyReply::Refused(refusal) = shared.call(&request).await {
+            tracing::warn!(%refusal, "cannot release the bundle of a worker that failed; its lease will expire");
+        }
+    }
+    std::future::pending().await
+}
+
+/// Background maintenance, which a schedule invokes on AWS.
+async fn maintain(shared: Arc<Shared>) -> Infallible {
+    loop {
+        if let Err(error) = shared.coordinator.upkeep().await {
+            tracing::warn!(%error, "background maintenance failed; it is tried again");
+        }
+        tokio::time::sleep(UPKEEP_EVERY).await;
+    }
+}
+
+impl Shared {
+    /// Whether `given` is the service's token; takes as long for any wrong one.
+    pub fn admits(&self, given: &[u8]) -> bool {
+        blake3::hash(given) == self.token
+    }
+
+    pub async fn call(&self, request: &Request) -> AnyReply {
+        let reply = self.coordinator.answer(request).await;
+        self.counts.answered(&request.call, &reply);
+        reply
+    }
+
+    pub fn status(&self) -> ServiceStatus {
+        let pool = self.pool.status();
+        ServiceStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            state_dir: self.state_dir.clone(),
+            trouble: disk::trouble(&self.state_dir).or_else(|| self.pool.trouble()),
+            busy_workers: pool.busy,
+            idle_workers: pool.idle,
+            worker_cpu_ms: pool.cpu_ms,
+            counts: self.counts.read(),
+        }
+    }
+
+    /// Bytes of the state directory. Reads all its folders.
+    pub async fn disk(&self) -> DiskUse {
+        let dir = self.state_dir.clone();
+        let used = tokio::task::spawn_blocking(move || disk::used_bytes(&dir)).await;
+        DiskUse { used_bytes: used.unwrap_or(0), bound_bytes: self.disk_bound_bytes }
+    }
 }

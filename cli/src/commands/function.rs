@@ -1,38 +1,41 @@
-//! `gristmill function NAME`: one function of the local service in its own process, built as the deployed one.
+//! `gristmill function NAME`: one function in its own process, built as the deployed one, or as a service on this machine
+//! starts it.
 
 use crate::user_operators;
-use gristmill_aws::{Aws, Credentials, Endpoints, Settings, function_memory_mb};
+use gristmill_aws::{Aws, Settings, function_memory_mb};
 use gristmill_client::Failure;
 use gristmill_coordinator::Coordinator;
 use gristmill_scaler::Scaler;
-use gristmill_worker::{Platform, WorkerFunction};
+use gristmill_worker::WorkerFunction;
 
-/// Endpoint of the local service's objects, for its worker.
-pub const LOCAL_S3: &str = "GRISTMILL_LOCAL_S3";
-/// Endpoint of folders of this machine.
-pub const LOCAL_FOLDERS: &str = "GRISTMILL_LOCAL_FOLDERS";
 /// Name of the function that runs operators.
 pub const WORKER: &str = "worker";
+/// Says that a service on this machine started the process.
+pub const LOCAL: &str = "--local";
 
-/// Run one function of a local service (started by the service itself)
+/// Run one function (started by a service, or by Lambda)
 #[derive(Debug, clap::Args)]
 pub struct Args {
     pub name: String,
+    /// Take events from the service on this machine that started this process
+    #[arg(long)]
+    pub local: bool,
 }
 
 type Served = Result<(), lambda_runtime::Error>;
 
-/// Runs the named function until the platform ends its environment.
-pub fn run(name: &str) -> Result<(), Failure> {
+/// Runs the named function until its events end.
+pub fn run(args: &Args) -> Result<(), Failure> {
     lambda_runtime::tracing::init_default_subscriber();
     // Splits are computed on their own threads; one thread is enough for I/O.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.map_err(Failure::failed)?.block_on(async {
-        match name {
-            WORKER => worker().await,
-            "coordinator" => coordinator().await,
-            "scaler" => scaler().await,
-            _ => Err(format!("there is no function {name:?}").into()),
+        match (args.name.as_str(), args.local) {
+            (WORKER, true) => gristmill_worker::serve_orders(user_operators::get()).await,
+            (WORKER, false) => worker().await,
+            ("coordinator", false) => coordinator().await,
+            ("scaler", false) => scaler().await,
+            (name, _) => Err(format!("there is no function {name:?}").into()),
         }
     });
     served.map_err(Failure::failed)
@@ -48,35 +51,8 @@ async fn scaler() -> Served {
     gristmill_scaler::serve(scaler).await
 }
 
-/// AWS access of a local service's worker, whose `AWS_*` variables are the user's.
-fn local_aws() -> Option<Aws> {
-    let get = |name: &str| std::env::var(name).ok();
-    let endpoints = Endpoints {
-        s3: get(LOCAL_S3)?,
-        // Workers use neither.
-        dynamodb: String::new(),
-        lambda: String::new(),
-        region: get("GRISTMILL_LOCAL_REGION")?,
-    };
-    let credentials = Credentials {
-        access_key_id: get("GRISTMILL_LOCAL_ACCESS_KEY_ID")?,
-        secret_access_key: get("GRISTMILL_LOCAL_SECRET_ACCESS_KEY")?,
-        session_token: None,
-    };
-    Some(Aws::with(endpoints, credentials))
-}
-
 async fn worker() -> Served {
-    let (aws, platform) = match local_aws() {
-        Some(aws) => {
-            let folders = std::env::var(LOCAL_FOLDERS).unwrap_or_default();
-            (aws, Platform::Local { folders })
-        }
-        None => (Aws::of_function()?, Platform::Lambda),
-    };
-    let (settings, operators) = (Settings::from_env()?, user_operators::get());
+    let (settings, aws) = (Settings::from_env()?, Aws::of_function()?);
     let memory_mb = function_memory_mb();
-    let worker =
-        WorkerFunction::from_settings(&settings, &aws, &platform, memory_mb, operators)?;
-    gristmill_worker::serve(worker).await
+    gristmill_worker::serve(WorkerFunction::from_settings(&settings, &aws, memory_mb, user_operators::get())?).await
 }

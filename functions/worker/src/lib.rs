@@ -2,11 +2,12 @@
 //! them into objects, and leaves when there is nothing to claim. It never waits idle.
 
 mod handler;
+mod orders;
 mod tally;
 mod wiring;
 
 pub use handler::{WorkerError, WorkerFunction};
-pub use wiring::Platform;
+pub use orders::serve_orders;
 
 use gristmill_model::wire::WorkerEvent;
 use lambda_runtime::{Error, LambdaEvent, service_fn};

@@ -1,7 +1,7 @@
 //! The worker function, with the operators of gristmill.
 
 use gristmill_aws::{Aws, Settings, function_memory_mb};
-use gristmill_worker::{Platform, WorkerFunction, serve};
+use gristmill_worker::{WorkerFunction, serve};
 use std::sync::Arc;
 
 // Splits are computed on separate threads.
@@ -11,6 +11,6 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     let (settings, aws) = (Settings::from_env()?, Aws::of_function()?);
     let operators = Arc::new(gristmill_operators::registry().clone());
     let memory_mb = function_memory_mb();
-    serve(WorkerFunction::from_settings(&settings, &aws, &Platform::Lambda, memory_mb, operators)?)
+    serve(WorkerFunction::from_settings(&settings, &aws, memory_mb, operators)?)
         .await
 }

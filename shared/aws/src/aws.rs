@@ -1,7 +1,7 @@
 //! Endpoints and credentials of AWS or a local service, and one lazily built client per service.
 
 use crate::{
-    DynamoTable, HttpCoordinator, LambdaInvoker, LocalService, Probes, RoutedObjects, S3Objects,
+    DynamoTable, HttpCoordinator, LambdaInvoker, Probes, S3Objects,
     SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
@@ -146,6 +146,12 @@ impl Aws {
         Self::known(endpoints.region.clone(), credentials, endpoints.into(), true)
     }
 
+    /// An S3-compatible service alone, at a known address, with known credentials.
+    pub fn with_s3(endpoint: String, region: String, credentials: Credentials) -> Self {
+        let at = At { s3: Some(endpoint), ..At::default() };
+        Self::known(region, credentials, at, true)
+    }
+
     fn known(region: String, credentials: Credentials, at: At, path_style: bool) -> Self {
         let pool = HttpPool::default();
         let region = Region::new(region);
@@ -221,16 +227,6 @@ impl Aws {
         aws_sdk_s3::Client::from_conf(config.build())
     }
 
-    /// The objects of a local service whose bucket is `own`, of the folders that it serves at the endpoint `folders`,
-    /// and of all other buckets.
-    pub fn objects_beside(&self, own: impl Into<String>, folders: &str) -> RoutedObjects {
-        let folders = match &self.0.at.s3 {
-            Some(s3) if s3 != folders => S3Objects::new(self.s3_at(Some(folders))),
-            _ => self.objects(),
-        };
-        RoutedObjects::new(self.objects(), own.into(), folders)
-    }
-
     /// Lambda's asynchronous invocation.
     pub fn invoker(&self) -> LambdaInvoker {
         let client = self.0.lambda.get_or_init(|| {
@@ -248,12 +244,6 @@ impl Aws {
         let provider = self.0.sdk.credentials_provider();
         let Shared { pool, counts, region, .. } = &*self.0;
         HttpCoordinator::new(url, ns, region.as_ref(), provider, pool.clone(), counts.clone())
-    }
-
-    /// The admin routes of the local service at `endpoint`.
-    pub fn local_service(&self, endpoint: &str) -> LocalService {
-        let credentials = CredentialsCache::new(self.0.sdk.credentials_provider());
-        LocalService::new(endpoint, self.0.region.as_ref(), credentials, self.0.pool.clone())
     }
 
     /// Read-only queries about the deployment, with short deadlines.

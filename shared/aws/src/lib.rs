@@ -11,7 +11,6 @@ mod dynamodb;
 mod fault;
 mod invoker;
 mod lambda;
-mod local_service;
 mod objects;
 mod probes;
 mod provision;
@@ -25,8 +24,7 @@ mod testing;
 pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
-pub use local_service::LocalService;
-pub use objects::{RoutedObjects, S3Objects};
+pub use objects::{AmbientObjects, S3Objects};
 pub use probes::{
     BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, Responder, Trouble,
 };

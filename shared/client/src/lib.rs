@@ -40,7 +40,6 @@ mod samples;
 mod selection;
 pub mod server;
 mod service;
-mod service_file;
 pub mod signals;
 mod start;
 mod steps;
@@ -67,11 +66,11 @@ pub use memory::return_large_buffers;
 pub use options::{
     Backend, JobOptions, ReportOptions, ServiceOptions, StreamOptions, Workers, parse_budget,
 };
-pub use own::{Launcher, StartRefusal, start_local};
+pub use own::{Launcher, StartRefusal, start_local, start_own};
 pub use own_ranks::OwnRanks;
 pub use selection::LeftOut;
-pub use service::{LocalHost, Service, Target, aws_of, connect};
-pub use service_file::{AttachError, ServiceFile};
+pub use gristmill_host::{AttachError, ServiceFile};
+pub use service::{LocalService, Service, Target, connect};
 pub use steps::{RankBatch, StepDelivery, Steps};
 pub use trouble::give_up;
 pub use user_file::{read_user_file, read_user_text};

@@ -1,28 +1,31 @@
-//! A service that runs as long as the process that started it.
+//! Services on this machine that a client starts: one that all processes of its user share, or one of its own.
 
-use crate::{Failure, Service, ServiceFile};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::CacheEntry;
+use crate::{Failure, Service};
+use gristmill_host::{
+    ClientLock, HostError, ServiceCalls, ServiceFile, StartLock, checked, default_state_dir, is_alive,
+    state_of_before,
+};
+use gristmill_model::Fingerprint;
 use gristmill_pipeline::Registry;
-use gristmill_ports::{ObjectError, ObjectPath};
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
-    fs::DirBuilder,
     io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
-    process::{Child, ChildStdin, Command},
+    process::{Child, ChildStdin, ChildStdout, Command},
 };
 
 /// How long the service may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a service that has just started may take to answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(20);
 /// How long the service may take to end before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -42,6 +45,12 @@ impl Launcher {
     pub fn current() -> io::Result<Self> {
         Ok(Self { program: std::env::current_exe()?, args: Vec::new() })
     }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).args(args).stdout(Stdio::piped());
+        command
+    }
 }
 
 /// The line that a service prints for its owner if it cannot start.
@@ -52,47 +61,180 @@ pub struct StartRefusal {
     pub failed: String,
 }
 
+/// What a client holds while it uses a service on this machine.
+pub(crate) enum Held {
+    /// The service runs at least as long as the lock is held.
+    Shared { _lock: ClientLock },
+    Own(OwnService),
+}
+
+/// A service that ends with this process.
 pub(crate) struct OwnService {
+    launcher: Launcher,
+    /// Where it is started again after a crash; none if it keeps nothing.
+    state_dir: Option<PathBuf>,
     child: Child,
     /// Closing it ends the service, as does the end of this process.
     stdin: ChildStdin,
-    /// Whether its state belongs to the user and is kept.
-    keep: bool,
-    _lock: Option<std::fs::File>,
 }
 
-/// Starts a service on this machine that ends with this process. Its state stays in `state_dir`; without
-/// one, only data derived from datasets stays, in the user's cache.
+/// Connects to the service on `state_dir`, or to the one that all processes of this user share. Starts it if it does not
+/// run: it belongs to no process, and ends soon after its last client.
 ///
 /// # Errors
-/// The service does not start.
+/// The directory cannot be used, or the service does not start.
 pub async fn start_local(
     launcher: &Launcher,
     state_dir: Option<&Path>,
     operators: Arc<Registry>,
 ) -> Result<Service, Failure> {
-    let place = match state_dir {
-        Some(dir) => Place { dir: Some(dir.to_owned()), keep: true, lock: None },
-        None => shared_place(),
+    let dir = match state_dir {
+        Some(dir) => checked(dir).map_err(Failure::usage)?,
+        None => shared_dir(launcher, &operators).map_err(Failure::failed)?,
     };
-    let mut command = Command::new(&launcher.program);
-    command.args(&launcher.args).args(["up", "--json", "--attended"]);
-    if let Some(dir) = &place.dir {
-        command.arg("--state-dir").arg(dir);
-    }
-    if !place.keep {
-        command.arg("--table-in-memory");
-    }
-    // Its own process group: Ctrl-C reaches only this process, which then ends the service cleanly.
-    command.process_group(0).kill_on_drop(true);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let cannot = |error: io::Error| {
-        Failure::failed(format!("cannot start {}: {error}", launcher.program.display()))
+    let lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
+    let file = match answering(&dir).await? {
+        Some(file) => file,
+        None => {
+            let _start = StartLock::take(&dir).await.map_err(Failure::failed)?;
+            match answering(&dir).await? {
+                Some(file) => file,
+                None => launch(launcher, &dir).await?,
+            }
+        }
     };
-    let mut child = command.spawn().map_err(cannot)?;
-    let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+    Service::of_file(file, operators, Held::Shared { _lock: lock })
+}
+
+/// Starts a service that ends with this process. It keeps nothing, or its state in `state_dir`.
+///
+/// # Errors
+/// The service does not start.
+pub async fn start_own(
+    launcher: &Launcher,
+    state_dir: Option<&Path>,
+    operators: Arc<Registry>,
+) -> Result<Service, Failure> {
+    let (own, file) = OwnService::start(launcher.clone(), state_dir.map(Path::to_owned)).await?;
+    Service::of_file(file, operators, Held::Own(own))
+}
+
+impl Service {
+    /// Ends a service of this process; any other is left to its other clients.
+    pub async fn close(&self) {
+        if let Some(Held::Own(own)) = self.held.lock().await.take() {
+            own.end().await;
+        }
+    }
+
+    /// Kills a service of this process that keeps its state, and starts it again. Returns whether there is one.
+    ///
+    /// # Errors
+    /// It does not start again.
+    pub async fn crash(&self) -> Result<bool, Failure> {
+        let mut held = self.held.lock().await;
+        match held.take() {
+            Some(Held::Own(mut own)) if own.state_dir.is_some() => {
+                own.child.kill().await.map_err(Failure::failed)?;
+                let (own, _) = OwnService::start(own.launcher, own.state_dir).await?;
+                *held = Some(Held::Own(own));
+                Ok(true)
+            }
+            other => {
+                *held = other;
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl OwnService {
+    async fn start(launcher: Launcher, state_dir: Option<PathBuf>) -> Result<(Self, ServiceFile), Failure> {
+        let mut command = launcher.command(&["up", "--json", "--attended"]);
+        match &state_dir {
+            Some(dir) => command.arg("--state-dir").arg(dir),
+            None => command.arg("--ephemeral"),
+        };
+        // Its own process group: Ctrl-C reaches only this process, which then ends the service cleanly.
+        command.process_group(0).kill_on_drop(true).stdin(Stdio::piped());
+        let mut child = spawn(&launcher, &mut command)?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failure::failed("the local service was started without pipes"));
+        };
+        let file = ready(stdout).await?;
+        Ok((Self { launcher, state_dir, child, stdin }, file))
+    }
+
+    async fn end(self) {
+        let Self { mut child, stdin, .. } = self;
+        drop(stdin);
+        if tokio::time::timeout(END_PATIENCE, child.wait()).await.is_err() {
+            // The exit code means nothing, because it was killed here.
+            let _ = child.kill().await;
+        }
+    }
+}
+
+/// The directory of the service that all processes of this user share whose workers know the same operators. Removes the
+/// directory of versions before, unless one uses it.
+fn shared_dir(launcher: &Launcher, operators: &Registry) -> Result<PathBuf, HostError> {
+    let is_plain = operators.names().eq(gristmill_operators::registry().names());
+    let program = launcher.program.as_os_str().as_encoded_bytes();
+    let kind = Fingerprint::of("gristmill program v1", program).to_string();
+    let dir = default_state_dir(if is_plain { "" } else { &kind[..8] })?;
+    if let Some(before) = state_of_before(&dir)
+        && let Ok(lock) = std::fs::File::open(before.join("run.lock"))
+        && lock.try_lock().is_ok()
+        && let Err(error) = std::fs::remove_dir_all(&before)
+    {
+        tracing::warn!(%error, "{} of an earlier version could not be removed", before.display());
+    }
+    Ok(dir)
+}
+
+/// The service that runs on `dir`, once it answers; none if there is none.
+async fn answering(dir: &Path) -> Result<Option<ServiceFile>, Failure> {
+    let began = Instant::now();
+    loop {
+        if !is_alive(dir) {
+            return Ok(None);
+        }
+        let answers = match ServiceFile::of_state_dir(dir) {
+            Ok(file) => ServiceCalls::new(&file).status().await.map(|_| file).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match answers {
+            Ok(file) => return Ok(Some(file)),
+            Err(error) if began.elapsed() > ANSWER_PATIENCE => {
+                return Err(Failure::failed(format!(
+                    "the service on {} does not answer: {error}: end it with `gristmill ps --stop`",
+                    dir.display()
+                )));
+            }
+            Err(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// Starts the service on `dir`, which outlives this process if others use it.
+async fn launch(launcher: &Launcher, dir: &Path) -> Result<ServiceFile, Failure> {
+    let mut command = launcher.command(&["up", "--json", "--shared"]);
+    command.arg("--state-dir").arg(dir).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = spawn(launcher, &mut command)?;
+    let Some(stdout) = child.stdout.take() else {
         return Err(Failure::failed("the local service was started without pipes"));
     };
+    ready(stdout).await
+}
+
+fn spawn(launcher: &Launcher, command: &mut Command) -> Result<Child, Failure> {
+    let cannot =
+        |error: io::Error| Failure::failed(format!("cannot start {}: {error}", launcher.program.display()));
+    command.spawn().map_err(cannot)
+}
+
+/// Waits for the line that says that a service is ready, or why it is not.
+async fn ready(stdout: ChildStdout) -> Result<ServiceFile, Failure> {
     let mut line = String::new();
     let mut stdout = BufReader::new(stdout);
     let ready = tokio::time::timeout(START_PATIENCE, stdout.read_line(&mut line)).await;
@@ -101,102 +243,12 @@ pub async fn start_local(
         _ => None,
     };
     let dir = ready.as_ref().and_then(|ready| ready.get("state_dir")?.as_str());
-    let Some(dir) = dir else {
-        return Err(match serde_json::from_str(&line) {
+    match dir {
+        Some(dir) => ServiceFile::of_state_dir(Path::new(dir)).map_err(Failure::failed),
+        None => Err(match serde_json::from_str(&line) {
             Ok(StartRefusal { code: 2, failed }) => Failure::Usage(failed),
             Ok(StartRefusal { failed, .. }) => Failure::Failed(failed),
             Err(_) => Failure::failed("the local service did not start"),
-        });
-    };
-    let file = ServiceFile::of_state_dir(Path::new(dir)).map_err(Failure::failed)?;
-    let service = Service::of_file(&file, operators)?;
-    let own = OwnService { child, stdin, keep: place.keep, _lock: place.lock };
-    service.own.lock().await.replace(own);
-    service.clear_jobs().await;
-    Ok(service)
-}
-
-impl Service {
-    /// Ends a service that this process started; leaves any other as it is.
-    pub async fn close(&self) {
-        self.clear_jobs().await;
-        let Some(OwnService { mut child, stdin, keep: _, _lock }) = self.own.lock().await.take()
-        else {
-            return;
-        };
-        drop(stdin);
-        if tokio::time::timeout(END_PATIENCE, child.wait()).await.is_err() {
-            // The exit code means nothing, because it was killed here.
-            let _ = child.kill().await;
-        }
-    }
-
-    /// Removes objects of jobs that an interrupted run left: if the table is not kept, its jobs are gone.
-    /// Keeps indices, because they depend only on the data.
-    async fn clear_jobs(&self) {
-        if self.own.lock().await.as_ref().is_none_or(|own| own.keep) {
-            return;
-        }
-        let objects = &self.ports.objects;
-        let cleared = async {
-            let prefix = keys::jobs_prefix(&self.ns);
-            let left = objects.list(&self.bucket, &prefix).await?;
-            let mut keys: Vec<String> = left.into_iter().map(|info| info.key).collect();
-            keys.extend(self.stray_cached().await?);
-            match keys.is_empty() {
-                true => Ok(()),
-                false => objects.delete(&self.bucket, &keys).await,
-            }
-        };
-        if let Err(error) = cleared.await {
-            tracing::warn!(%error, "objects of an earlier run could not be removed");
-        }
-    }
-
-    /// Cache objects without an entry: their job did not finish storing.
-    async fn stray_cached(&self) -> Result<Vec<String>, ObjectError> {
-        let listed = self.ports.objects.list(&self.bucket, &keys::cache_prefix(&self.ns)).await?;
-        let mut shelves = Vec::new();
-        for object in &listed {
-            if keys::parse_cache_entry(&self.ns, &object.key).is_some() {
-                let path = ObjectPath::new(&self.bucket, &object.key);
-                let entry = self.ports.objects.get(&path).await?;
-                // Unreadable entries are removed as stray.
-                if let Ok(entry) = serde_json::from_slice::<CacheEntry>(&entry) {
-                    shelves.push(entry.shelf);
-                    shelves.push(object.key.clone());
-                }
-            }
-        }
-        let keys = listed.into_iter().map(|object| object.key);
-        Ok(keys.filter(|key| !shelves.iter().any(|shelf| key.starts_with(shelf))).collect())
-    }
-}
-
-/// The location of a service's objects.
-struct Place {
-    /// None: a temporary directory, removed at the end.
-    dir: Option<PathBuf>,
-    /// Whether the table is kept as well.
-    keep: bool,
-    lock: Option<std::fs::File>,
-}
-
-/// The user's cache, so that a dataset is indexed only once; a temporary directory if another run uses the
-/// cache, or if there is no home directory.
-fn shared_place() -> Place {
-    let none = Place { dir: None, keep: false, lock: None };
-    let absolute =
-        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let Some(dir) = cache.map(|cache| cache.join("gristmill/service")) else { return none };
-    // Readable only by its owner, as the service would create it.
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-    let lock = made.and_then(|()| std::fs::File::create(dir.join("run.lock")));
-    match lock {
-        Ok(lock) if lock.try_lock().is_ok() => {
-            Place { dir: Some(dir), keep: false, lock: Some(lock) }
-        }
-        _ => none,
+        }),
     }
 }

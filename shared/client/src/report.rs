@@ -22,4 +22,4 @@ pub use observer::{Observed, Observer};
 pub use skipped::SkippedRecords;
 pub use steps::RankSteps;
 pub use summary::Report;
-pub use usage::{Usage, process_cpu_ms};
+pub use usage::Usage;

@@ -1,37 +1,48 @@
 //! A connection to a service: a deployed stack, or one on this machine.
 
-use crate::{
-    AttachError, Backend, Failure, FetcherPorts, Folders, ServiceFile, ServiceOptions, give_up,
-    own::OwnService, waiting::Link,
+use crate::{Backend, Failure, FetcherPorts, Folders, ServiceOptions, give_up, own::Held, waiting::Link};
+use gristmill_aws::{AmbientObjects, Aws, Credentials, Settings};
+use gristmill_host::{
+    AttachError, ClientLock, FolderRegistry, ForeignS3, HostObjects, ServiceCalls, ServiceFile,
 };
-use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
 use gristmill_model::Namespace;
 use gristmill_pipeline::Registry;
-use gristmill_ports::{Coordinator, Objects};
+use gristmill_ports::{CallError, Coordinator, Objects};
 use gristmill_web::{Reach, WithWeb};
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
 /// A connection to a service; clones share it.
 #[derive(Clone)]
 pub struct Service {
-    pub aws: Aws,
+    /// The APIs of a deployed stack; none on this machine.
+    pub aws: Option<Aws>,
     pub ns: Namespace,
     /// Bucket of the service's own objects.
     pub bucket: String,
     pub ports: FetcherPorts,
     /// The coordinator of `ports`; remembers the outcome of its last call.
     pub link: Arc<Link>,
-    /// The service's process on this machine; none on AWS.
-    pub local: Option<Arc<LocalHost>>,
-    pub(crate) own: Arc<Mutex<Option<OwnService>>>,
+    /// The service on this machine; none on AWS.
+    pub local: Option<Arc<LocalService>>,
+    pub(crate) held: Arc<Mutex<Option<Held>>>,
 }
 
-/// The process of a service on this machine.
-#[derive(Debug)]
-pub struct LocalHost {
-    pub admin: LocalService,
-    pub pid: u32,
+/// A service on this machine.
+pub struct LocalService {
+    pub file: ServiceFile,
+    pub calls: Arc<ServiceCalls>,
+    folders: FolderRegistry,
+}
+
+impl LocalService {
+    /// Makes the folder `path` of this machine readable as the bucket `name`.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the state directory not be written.
+    pub fn offer(&self, name: &str, path: &Path) -> Result<(), CallError> {
+        self.folders.add(name, path).map_err(|error| CallError::Rejected(format!("{}: {error}", path.display())))
+    }
 }
 
 /// The service that options name.
@@ -74,7 +85,11 @@ pub async fn connect(
 ) -> Result<Service, Failure> {
     match options.target()? {
         Target::Deployed => Service::deployed(operators).await,
-        Target::Local(file) => Service::of_file(&*file.map_err(Failure::usage)?, operators),
+        Target::Local(file) => {
+            let file = file.map_err(Failure::usage)?;
+            let lock = ClientLock::take(&file.state_dir).await.map_err(Failure::failed)?;
+            Service::of_file(*file, operators, Held::Shared { _lock: lock })
+        }
     }
 }
 
@@ -89,21 +104,19 @@ impl Service {
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
         let objects = Arc::new(aws.objects());
         let (link, ports) = ports(Arc::new(coordinator), objects, operators)?;
-        let own = Arc::default();
-        Ok(Self { aws, ns: settings.ns, bucket, ports, link, local: None, own })
+        Ok(Self { aws: Some(aws), ns: settings.ns, bucket, ports, link, local: None, held: Arc::default() })
     }
 
-    /// The service on this machine that `file` describes.
-    pub(crate) fn of_file(file: &ServiceFile, operators: Arc<Registry>) -> Result<Self, Failure> {
-        let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
-        let aws = aws_of(file);
-        let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
-        let coordinator = coordinator.map_err(Failure::failed)?;
-        let objects = Arc::new(aws.objects_beside(&file.bucket, &file.folders));
-        let (link, ports) = ports(Arc::new(coordinator), objects, operators)?;
-        let local = LocalHost { admin: aws.local_service(&file.endpoint), pid: file.pid };
-        let (local, bucket) = (Some(Arc::new(local)), file.bucket.clone());
-        Ok(Self { aws, ns, bucket, ports, link, local, own: Arc::default() })
+    /// The service on this machine that `file` describes. `held` is kept as long as it is used.
+    pub(crate) fn of_file(file: ServiceFile, operators: Arc<Registry>, held: Held) -> Result<Self, Failure> {
+        let objects = HostObjects::open(&file, Arc::new(AmbientObjects::default()), foreign_objects);
+        let objects = objects.map_err(Failure::failed)?;
+        let calls = Arc::new(ServiceCalls::new(&file).telling(objects.chunk_bytes()));
+        let (link, ports) = ports(Arc::clone(&calls) as _, Arc::new(objects), operators)?;
+        let folders = FolderRegistry::new(&file.state_dir);
+        let (ns, bucket) = (file.namespace.clone(), file.bucket.clone());
+        let local = Some(Arc::new(LocalService { file, calls, folders }));
+        Ok(Self { aws: None, ns, bucket, ports, link, local, held: Arc::new(Mutex::new(Some(held))) })
     }
 
     /// The kind of service it is.
@@ -114,7 +127,7 @@ impl Service {
     /// Folders of this machine that the service offers as buckets.
     pub async fn folders(&self) -> Folders {
         match &self.local {
-            Some(local) => Folders::new(local.admin.mounts().await.unwrap_or_default()),
+            Some(local) => Folders::new(local.folders.all().unwrap_or_default()),
             None => Folders::default(),
         }
     }
@@ -122,7 +135,7 @@ impl Service {
     /// Resolves, with the reason, once a service on this machine has been unable to work for `patience`. Until
     /// then [`Service::link`] reports the problem.
     pub async fn given_up(&self, patience: Duration) -> Failure {
-        let trouble = self.local.as_ref().map(|local| async || local.admin.trouble().await.ok());
+        let trouble = self.local.as_ref().map(|local| async || Some(local.calls.status().await.ok()?.trouble));
         Failure::failed(give_up(trouble, &self.link, patience).await)
     }
 }
@@ -139,18 +152,9 @@ fn ports(
     Ok((link, FetcherPorts { operators, ..ports }))
 }
 
-/// The AWS APIs of a service on this machine.
-pub fn aws_of(file: &ServiceFile) -> Aws {
-    let endpoints = Endpoints {
-        s3: file.s3.clone(),
-        dynamodb: file.dynamodb.clone(),
-        lambda: file.endpoint.clone(),
-        region: file.region.clone(),
-    };
-    let credentials = Credentials {
-        access_key_id: file.access_key_id.clone(),
-        secret_access_key: file.secret_access_key.clone(),
-        session_token: None,
-    };
-    Aws::with(endpoints, credentials)
+/// The objects that another service keeps for one on this machine.
+fn foreign_objects(s3: &ForeignS3) -> Arc<dyn Objects> {
+    let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
+    let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
+    Arc::new(Aws::with_s3(endpoint, region, credentials).objects())
 }

@@ -1,3 +1,25 @@
 //! The ports on one machine: objects as files, folders as sources, calls over a socket.
 //!
 //! Everything that assumes one host lies here and in the crate `local`; code above the ports does not.
+
+mod calls;
+mod cpu;
+mod error;
+mod objects;
+mod places;
+mod private;
+mod routed;
+mod service_file;
+mod state_dir;
+mod worker_orders;
+
+pub use calls::{DiskUse, READ_HEADER, ServiceCalls, ServiceStatus};
+pub use cpu::process_cpu_ms;
+pub use error::HostError;
+pub use objects::{FileObjects, FolderRegistry};
+pub use places::{default_state_dir, state_of_before};
+pub use private::{open_private, private_dir, read_private, write_private};
+pub use routed::{ChunkBytes, HostObjects, own_files};
+pub use service_file::{AttachError, ForeignS3, ServiceFile, registered};
+pub use state_dir::{ClientLock, ClientsGone, StartLock, StateDir, checked, is_alive};
+pub use worker_orders::{WorkerAnswer, WorkerOrder, WorkerSetup};

@@ -234,7 +234,6 @@ impl Report {
             "cpu_ms_per_sample": {
                 "worker": per_sample(self.usage.worker_cpu_ms),
                 "fetcher": per_sample(self.usage.fetcher_cpu_ms),
-                "stand_ins": per_sample(self.usage.stand_ins_cpu_ms),
                 "control": per_sample(self.usage.control_cpu_ms),
             },
             "began": self.observed.began,

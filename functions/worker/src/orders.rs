@@ -1,0 +1,130 @@
+//! A worker process of a service on this machine: one order a line on its standard input, one answer a line on its
+//! standard output. It ends when its input does, however the service ended.
+
+use crate::WorkerFunction;
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_aws::{AmbientObjects, Aws, Credentials};
+use gristmill_host::{ForeignS3, HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
+use gristmill_pipeline::Registry;
+use gristmill_ports::{Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock};
+use gristmill_runner::{Compute, Runner, RunnerConfig};
+use gristmill_web::{Reach, WithWeb};
+use lambda_runtime::Error;
+use std::{
+    io::{BufRead as _, Write as _},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tokio::sync::mpsc;
+
+/// Works for the service that started this process, with `operators`.
+///
+/// # Errors
+/// The first line is not a setup, or its service cannot be used.
+pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), Error> {
+    let mut lines = lines();
+    let setup = lines.recv().await.ok_or("standard input has no setup")?;
+    let worker = worker(&serde_json::from_str(&setup)?, operators)?;
+    while let Some(line) = lines.recv().await {
+        let WorkerOrder { event, request, deadline_ms } = serde_json::from_str(&line)?;
+        say(&match worker.handle(&event, request, deadline_ms).await {
+            Ok(report) => WorkerAnswer::Done(report.ended),
+            Err(error) => WorkerAnswer::Failed(error.to_string()),
+        });
+    }
+    Ok(())
+}
+
+/// The lines of standard input, read by a thread that ends the process with them: a split in progress must not keep a
+/// worker alive whose service is gone.
+fn lines() -> mpsc::UnboundedReceiver<String> {
+    let (sender, lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    lines
+}
+
+fn say(answer: &WorkerAnswer) {
+    let Ok(line) = serde_json::to_string(answer) else { return };
+    // If the service is gone, so is this process soon.
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+fn worker(setup: &WorkerSetup, operators: Arc<Registry>) -> Result<WorkerFunction, Error> {
+    let WorkerSetup { service, memory_mb } = setup;
+    let ambient = Arc::new(AmbientObjects::default());
+    let objects = HostObjects::open(service, ambient, foreign_objects)?;
+    let objects = Telling { objects, is_in_trouble: AtomicBool::new(false) };
+    let config = RunnerConfig {
+        ns: service.namespace.clone(),
+        bucket: service.bucket.clone(),
+        local: false,
+        // Objects stay on this machine.
+        shape: None,
+    };
+    let runner = Runner {
+        coordinator: Arc::new(ServiceCalls::new(service)),
+        // The user's own machine reads what the user may read.
+        objects: Arc::new(WithWeb::from_env(Arc::new(objects), Reach::Any)?),
+        clock: Arc::new(SystemClock),
+        compute: Compute::of_function(Some(*memory_mb)),
+        operators,
+        config,
+    };
+    Ok(WorkerFunction::new(runner, Metrics::default()))
+}
+
+/// The objects that another service keeps.
+fn foreign_objects(s3: &ForeignS3) -> Arc<dyn Objects> {
+    let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
+    let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
+    Arc::new(Aws::with_s3(endpoint, region, credentials).objects())
+}
+
+/// Objects whose failing puts are told to the service: its clients only see that no batch comes.
+struct Telling {
+    objects: HostObjects,
+    is_in_trouble: AtomicBool,
+}
+
+#[async_trait]
+impl Objects for Telling {
+    async fn put_if_absent(&self, path: &ObjectPath, body: Bytes, put_id: &str) -> Result<PutOutcome, ObjectError> {
+        let outcome = self.objects.put_if_absent(path, body, put_id).await;
+        match &outcome {
+            Err(ObjectError::Unavailable(why)) => {
+                self.is_in_trouble.store(true, Ordering::Relaxed);
+                say(&WorkerAnswer::Trouble(Some(why.clone())));
+            }
+            _ if self.is_in_trouble.swap(false, Ordering::Relaxed) => say(&WorkerAnswer::Trouble(None)),
+            _ => {}
+        }
+        outcome
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        self.objects.get(path).await
+    }
+
+    async fn get_range(&self, path: &ObjectPath, range: Range<u64>, etag: Option<&str>) -> Result<Bytes, ObjectError> {
+        self.objects.get_range(path, range, etag).await
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        self.objects.list(bucket, prefix).await
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        self.objects.delete(bucket, keys).await
+    }
+}

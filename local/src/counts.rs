@@ -1,0 +1,92 @@
+//! Counts of calls, of reads and writes of the table, and of committed bytes.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_model::wire::{AnyCall, AnyReply};
+use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Bytes of the chunks that workers committed.
+const CHUNK_BYTES_WRITTEN: &str = "objects.chunk_bytes_written";
+/// Bytes of chunks that clients read.
+const CHUNK_BYTES_READ: &str = "objects.chunk_bytes_read";
+
+/// Counts by name; clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl Counts {
+    pub fn read(&self) -> BTreeMap<String, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, name: &str, more: u64) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match counts.get_mut(name) {
+            Some(count) => *count += more,
+            None => {
+                counts.insert(name.to_owned(), more);
+            }
+        }
+    }
+
+    /// Counts a call and what it committed.
+    pub fn answered(&self, call: &AnyCall, reply: &AnyReply) {
+        self.add(&format!("coordinator.{}", call.name()), 1);
+        if let (AnyCall::Flush(flush), AnyReply::Flush(_)) = (call, reply) {
+            self.add(CHUNK_BYTES_WRITTEN, flush.commits.iter().map(|commit| commit.outcome.object_bytes).sum());
+        }
+    }
+
+    pub fn read_by_clients(&self, bytes: u64) {
+        self.add(CHUNK_BYTES_READ, bytes);
+    }
+
+    /// Counts an invocation of a function.
+    pub fn invoked(&self, function: &str) {
+        self.add(&format!("functions.{function}"), 1);
+    }
+}
+
+/// A table whose operations are counted.
+pub(crate) struct CountedTable {
+    pub table: Arc<dyn Table>,
+    pub counts: Counts,
+}
+
+#[async_trait]
+impl Table for CountedTable {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        self.counts.add("table.read", 1);
+        self.table.read(keys).await
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        self.counts.add("table.write", 1);
+        self.table.write(key, expected, body, expires_at_s).await
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        self.counts.add("table.query", 1);
+        self.table.query(pk, prefix).await
+    }
+
+    async fn range(&self, pk: &str, from: &str, to: &str) -> Result<Vec<(String, Item)>, TableError> {
+        self.counts.add("table.query", 1);
+        self.table.range(pk, from, to).await
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        self.counts.add("table.query", 1);
+        self.table.last(pk, limit).await
+    }
+}

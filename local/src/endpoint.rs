@@ -1,0 +1,202 @@
+//! The HTTP endpoint of a service: a socket that only its user can open, or a port of this machine. Each request names the
+//! service's token.
+
+use crate::service::Shared;
+use bytes::Bytes;
+use gristmill_host::{HostError, READ_HEADER, ServiceFile};
+use gristmill_model::wire::{AnyReply, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Request};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    Method, Request as HttpRequest, Response, StatusCode, body::Incoming, header, server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use serde_json::json;
+use std::{
+    convert::Infallible,
+    fs, io,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
+    sync::Semaphore,
+};
+
+/// Time for the head of a request. A client that sends it byte by byte keeps its connection no longer.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// Time for the body of a request.
+const BODY_TIME: Duration = Duration::from_secs(20);
+/// Descriptors that connections leave to files and pipes.
+const OTHER_DESCRIPTORS: u64 = 256;
+/// Most connections at a time.
+const MAX_CONNECTIONS: u64 = 16_384;
+
+/// Where a service listens.
+pub(crate) enum Listener {
+    Socket(UnixListener, PathBuf),
+    Port(TcpListener),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Listener {
+    /// The socket of the service on `state_dir`, which it has locked.
+    pub fn socket(state_dir: &Path) -> Result<Self, HostError> {
+        let path = ServiceFile::socket_path(state_dir)?;
+        // One that a killed service left, in a folder that is this user's alone.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(HostError::at(&path)(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(HostError::at(&path))?;
+        Ok(Self::Socket(listener, path))
+    }
+
+    /// A port of the loopback interface; 0: any free one.
+    pub async fn port(port: u16) -> Result<Self, HostError> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let listener = TcpListener::bind(address).await;
+        let taken = |error| HostError::Unusable(format!("cannot listen on {address}: {error}: name another --port"));
+        listener.map(Self::Port).map_err(taken)
+    }
+
+    /// The address that clients are told.
+    pub fn endpoint(&self) -> Result<String, HostError> {
+        match self {
+            Self::Socket(_, path) => Ok(format!("unix:{}", path.display())),
+            Self::Port(listener) => {
+                let address = listener.local_addr();
+                let address = address.map_err(|error| HostError::Unusable(error.to_string()))?;
+                Ok(format!("http://{address}"))
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Socket(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                match stream.peer_cred()?.uid() == geteuid().as_raw() {
+                    true => Ok(Box::new(stream)),
+                    false => Err(io::ErrorKind::PermissionDenied.into()),
+                }
+            }
+            Self::Port(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Socket(_, path) = self {
+            // It may be gone with its folder.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Accepts connections for ever, one task each.
+pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>) -> Infallible {
+    let room = Arc::new(Semaphore::new(most_connections()));
+    loop {
+        let permit = Arc::clone(&room).acquire_owned().await;
+        match listener.accept().await {
+            Ok(stream) => {
+                let shared = Arc::clone(&shared);
+                tokio::spawn(async move {
+                    converse(stream, shared).await;
+                    drop(permit);
+                });
+            }
+            // Mostly out of descriptors: others close meanwhile.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// Raises this process's limit of descriptors as far as it may, and leaves some for files.
+fn most_connections() -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.unwrap_or(u64::MAX).min(MAX_CONNECTIONS + OTHER_DESCRIPTORS);
+    let raised = current.is_some_and(|current| current < wanted)
+        && setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
+    let limit = if raised { wanted } else { current.unwrap_or(wanted) };
+    usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS).clamp(16, MAX_CONNECTIONS)).unwrap_or(16)
+}
+
+async fn converse(stream: Box<dyn Stream>, shared: Arc<Shared>) {
+    let service = service_fn(move |request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(answer(request, &shared).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(64 << 10);
+    // A connection that breaks concerns its client alone.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+type Answer = Response<Full<Bytes>>;
+
+async fn answer(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
+    let given = request.headers().get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+    if !shared.admits(given.strip_prefix(b"Bearer ").unwrap_or_default()) {
+        return text(StatusCode::UNAUTHORIZED, "the token is not this service's");
+    }
+    let read = request.headers().get(READ_HEADER).and_then(|bytes| bytes.to_str().ok()?.parse().ok());
+    shared.counts.read_by_clients(read.unwrap_or(0));
+    match (request.method(), request.uri().path()) {
+        (&Method::POST, "/call") => call(request, shared).await,
+        (&Method::GET, "/status") => json(&shared.status()),
+        (&Method::GET, "/disk") => json(&shared.disk().await),
+        (&Method::POST, "/kill") => json(&shared.pool.kill_one()),
+        (&Method::POST, "/stop") => {
+            shared.stop.notify_one();
+            json(&())
+        }
+        _ => text(StatusCode::NOT_FOUND, "there is no such path"),
+    }
+}
+
+async fn call(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
+    let whole = Limited::new(request.into_body(), MAX_MESSAGE_BYTES).collect();
+    let body = match tokio::time::timeout(BODY_TIME, whole).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the request does not end"),
+    };
+    match serde_json::from_slice::<Request>(&body) {
+        Ok(request) => json(&shared.call(&request).await),
+        Err(error) => {
+            let message = format!("the call cannot be read: {error}");
+            json(&AnyReply::Refused(Refusal { kind: RefusalKind::Invalid, message }))
+        }
+    }
+}
+
+fn json(answer: &impl serde::Serialize) -> Answer {
+    match serde_json::to_vec(answer) {
+        Ok(body) => respond(StatusCode::OK, "application/json", body.into()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn text(status: StatusCode, message: &str) -> Answer {
+    respond(status, "application/json", json!({ "message": message }).to_string().into())
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    answer
+}

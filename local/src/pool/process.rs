@@ -1,0 +1,134 @@
+//! One worker process, and the events it works on.
+
+use super::WorkerProgram;
+use crate::log_file::LogFile;
+use gristmill_host::{WorkerAnswer, WorkerOrder, process_cpu_ms};
+use std::{
+    io,
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+};
+
+/// Time for a worker to end by itself at its deadline.
+const GRACE: Duration = Duration::from_secs(10);
+/// Most bytes of a process's last words.
+const LAST_WORDS_BYTES: usize = 400;
+
+/// Why an event failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkerError {
+    /// The process is gone.
+    #[error("{0}")]
+    Died(String),
+    /// The process goes on.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A worker process; dropping it kills it.
+pub(super) struct WorkerProcess {
+    child: Child,
+    pid: u32,
+    /// What is written before the first order.
+    greeting: String,
+    orders: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+    last_words: Arc<Mutex<Vec<u8>>>,
+}
+
+impl WorkerProcess {
+    pub fn start(program: &WorkerProgram, setup: &str, log: &Arc<LogFile>) -> io::Result<Self> {
+        let mut command = Command::new(&program.program);
+        command.args(&program.args).kill_on_drop(true);
+        // Ctrl-C reaches the service alone, which then ends its workers.
+        command.process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take(), child.id());
+        let (Some(orders), Some(answers), Some(errors), Some(pid)) = pipes else {
+            return Err(io::Error::other("it was started without pipes"));
+        };
+        let last_words = Arc::default();
+        tokio::spawn(keep_log(errors, Arc::clone(log), Arc::clone(&last_words)));
+        let answers = BufReader::new(answers).lines();
+        Ok(Self { child, pid, greeting: format!("{setup}\n"), orders, answers, last_words })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn cpu_ms(&self) -> u64 {
+        process_cpu_ms(self.pid)
+    }
+
+    /// Works for `order`, for at most `time`. `tell` gets what hinders the worker.
+    pub async fn run(
+        &mut self,
+        order: &WorkerOrder,
+        time: Duration,
+        tell: impl Fn(Option<String>),
+    ) -> Result<(), WorkerError> {
+        let order = serde_json::to_string(order);
+        let order = order.map_err(|error| WorkerError::Failed(error.to_string()))?;
+        let lines = format!("{}{order}\n", std::mem::take(&mut self.greeting));
+        let working = async {
+            self.orders.write_all(lines.as_bytes()).await.ok()?;
+            loop {
+                let line = self.answers.next_line().await.ok()??;
+                match serde_json::from_str(&line) {
+                    Ok(WorkerAnswer::Trouble(trouble)) => tell(trouble),
+                    Ok(answer) => return Some(answer),
+                    // A user's operator may print.
+                    Err(_) => {}
+                }
+            }
+        };
+        match tokio::time::timeout(time + GRACE, working).await {
+            Ok(Some(WorkerAnswer::Failed(error))) => Err(WorkerError::Failed(error)),
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(WorkerError::Died(self.how_it_ended().await)),
+            Err(_) => {
+                // It is killed when it is dropped.
+                let seconds = time.as_secs();
+                Err(WorkerError::Died(format!("the worker took longer than {seconds} s")))
+            }
+        }
+    }
+
+    /// Resolves once the process has ended.
+    pub async fn died(&mut self) {
+        // An error means that there is no such process.
+        let _ = self.child.wait().await;
+    }
+
+    async fn how_it_ended(&mut self) -> String {
+        let status = match tokio::time::timeout(GRACE, self.child.wait()).await {
+            Ok(Ok(status)) => status.to_string(),
+            _ => "it closed its output".to_owned(),
+        };
+        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = String::from_utf8_lossy(&words);
+        match words.lines().rfind(|line| !line.trim().is_empty()) {
+            Some(last) => format!("the worker died ({status}): {}", last.trim()),
+            None => format!("the worker died ({status})"),
+        }
+    }
+}
+
+/// Appends what a process says to the log, and keeps the end of it.
+async fn keep_log(mut errors: ChildStderr, log: Arc<LogFile>, last_words: Arc<Mutex<Vec<u8>>>) {
+    let mut text = vec![0; 8 << 10];
+    while let Ok(bytes @ 1..) = errors.read(&mut text).await {
+        log.append(&text[..bytes]);
+        let mut last = last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        last.extend_from_slice(&text[..bytes]);
+        let excess = last.len().saturating_sub(LAST_WORDS_BYTES);
+        last.drain(..excess);
+    }
+}

@@ -1,0 +1,30 @@
+//! Errors of this crate, by what the caller does next.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Why a part of a service on this machine cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The user must choose or change something; the text says what.
+    #[error("{0}")]
+    Unusable(String),
+    /// Another process serves this directory.
+    #[error("another service runs on {}: use it, or name another --state-dir", .0.display())]
+    Busy(PathBuf),
+    #[error("{}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+impl HostError {
+    /// Names `path` in an error of the system.
+    pub fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
+        |error| Self::Io { path: path.to_owned(), error }
+    }
+
+    pub(crate) fn unusable(path: &Path, why: impl std::fmt::Display) -> Self {
+        Self::Unusable(format!("{}: {why}", path.display()))
+    }
+}

@@ -1,0 +1,189 @@
+//! Where state, sockets and the register of services lie on this machine.
+
+use crate::{HostError, private::private_dir};
+use gristmill_model::Fingerprint;
+use rustix::process::geteuid;
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+/// Below a user's cache: the state of services that nobody named. The number changes with its format.
+const STATE: &str = "service-2";
+/// The same of versions before.
+const STATE_BEFORE: &str = "service";
+/// Below a user's cache: states that are removed at their end.
+const TEMPORARY: &str = "temporary";
+/// Longest path of a socket.
+const SOCKET_BYTES_MAX: usize = 107;
+
+/// What a file system means for state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Medium {
+    Disk,
+    Memory,
+    /// Shared by machines: locks and sockets may not work across them.
+    Network,
+}
+
+/// The state directory of the service that all processes of this user share. `kind` tells programs apart whose workers
+/// differ; empty for gristmill's own.
+///
+/// # Errors
+/// No candidate can be used; the error is the first one's.
+pub fn default_state_dir(kind: &str) -> Result<PathBuf, HostError> {
+    let name = match kind {
+        "" => STATE.to_owned(),
+        kind => format!("{STATE}-{kind}"),
+    };
+    below_cache(&name)
+}
+
+/// The folder of states that are removed at their end.
+///
+/// # Errors
+/// As [`default_state_dir`].
+pub fn temporary_states() -> Result<PathBuf, HostError> {
+    below_cache(TEMPORARY)
+}
+
+/// The folder in which versions before kept their state, if it is there.
+pub fn state_of_before(default: &Path) -> Option<PathBuf> {
+    let before = default.with_file_name(STATE_BEFORE);
+    before.is_dir().then_some(before)
+}
+
+/// A private folder on a disk of this machine, if there is one: homes may be read-only, or shared by machines.
+fn below_cache(name: &str) -> Result<PathBuf, HostError> {
+    let mut in_memory = None;
+    let mut failed = None;
+    for cache in caches() {
+        match usable(&cache.join(name)) {
+            Ok((dir, Medium::Disk)) => return Ok(dir),
+            Ok((dir, Medium::Memory)) => in_memory = in_memory.or(Some(dir)),
+            Ok((dir, Medium::Network)) => {
+                failed.get_or_insert(HostError::unusable(&dir, ON_NETWORK));
+            }
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    let none = || HostError::Unusable("no folder is writable: name a --state-dir".to_owned());
+    in_memory.ok_or_else(|| failed.unwrap_or_else(none))
+}
+
+fn usable(dir: &Path) -> Result<(PathBuf, Medium), HostError> {
+    let dir = private_dir(dir)?;
+    rustix::fs::access(&dir, rustix::fs::Access::WRITE_OK)
+        .map_err(|error| HostError::at(&dir)(error.into()))?;
+    let medium = medium(&dir)?;
+    Ok((dir, medium))
+}
+
+const ON_NETWORK: &str = "it lies on a network file system, which other machines use too: name a directory on a disk \
+                          of this machine";
+
+/// Refuses a directory that other machines may use too.
+pub(crate) fn refuse_network(dir: &Path) -> Result<(), HostError> {
+    match medium(dir)? {
+        Medium::Network => Err(HostError::unusable(dir, ON_NETWORK)),
+        Medium::Disk | Medium::Memory => Ok(()),
+    }
+}
+
+fn caches() -> Vec<PathBuf> {
+    let own = format!("gristmill-{}", geteuid().as_raw());
+    let home = || Some(absolute("HOME")?.join(".cache"));
+    let cache = absolute("XDG_CACHE_HOME").or_else(home).map(|cache| cache.join("gristmill"));
+    let shared = [PathBuf::from("/var/tmp"), env::temp_dir()].map(|folder| folder.join(&own));
+    cache.into_iter().chain(shared).collect()
+}
+
+fn absolute(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+#[cfg(target_os = "linux")]
+fn medium(dir: &Path) -> Result<Medium, HostError> {
+    /// NFS, SMB, SMB2, CIFS, AFS, Coda, Ceph, Lustre, GPFS, BeeGFS, OrangeFS, from their `statfs` pages and sources.
+    const NETWORK: [u32; 11] = [
+        0x6969,
+        0x517B,
+        0xFE53_4D42,
+        0xFF53_4D42,
+        0x5346_414F,
+        0x7375_7245,
+        0x00C3_6400,
+        0x0BD0_0BD0,
+        0x4750_4653,
+        0x1983_0326,
+        0x2003_0528,
+    ];
+    /// tmpfs and ramfs.
+    const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58F6];
+    let about = rustix::fs::statfs(dir).map_err(|error| HostError::at(dir)(error.into()))?;
+    let kind = about.f_type as u32;
+    Ok(match kind {
+        kind if NETWORK.contains(&kind) => Medium::Network,
+        kind if MEMORY.contains(&kind) => Medium::Memory,
+        _ => Medium::Disk,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn medium(_: &Path) -> Result<Medium, HostError> {
+    Ok(Medium::Disk)
+}
+
+/// Folders in which sockets and the register of this user's services may lie, the preferred one first.
+fn run_dirs() -> Vec<PathBuf> {
+    let user = geteuid().as_raw();
+    let own = format!("gristmill-{user}");
+    let session =
+        absolute("XDG_RUNTIME_DIR").into_iter().chain([PathBuf::from(format!("/run/user/{user}"))]);
+    let session = session.filter(|dir| dir.is_dir()).map(|dir| dir.join("gristmill"));
+    let mut dirs: Vec<PathBuf> = session.collect();
+    dirs.extend([env::temp_dir().join(&own), Path::new("/tmp").join(&own)]);
+    dirs.extend(caches().into_iter().map(|cache| cache.join("run")));
+    dirs.dedup();
+    dirs
+}
+
+/// The folders of [`run_dirs`] that exist and are this user's.
+pub(crate) fn known_run_dirs() -> Vec<PathBuf> {
+    let existing = run_dirs().into_iter().filter(|dir| dir.is_dir());
+    let mut found: Vec<_> = existing.filter_map(|dir| private_dir(&dir).ok()).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The path, without an ending, of the socket and the entry in the register of the service on `state_dir`.
+///
+/// # Errors
+/// No candidate can be used; the error is the first one's.
+pub(crate) fn run_path(state_dir: &Path) -> Result<PathBuf, HostError> {
+    let name = Fingerprint::of("gristmill service v1", state_dir.as_os_str().as_encoded_bytes())
+        .to_string();
+    let mut failed = None;
+    for dir in run_dirs() {
+        let made = usable(&dir).map(|(dir, _)| dir.join(&name[..16]));
+        match made {
+            Ok(path) if path.as_os_str().len() + ".sock".len() <= SOCKET_BYTES_MAX => {
+                return Ok(path);
+            }
+            Ok(path) => {
+                failed.get_or_insert(HostError::unusable(
+                    &path,
+                    "the path is too long for a socket: set TMPDIR",
+                ));
+            }
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    Err(failed
+        .unwrap_or_else(|| HostError::Unusable("no folder is writable: set TMPDIR".to_owned())))
+}
