@@ -90,6 +90,16 @@ pub fn is_chunk(key: &str) -> bool {
     key.ends_with(".gmc")
 }
 
+/// Whether a key names a chunk of a job or of the cache, or a part of one: it is computed again when it is lost or
+/// damaged, so a store need not keep it through a power cut.
+pub fn is_recomputed(key: &str) -> bool {
+    let whole = match key.rsplit_once('.') {
+        Some((whole, part)) if part.len() == 4 && part.bytes().all(|b| b.is_ascii_digit()) => whole,
+        _ => key,
+    };
+    is_chunk(whole) && matches!(key.split('/').nth(2), Some("jobs" | "cache"))
+}
+
 /// All records of a job that were quarantined or left out.
 pub fn quarantine_prefix(ns: &Namespace, job: &JobName) -> String {
     format!("{}/quarantine/{job}/", root(ns))
@@ -198,6 +208,31 @@ mod tests {
         assert_eq!(parse_chunk(&prefix, &first), Some((3, 1, Nonce([1; 8]))));
         assert_ne!(first, chunk(&prefix, 3, 2, Nonce([1; 8])));
         assert_ne!(first, chunk(&prefix, 3, 1, Nonce([2; 8])));
+    }
+
+    #[test]
+    fn only_chunks_and_their_parts_are_computed_again() {
+        let (ns, job, print) =
+            ("a".parse().unwrap(), "j".parse().unwrap(), Fingerprint::of("test", b"x"));
+        let shelf = cache_shelf(&ns, print, Nonce([1; 8]));
+        let chunk = chunk(&bundle_prefix(&ns, &job, 1, 2), 3, 1, Nonce([1; 8]));
+        let split = cached_split(&shelf, 5);
+        for key in [&chunk, &cached_part(&split, 12), &split] {
+            assert!(is_recomputed(key), "{key}");
+        }
+        let record = RecordKey { file: 1, record: 2 };
+        for key in [
+            index(&ns, print, "images"),
+            pack(&ns, print),
+            listing(&ns, print),
+            shelf_manifest(&shelf),
+            cache_entry(&ns, print),
+            skipped(&ns, &job, 12, 3),
+            quarantined(&ns, &job, record),
+            format!("t/a/datasets/{chunk}"),
+        ] {
+            assert!(!is_recomputed(&key), "{key}");
+        }
     }
 
     #[test]

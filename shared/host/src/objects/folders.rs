@@ -1,0 +1,257 @@
+//! Folders of the user as buckets that are only read. Only files in them, and targets of their links, can be read.
+//!
+//! `STATE/folders/NAME` holds the path of the folder that is the bucket NAME; any process of the user may add one. Keys are
+//! paths relative to the folder. Links out of it are resolved once, when one is first used, and a key leads to the file
+//! that its link led to then; adding the folder again resolves them anew, in every process. Entity tags are derived from
+//! size and modification time, so that a reader that sends the tag it knows detects a changed file.
+
+use super::beneath::{open_beneath, open_exactly};
+use super::disk::{Disk, HostDisk};
+use super::store::{self, sweep_draft};
+use super::{Source, failure, read_range};
+use bytes::Bytes;
+use gristmill_folder::{Entry, etag, walk};
+use gristmill_model::stored::keys;
+use gristmill_ports::{BufferPool, ObjectError, ObjectInfo};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The folders of the user that are known on this machine.
+#[derive(Debug, Clone)]
+pub struct FolderRegistry {
+    place: PathBuf,
+    known: Arc<Mutex<HashMap<String, Known>>>,
+}
+
+/// A folder, and the file that named it: inode and time of its last change.
+#[derive(Debug)]
+struct Known {
+    stamp: [i64; 3],
+    folder: Arc<SourceFolder>,
+}
+
+impl FolderRegistry {
+    /// The registry in `state`, a folder that exists. Created with the first folder.
+    pub fn new(state: &Path) -> Self {
+        Self { place: state.join("folders"), known: Arc::default() }
+    }
+
+    /// Makes the folder `path` the bucket `name`. The last call for a name wins.
+    ///
+    /// # Errors
+    /// If the name is no folder's, `path` is no folder that can be read, or the state cannot be written.
+    pub fn add(&self, name: &str, path: &Path) -> io::Result<()> {
+        let wrong = |what: &str| io::Error::new(ErrorKind::InvalidInput, what.to_owned());
+        if !keys::is_mount(name) {
+            return Err(wrong(&format!("{name:?} is no name of a folder")));
+        }
+        let folder = SourceFolder::open(name, path)?;
+        match fs::DirBuilder::new().mode(0o700).create(&self.place) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let disk = HostDisk::new();
+        let draft = store::draft_path(&disk, &self.place);
+        let written = disk.create(&draft).and_then(|mut file| {
+            file.write(folder.path.as_os_str().as_bytes())?;
+            file.sync()?;
+            fs::rename(&draft, self.place.join(name))
+        });
+        if let Err(error) = written {
+            // The first error is the one to report.
+            let _ = fs::remove_file(&draft);
+            return Err(error);
+        }
+        disk.sync_folder(&self.place)
+    }
+
+    /// All buckets and their folders, by name.
+    ///
+    /// # Errors
+    /// If the state cannot be read.
+    pub fn all(&self) -> io::Result<Vec<(String, PathBuf)>> {
+        let mut all = Vec::new();
+        for (name, _) in self.entries()?.into_iter().filter(|(name, _)| keys::is_mount(name)) {
+            if let Some(path) = self.path_of(&name)? {
+                all.push((name, path));
+            }
+        }
+        all.sort();
+        Ok(all)
+    }
+
+    pub(super) fn sweep(&self) -> io::Result<()> {
+        for (name, _) in self.entries()? {
+            sweep_draft(&HostDisk::new(), &self.place.join(name))?;
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> io::Result<Vec<(String, bool)>> {
+        match HostDisk::new().entries(&self.place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            entries => entries,
+        }
+    }
+
+    fn path_of(&self, name: &str) -> io::Result<Option<PathBuf>> {
+        let Some(mut file) = open_exactly(&self.place.join(name))? else { return Ok(None) };
+        let mut path = Vec::new();
+        file.read_to_end(&mut path)?;
+        Ok((!path.is_empty()).then(|| OsString::from_vec(path).into()))
+    }
+
+    /// The folder of a bucket; none if it was never added.
+    pub(super) fn find(&self, name: &str) -> io::Result<Option<Arc<SourceFolder>>> {
+        let about = match fs::symlink_metadata(self.place.join(name)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            about => about?,
+        };
+        let stamp = [about.ino().cast_signed(), about.mtime(), about.mtime_nsec()];
+        if let Some(known) = lock(&self.known).get(name).filter(|known| known.stamp == stamp) {
+            return Ok(Some(Arc::clone(&known.folder)));
+        }
+        let Some(path) = self.path_of(name)? else { return Ok(None) };
+        let folder = Arc::new(SourceFolder::open(name, &path)?);
+        let known = Known { stamp, folder: Arc::clone(&folder) };
+        lock(&self.known).insert(name.to_owned(), known);
+        Ok(Some(folder))
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Links of a folder by key, with fully resolved targets.
+type Links = BTreeMap<String, PathBuf>;
+
+/// A folder of the user.
+#[derive(Debug)]
+pub(super) struct SourceFolder {
+    /// All links resolved.
+    path: PathBuf,
+    folder: File,
+    /// Resolved on first use.
+    links: Mutex<Option<Arc<Links>>>,
+}
+
+impl SourceFolder {
+    fn open(name: &str, path: &Path) -> io::Result<Self> {
+        let opened = path.canonicalize().and_then(|path| {
+            let folder = File::open(&path)?;
+            match folder.metadata()?.is_dir() {
+                true => Ok(Self { path, folder, links: Mutex::default() }),
+                false => Err(ErrorKind::NotADirectory.into()),
+            }
+        });
+        opened.map_err(|error| {
+            let text = format!("{} ({name}): {error}", path.display());
+            io::Error::new(error.kind(), text)
+        })
+    }
+
+    pub(super) fn read(
+        &self,
+        source: Source<'_>,
+        buffers: &BufferPool,
+    ) -> Result<Bytes, ObjectError> {
+        let path = source.path;
+        let failed = |error: io::Error| {
+            failure(&error, &format_args!("read {}", self.path.join(&path.key).display()))
+        };
+        let absent = || ObjectError::NotFound(path.clone());
+        let changed = || {
+            *lock(&self.links) = None;
+            ObjectError::Changed(path.clone())
+        };
+        let file = self.open_key(&path.key).map_err(failed)?.ok_or_else(absent)?;
+        let about = file.metadata().map_err(failed)?;
+        if !about.is_file() {
+            return Err(absent());
+        }
+        let tag = etag(&about);
+        if source.etag.is_some_and(|etag| etag != tag) {
+            return Err(changed());
+        }
+        let range = source.within(about.len())?;
+        let bytes = match read_range(buffers, range, |buffer, at| file.read_exact_at(buffer, at)) {
+            // It became shorter.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(changed()),
+            bytes => bytes.map_err(failed)?,
+        };
+        match etag(&file.metadata().map_err(failed)?) == tag {
+            true => Ok(bytes),
+            false => Err(changed()),
+        }
+    }
+
+    pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        let mut found = Vec::new();
+        let listed = walk(&self.path, prefix, &mut |entry| {
+            if let Entry::File(file) = entry {
+                let (size, etag) = (file.metadata.len(), etag(file.metadata));
+                found.push(ObjectInfo { key: file.key.to_owned(), size, etag });
+            }
+            true
+        });
+        listed.map_err(|error| failure(&error, &format_args!("list {}", self.path.display())))?;
+        found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(found)
+    }
+
+    fn open_key(&self, key: &str) -> io::Result<Option<File>> {
+        if !is_path(key) {
+            return Ok(None);
+        }
+        match open_beneath(&self.folder, &self.path, key) {
+            Err(error) if error.kind() == ErrorKind::CrossesDevices => self.open_linked(key),
+            opened => opened,
+        }
+    }
+
+    /// Opens the target of a link as it was resolved.
+    fn open_linked(&self, key: &str) -> io::Result<Option<File>> {
+        let links = self.links()?;
+        // The last link on the way: its target contains no other followed links.
+        let ends = key.rmatch_indices('/').map(|(slash, _)| slash);
+        for end in std::iter::once(key.len()).chain(ends) {
+            if let Some(target) = links.get(&key[..end]) {
+                let rest = key[end..].trim_start_matches('/');
+                let path = if rest.is_empty() { target.clone() } else { target.join(rest) };
+                return open_exactly(&path);
+            }
+        }
+        let text = "it leads out of the folder by a link that was not there when links were read";
+        Err(io::Error::new(ErrorKind::PermissionDenied, text))
+    }
+
+    fn links(&self) -> io::Result<Arc<Links>> {
+        let mut known = lock(&self.links);
+        if let Some(links) = &*known {
+            return Ok(Arc::clone(links));
+        }
+        let mut links = Links::new();
+        walk(&self.path, "", &mut |entry| {
+            if let Entry::File(file) = entry
+                && let Some(link) = file.link
+                && !links.contains_key(link.key)
+            {
+                links.insert(link.key.to_owned(), link.target.to_owned());
+            }
+            true
+        })?;
+        Ok(Arc::clone(known.insert(Arc::new(links))))
+    }
+}
+
+/// Whether a key can name a file: no empty, `.` or `..` component, and no NUL byte.
+fn is_path(key: &str) -> bool {
+    !key.contains('\0') && key.split('/').all(|component| !matches!(component, "" | "." | ".."))
+}
