@@ -37,6 +37,7 @@ commands! {
     Demo => demo,
     Run => run,
     Up => up,
+    Ps => ps,
     Status => status,
     Stop => stop,
     Forget => forget,

@@ -1,7 +1,7 @@
 //! Options and texts of commands about one job.
 
-use crate::user_operators;
-use gristmill_client::{Failure, Service, ServiceOptions, connect};
+use crate::own_service::open_existing;
+use gristmill_client::{Failure, Service, ServiceOptions};
 use gristmill_model::JobName;
 use gristmill_model::wire::{JobState, JobView};
 
@@ -20,7 +20,7 @@ pub struct OneJob {
 impl OneJob {
     /// Connects to the service.
     pub async fn connect(&self) -> Result<Service, Failure> {
-        connect(&self.service, user_operators::get()).await
+        open_existing(&self.service).await
     }
 }
 

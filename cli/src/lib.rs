@@ -63,11 +63,11 @@ fn run_args(args: impl IntoIterator<Item = OsString>, operators: Registry) -> u8
         Err(asked) => return explained(&asked),
     };
     if let Command::Function(args) = &cli.command {
-        return finish(function::run(&args.name));
+        return finish(function::run(args));
     }
     // A run reports what matters itself; the service's log is for those who operate a service.
     gristmill_client::log_to_stderr(match &cli.command {
-        Command::Up(args) if !args.attended => "error",
+        Command::Up(args) if args.is_by_hand() => "error",
         Command::Fetcher(_) => gristmill_fetcher::LOG,
         _ => "off",
     });
@@ -88,7 +88,8 @@ fn run_args(args: impl IntoIterator<Item = OsString>, operators: Registry) -> u8
 /// that has operators of a user.
 pub fn worker_with(operators: Registry) -> ExitCode {
     user_operators::set(operators);
-    ExitCode::from(finish(function::run(function::WORKER)))
+    let args = function::Args { name: function::WORKER.to_owned(), local: false };
+    ExitCode::from(finish(function::run(&args)))
 }
 
 /// Prints clap's own output without running anything: help, version, or a parse error.

@@ -12,13 +12,16 @@ mod trainer;
 
 pub use dataset::{make_dataset, make_dataset_in};
 
-use crate::{output::Output, own_service::open, values::parse_duration};
+use crate::{
+    output::Output, own_program, own_service::open, user_operators, values::parse_duration,
+};
 use chaos::{Chaos, Killer};
 use gristmill_client::{
-    Authored, Failure, Fetcher, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
-    Source, StreamOptions, Workers,
+    Authored, Backend, Failure, Fetcher, Job, JobConfig, JobOptions, ReportOptions, Service,
+    ServiceOptions, Source, StreamOptions, Workers,
     report::{Observable, Observed, Observer, PolledJob, RankSteps, Report, Usage},
     signals::interruption,
+    start_own,
     waiting::while_saying,
 };
 use gristmill_model::Visitation;
@@ -35,6 +38,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
+use tempfile::TempDir;
 use trainer::{RunView, StandIn, Trainer};
 
 /// The demo's pipeline: ResNet training on ImageNet.
@@ -85,6 +89,9 @@ pub struct TrainOptions {
     /// Take batches and do nothing with them, so that only gristmill is measured
     #[arg(skip)]
     pub drain: bool,
+    /// Start a service that ends with this process, unless another one is named
+    #[arg(skip)]
+    pub own_service: bool,
 }
 
 impl TrainOptions {
@@ -174,7 +181,7 @@ pub async fn measured(
     options.check_ranks()?;
     let sink = options.sink.as_deref().map(Sink::open).transpose()?;
     options.report.report.as_deref().map(Report::check_page).transpose()?;
-    let service = open(&options.service).await?;
+    let (service, _dir) = open_service(options).await?;
     let folders = source.folders();
     let config = JobConfig {
         name_prefix: prefix.to_owned(),
@@ -189,6 +196,27 @@ pub async fn measured(
     };
     service.close().await;
     outcome
+}
+
+/// The service of a run, and the directory of its state if it is removed at the end.
+async fn open_service(options: &TrainOptions) -> Result<(Service, Option<TempDir>), Failure> {
+    let ServiceOptions { backend, endpoint, state_dir } = &options.service;
+    let is_named = *backend == Backend::Aws || endpoint.is_some() || state_dir.is_some();
+    let crashes = options.chaos == Some(Chaos::Coordinator);
+    if crashes && is_named {
+        return Err(Failure::usage(
+            "--chaos kill-coordinator kills a service of its own: leave out --endpoint, --state-dir and --backend",
+        ));
+    }
+    if is_named || !crashes && !options.own_service {
+        return Ok((open(&options.service).await?, None));
+    }
+    let launcher = own_program::get()?;
+    // What a service that is killed keeps must be there when it starts again.
+    let dir = crashes.then(|| tempfile::Builder::new().prefix("gristmill-").tempdir());
+    let dir = dir.transpose().map_err(Failure::failed)?;
+    let path = dir.as_ref().map(TempDir::path);
+    Ok((start_own(&launcher, path, user_operators::get()).await?, dir))
 }
 
 async fn train_on(

@@ -37,7 +37,10 @@ impl Counts {
     pub fn answered(&self, call: &AnyCall, reply: &AnyReply) {
         self.add(&format!("coordinator.{}", call.name()), 1);
         if let (AnyCall::Flush(flush), AnyReply::Flush(_)) = (call, reply) {
-            self.add(CHUNK_BYTES_WRITTEN, flush.commits.iter().map(|commit| commit.outcome.object_bytes).sum());
+            self.add(
+                CHUNK_BYTES_WRITTEN,
+                flush.commits.iter().map(|commit| commit.outcome.object_bytes).sum(),
+            );
         }
     }
 
@@ -80,7 +83,12 @@ impl Table for CountedTable {
         self.table.query(pk, prefix).await
     }
 
-    async fn range(&self, pk: &str, from: &str, to: &str) -> Result<Vec<(String, Item)>, TableError> {
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
         self.counts.add("table.query", 1);
         self.table.range(pk, from, to).await
     }

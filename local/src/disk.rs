@@ -16,7 +16,10 @@ pub(crate) fn trouble(dir: &Path) -> Option<String> {
     };
     let free = blocks.saturating_mul(disk.f_frsize);
     (free < SCARCE_BYTES).then(|| {
-        format!("the disk under {} is full ({free} bytes free): free some space, then jobs continue", dir.display())
+        format!(
+            "the disk under {} is full ({free} bytes free): free some space, then jobs continue",
+            dir.display()
+        )
     })
 }
 

@@ -7,8 +7,8 @@ use gristmill_host::{HostError, READ_HEADER, ServiceFile};
 use gristmill_model::wire::{AnyReply, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    Method, Request as HttpRequest, Response, StatusCode, body::Incoming, header, server::conn::http1,
-    service::service_fn,
+    Method, Request as HttpRequest, Response, StatusCode, body::Incoming, header,
+    server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
@@ -51,7 +51,9 @@ impl Listener {
         let path = ServiceFile::socket_path(state_dir)?;
         // One that a killed service left, in a folder that is this user's alone.
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(HostError::at(&path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(HostError::at(&path)(error));
+            }
             _ => {}
         }
         let listener = UnixListener::bind(&path).map_err(HostError::at(&path))?;
@@ -62,8 +64,17 @@ impl Listener {
     pub async fn port(port: u16) -> Result<Self, HostError> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let listener = TcpListener::bind(address).await;
-        let taken = |error| HostError::Unusable(format!("cannot listen on {address}: {error}: name another --port"));
+        let taken = |error| {
+            HostError::Unusable(format!("cannot listen on {address}: {error}: name another --port"))
+        };
         listener.map(Self::Port).map_err(taken)
+    }
+
+    pub fn port_number(&self) -> Option<u16> {
+        match self {
+            Self::Socket(..) => None,
+            Self::Port(listener) => Some(listener.local_addr().ok()?.port()),
+        }
     }
 
     /// The address that clients are told.
@@ -131,7 +142,8 @@ fn most_connections() -> usize {
     let raised = current.is_some_and(|current| current < wanted)
         && setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
     let limit = if raised { wanted } else { current.unwrap_or(wanted) };
-    usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS).clamp(16, MAX_CONNECTIONS)).unwrap_or(16)
+    usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS).clamp(16, MAX_CONNECTIONS))
+        .unwrap_or(16)
 }
 
 async fn converse(stream: Box<dyn Stream>, shared: Arc<Shared>) {
@@ -148,11 +160,13 @@ async fn converse(stream: Box<dyn Stream>, shared: Arc<Shared>) {
 type Answer = Response<Full<Bytes>>;
 
 async fn answer(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
-    let given = request.headers().get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+    let given =
+        request.headers().get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
     if !shared.admits(given.strip_prefix(b"Bearer ").unwrap_or_default()) {
         return text(StatusCode::UNAUTHORIZED, "the token is not this service's");
     }
-    let read = request.headers().get(READ_HEADER).and_then(|bytes| bytes.to_str().ok()?.parse().ok());
+    let read =
+        request.headers().get(READ_HEADER).and_then(|bytes| bytes.to_str().ok()?.parse().ok());
     shared.counts.read_by_clients(read.unwrap_or(0));
     match (request.method(), request.uri().path()) {
         (&Method::POST, "/call") => call(request, shared).await,

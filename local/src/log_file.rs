@@ -61,10 +61,15 @@ mod tests {
             log.append(&line);
         }
         log.append(b"last\n");
-        let files: Vec<u64> =
-            fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).collect();
+        let files: Vec<u64> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .collect();
         assert_eq!(files.len(), 2);
-        assert!(files.iter().all(|bytes| *bytes <= FILE_BYTES_MAX + line.len() as u64), "{files:?}");
+        assert!(
+            files.iter().all(|bytes| *bytes <= FILE_BYTES_MAX + line.len() as u64),
+            "{files:?}"
+        );
         assert!(fs::read(path).unwrap().ends_with(b"last\n"));
     }
 }

@@ -117,7 +117,8 @@ impl WorkerPool {
     pub fn start(&self, event: WorkerEvent) -> Invoked {
         let now_ms = SystemClock.now_ms();
         let deadline_ms = now_ms + u64::try_from(EVENT_TIME.as_millis()).unwrap_or(u64::MAX);
-        let mut order = WorkerOrder { event, request: SystemClock.nonce().to_string(), deadline_ms };
+        let mut order =
+            WorkerOrder { event, request: SystemClock.nonce().to_string(), deadline_ms };
         self.0.note(&order);
         let mut state = self.0.lock();
         while let Some(idle) = state.idle.pop() {
@@ -203,7 +204,8 @@ impl Pool {
         self.lock().processes.insert(pid, Seen { is_busy: true, cpu_ms: 0 });
         let mut next = Some(first);
         while let Some(order) = next.take() {
-            let outcome = process.run(&order, EVENT_TIME, |trouble| self.lock().trouble = trouble).await;
+            let outcome =
+                process.run(&order, EVENT_TIME, |trouble| self.lock().trouble = trouble).await;
             let is_alive = !matches!(outcome, Err(process::WorkerError::Died(_)));
             match outcome {
                 Ok(()) => self.forget(&order),
@@ -248,7 +250,9 @@ impl Pool {
     }
 
     fn fail(&self, order: WorkerOrder, error: String) {
-        self.log.append(format!("worker {} of {}: {error}\n", order.event.worker, order.event.job).as_bytes());
+        self.log.append(
+            format!("worker {} of {}: {error}\n", order.event.worker, order.event.job).as_bytes(),
+        );
         self.forget(&order);
         // The receiver lives as long as the service.
         let _ = self.failed.send(FailedOrder { order, error, is_blameless: false });

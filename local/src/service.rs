@@ -10,14 +10,23 @@ use crate::{
 };
 use gristmill_coordinator::{Coordinator, Settings};
 use gristmill_host::{
-    DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup,
-    own_files, private_dir,
+    DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, own_files,
+    private_dir, read_private, write_private,
 };
 use gristmill_model::wire::{AnyReply, Release, Request, VERSION};
 use gristmill_model::{InvocationId, Namespace};
-use gristmill_ports::{Clock as _, Metrics, Objects, SystemClock, Table, TableError, memory::MemoryTable};
+use gristmill_ports::{
+    Clock as _, Metrics, Objects, SystemClock, Table, TableError, memory::MemoryTable,
+};
 use gristmill_scaler::Scaler;
-use std::{convert::Infallible, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use serde::{Deserialize, Serialize};
+use std::{
+    convert::Infallible,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinSet,
@@ -48,6 +57,33 @@ pub struct StoredElsewhere {
     pub table: Option<Arc<dyn Table>>,
     /// The objects, how clients reach them, and their bucket.
     pub objects: Option<(Arc<dyn Objects>, ForeignS3, String)>,
+}
+
+/// How clients reached the service that ran before on a state directory: they find its successor there.
+#[derive(Debug, Serialize, Deserialize)]
+struct Address {
+    token: String,
+    port: Option<u16>,
+}
+
+const ADDRESS_FILE: &str = "address.json";
+
+impl Address {
+    fn read(dir: &Path) -> Option<Self> {
+        /// Far longer than any.
+        const MAX_BYTES: u64 = 4 << 10;
+        serde_json::from_slice(&read_private(&dir.join(ADDRESS_FILE), MAX_BYTES).ok()?).ok()
+    }
+
+    fn write(&self, dir: &Path) -> Result<(), HostError> {
+        let path = dir.join(ADDRESS_FILE);
+        let text = serde_json::to_vec(self).map_err(std::io::Error::from);
+        text.and_then(|text| write_private(&path, &text)).map_err(HostError::at(&path))
+    }
+}
+
+fn new_token() -> String {
+    format!("{}{}", SystemClock.nonce(), SystemClock.nonce())
 }
 
 /// Configuration of a [`Service`].
@@ -110,13 +146,20 @@ impl Service {
         };
         let namespace: Namespace =
             NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid"));
+        let before = Address::read(&dir);
         let listener = match config.listen {
             Listen::Socket => Listener::socket(&dir)?,
+            Listen::Port(0) => match before.as_ref().and_then(|before| before.port) {
+                Some(port) => Listener::port(port).await.or(Listener::port(0).await)?,
+                None => Listener::port(0).await?,
+            },
             Listen::Port(port) => Listener::port(port).await?,
         };
+        let token = before.map(|before| before.token).unwrap_or_else(new_token);
+        Address { token: token.clone(), port: listener.port_number() }.write(&dir)?;
         let file = ServiceFile {
             endpoint: listener.endpoint()?,
-            token: format!("{}{}", SystemClock.nonce(), SystemClock.nonce()),
+            token,
             state_dir: dir.clone(),
             namespace: namespace.clone(),
             bucket: bucket.clone(),
@@ -124,7 +167,8 @@ impl Service {
             pid: std::process::id(),
             s3,
         };
-        let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned()).with_cache(Some(config.cache_gib));
+        let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
+            .with_cache(Some(config.cache_gib));
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
         let pool = pool(&config, &file, failed)?;
@@ -231,7 +275,10 @@ fn pool(
 }
 
 /// Releases the bundles of workers that failed, so that they are claimable at once.
-async fn release(shared: Arc<Shared>, mut failures: mpsc::UnboundedReceiver<FailedOrder>) -> Infallible {
+async fn release(
+    shared: Arc<Shared>,
+    mut failures: mpsc::UnboundedReceiver<FailedOrder>,
+) -> Infallible {
     while let Some(FailedOrder { order, error, is_blameless }) = failures.recv().await {
         let event = order.event;
         let release = Release {

@@ -222,6 +222,7 @@ async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
 fn train_options(epochs: u32, workers: u32) -> TrainOptions {
     let workers = Workers::Fixed(workers);
     TrainOptions {
+        own_service: true,
         job: JobOptions { epochs, workers, ..JobOptions::default() },
         step_time: Duration::ZERO,
         drain: true,

@@ -3,7 +3,7 @@
 use crate::{
     coordinator::call,
     output::say,
-    own_service::named_or_own,
+    own_service::open_existing,
     read_pipeline,
 };
 use gristmill_client::{Authored, Failure, Listing, Service, ServiceOptions, Source};
@@ -93,7 +93,7 @@ impl Args {
 }
 
 async fn list(args: ListArgs) -> Result<(), Failure> {
-    let service = named_or_own(&args.service).await?;
+    let service = open_existing(&args.service).await?;
     let listed = cached(&service).await;
     service.close().await;
     let (listed, removing) = listed?;
@@ -149,7 +149,7 @@ async fn explain(args: ExplainArgs) -> Result<(), Failure> {
         None => authored.source(&args.pipeline),
     };
     let source = source.map_err(Failure::usage)?;
-    let service = named_or_own(&args.service).await?;
+    let service = open_existing(&args.service).await?;
     let found = look_up(&service, args.seed, authored, source).await;
     service.close().await;
     let found = found?;
@@ -189,7 +189,7 @@ async fn look_up(
 }
 
 async fn remove(args: RemoveArgs) -> Result<(), Failure> {
-    let service = named_or_own(&args.service).await?;
+    let service = open_existing(&args.service).await?;
     let removed = remove_named(&service, &args).await;
     service.close().await;
     let Removed { entries, objects, bytes } = removed?;

@@ -53,6 +53,7 @@ impl Args {
                 Source::Local { root, patterns: vec!["train-*".to_owned()] }
             }
         };
+        self.train.own_service = true;
         training::train(&self.train, "demo", authored, source).await
     }
 }

@@ -26,7 +26,11 @@ type Served = Result<(), lambda_runtime::Error>;
 
 /// Runs the named function until its events end.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    lambda_runtime::tracing::init_default_subscriber();
+    match args.local {
+        // Standard output has its answers to the service.
+        true => gristmill_client::log_to_stderr("warn"),
+        false => lambda_runtime::tracing::init_default_subscriber(),
+    }
     // Splits are computed on their own threads; one thread is enough for I/O.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.map_err(Failure::failed)?.block_on(async {

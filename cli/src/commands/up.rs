@@ -1,28 +1,30 @@
-//! `gristmill up`: stand-ins and functions as a service in their own process.
+//! `gristmill up`: a service on this machine, in its own process.
 
-mod functions;
-
+use super::function;
 use crate::{
     output::{self, say},
     own_program, owner,
 };
+use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_client::{
-    Failure, ServiceFile, StartRefusal, aws_of,
+    Failure, ServiceFile, StartRefusal,
     signals::{Interruption, interruption},
 };
-use functions::{Concurrency, functions};
-use gristmill_local::{Credentials, Others, Schedule, Service, ServiceConfig};
+use gristmill_host::{ForeignS3, HostError, StateDir, default_state_dir};
+use gristmill_local::{Listen, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram};
 use rustix::fs::Mode;
 use std::{
     convert::Infallible,
-    path::{Path, PathBuf},
+    num::NonZeroU32,
+    path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
-/// Start the local service and keep it running until Ctrl-C
+/// Start a service on this machine and keep it running until Ctrl-C
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  gristmill up --state-dir state\n  gristmill up --aws-endpoint-url http://127.0.0.1:4566      # LocalStack, MiniStack\n  gristmill up --aws-endpoint-url-dynamodb http://127.0.0.1:8000      # DynamoDB Local; objects stay here"
+    after_help = "Examples:\n  gristmill up --state-dir state\n  gristmill up --ephemeral --port 4571\n  gristmill up --aws-endpoint-url http://127.0.0.1:4566      # LocalStack, MiniStack\n  gristmill up --aws-endpoint-url-dynamodb http://127.0.0.1:8000      # DynamoDB Local; objects stay here"
 )]
 pub struct Args {
     /// Keep table and objects in the DynamoDB- and S3-compatible services at this address, and run
@@ -35,54 +37,53 @@ pub struct Args {
     /// The same for DynamoDB only
     #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
     pub aws_endpoint_url_dynamodb: Option<String>,
-    /// Directory for the service's state, so that jobs continue after a restart [default: nothing
-    /// is kept]
+    /// Directory for the service's state [default: the one that `gristmill run` and Python use, below
+    /// ~/.cache/gristmill]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Port of the endpoint; 0: the state directory's last port, or any free one
-    #[arg(long, default_value_t = 0)]
-    pub port: u16,
+    /// Keep nothing: jobs and objects end with the service
+    #[arg(long, conflicts_with = "state_dir")]
+    pub ephemeral: bool,
+    /// Listen on this port of 127.0.0.1, 0 for any free one, instead of on a socket that only you can open
+    #[arg(long)]
+    pub port: Option<u16>,
     /// Limit of concurrent workers
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: u32,
-    /// Imitate an account with this limit of concurrent invocations: calls beyond it are throttled
-    /// (429), and coordinator and scaler keep their share of it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
-    pub account_concurrency: Option<u32>,
-    /// Concurrency reserved for coordinator and scaler; 0: none, as on new accounts
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "account_concurrency",
-          value_parser = clap::value_parser!(u32).range(0..=1000))]
-    pub reserved_concurrency: u32,
     /// Memory that a worker assumes, in MB; 1769 is one processor, which computes one split at a
     /// time
     #[arg(long, default_value_t = 1769, value_name = "MB",
           value_parser = clap::value_parser!(u32).range(512..=10_240))]
     pub worker_memory: u32,
-    /// Print the endpoints as one JSON line when ready
+    /// Print the endpoint as one JSON line when ready
     #[arg(long)]
     pub json: bool,
-    /// End when standard input closes (used by demo and run)
+    /// End when standard input closes (used by demo)
     #[arg(long, hide = true)]
     pub attended: bool,
-    /// Keep the table in memory even with a state directory (used by demo and run)
-    #[arg(long, hide = true)]
-    pub table_in_memory: bool,
+    /// End when no process uses it (used by run and by Python)
+    #[arg(long, hide = true, conflicts_with = "attended")]
+    pub shared: bool,
 }
 
-pub const WORKER: &str = "worker";
-pub const COORDINATOR: &str = "coordinator";
-pub const SCALER: &str = "scaler";
 const TABLE: &str = "gristmill";
 /// Named with a dot, as few buckets on S3 are: one of the same name there could not be read.
 const BUCKET: &str = "gristmill.local";
-const NAMESPACE: &str = "default";
-const UPKEEP_EVERY: Duration = Duration::from_secs(600);
+/// Capacity of the cache on this machine, in GiB.
+const CACHE_GIB: NonZeroU32 = NonZeroU32::new(16).unwrap();
+/// Keys for services that check none.
+const ANY_KEY: &str = "test";
 
 impl Args {
+    /// Whether a person started it, and reads what it says.
+    pub fn is_by_hand(&self) -> bool {
+        !self.attended && !self.shared
+    }
+
     pub async fn run(self) -> Result<(), Failure> {
-        match self.attended {
-            true => tell_owner(run(self).await),
-            false => run(self).await,
+        match self.is_by_hand() {
+            true => run(self).await,
+            false => tell_owner(run(self).await),
         }
     }
 }
@@ -91,52 +92,47 @@ impl Args {
 async fn run(args: Args) -> Result<(), Failure> {
     // All files are accessible to their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let kept = StateDir::open(args.state_dir.as_deref())?;
-    let mut config = ServiceConfig::new(kept.path());
-    config.durable = args.state_dir.is_some() && !args.table_in_memory;
-    config.ports.lambda = args.port;
-    TABLE.clone_into(&mut config.table);
-    BUCKET.clone_into(&mut config.bucket);
-    COORDINATOR.clone_into(&mut config.url_function);
-    // Workers of a paused job stay warm for the next job.
-    config.idle_timeout = Duration::from_secs(120);
-    config.schedules = vec![upkeep()];
+    if args.shared {
+        // The end of the terminal, or of the process that started it, concerns others too. It has a session of its own
+        // already if it leads a process group.
+        let _ = rustix::process::setsid();
+    }
+    let state = open_state(&args).map_err(failure)?;
     let launcher = own_program::get()?;
-    config.others = others(&args);
-    let by_others = config.others != Others::default();
-    if by_others {
-        config.credentials = keys()?;
-        config.region = std::env::var("AWS_REGION").unwrap_or(config.region);
-    }
-    let region = config.region.clone();
-    let room = Concurrency::of(&args)?;
-    config.account_concurrency = room.account;
-    let memory_mb = args.worker_memory;
-    let service = Service::start(config, |endpoints| {
-        functions(&launcher, endpoints, &region, &room, memory_mb)
-    });
-    let service = service.await.map_err(Failure::failed)?;
-    let file = describe(&service, &region);
-    if by_others && let Err(failure) = provision(&args, &file).await {
-        service.shutdown().await;
-        return Err(failure);
-    }
-    let published = file.publish(kept.path()).map_err(Failure::failed)?;
-    announce(&file, args.json, kept.path());
+    let worker = ["function", function::WORKER, function::LOCAL].map(Into::into);
+    let config = ServiceConfig {
+        state,
+        keeps_jobs: !args.ephemeral,
+        listen: args.port.map_or(Listen::Socket, Listen::Port),
+        workers: WorkerProgram {
+            program: launcher.program,
+            args: launcher.args.into_iter().chain(worker).collect(),
+            max: args.max_workers,
+        },
+        worker_memory_mb: args.worker_memory,
+        cache_gib: CACHE_GIB,
+        elsewhere: elsewhere(&args).await?,
+    };
+    let service = Service::start(config).await.map_err(|error| match error {
+        ServiceError::Host(error) => failure(error),
+        error => Failure::failed(error),
+    })?;
+    announce(service.file(), args.json);
     // A service whose endpoint could not be announced is useless.
     let known = output::check();
     let mut ended = None;
+    let mut unused = None;
     if known.is_ok() {
         tokio::select! {
             asked = wait_for_end(args.attended) => ended = asked,
-            never = tell_trouble(&service), if !args.attended => match never {},
+            () = service.stopped() => {}
+            gone = service.unused(), if args.shared => unused = Some(gone),
+            never = tell_trouble(&service), if args.is_by_hand() => match never {},
         }
     }
-    // Clients must not find a service that is ending.
-    for path in published {
-        let _ = std::fs::remove_file(path);
-    }
     service.shutdown().await;
+    // A client that waits for the lock finds that there is no service.
+    drop(unused);
     // Only SIGTERM is reported: Ctrl-C is the normal way to end it.
     if ended == Some(Interruption::Terminated) && known.is_ok() {
         return Err(Failure::Reported(Interruption::Terminated.exit_code()));
@@ -144,17 +140,58 @@ async fn run(args: Args) -> Result<(), Failure> {
     known
 }
 
-/// Foreign services that keep table and objects.
-fn others(args: &Args) -> Others {
-    let both = &args.aws_endpoint_url;
-    Others {
-        s3: args.aws_endpoint_url_s3.clone().or_else(|| both.clone()),
-        dynamodb: args.aws_endpoint_url_dynamodb.clone().or_else(|| both.clone()),
+fn open_state(args: &Args) -> Result<StateDir, HostError> {
+    match &args.state_dir {
+        _ if args.ephemeral => StateDir::temporary(),
+        Some(dir) => StateDir::open(dir),
+        None => StateDir::open(&default_state_dir("")?),
     }
 }
 
-/// The keys for foreign services, if the environment has any.
-fn keys() -> Result<Option<Credentials>, Failure> {
+fn failure(error: HostError) -> Failure {
+    match error {
+        HostError::Unusable(_) => Failure::usage(error),
+        HostError::Busy(_) | HostError::Io { .. } => Failure::failed(error),
+    }
+}
+
+/// The table and the objects that other services keep. Creates table and bucket there.
+async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
+    let both = &args.aws_endpoint_url;
+    let s3 = args.aws_endpoint_url_s3.clone().or_else(|| both.clone());
+    let dynamodb = args.aws_endpoint_url_dynamodb.clone().or_else(|| both.clone());
+    if s3.is_none() && dynamodb.is_none() {
+        return Ok(StoredElsewhere::default());
+    }
+    let (access_key_id, secret_access_key) = keys()?;
+    let region = std::env::var("AWS_REGION").unwrap_or_else(|_| "us-east-1".to_owned());
+    let endpoints = Endpoints {
+        s3: s3.clone().unwrap_or_default(),
+        dynamodb: dynamodb.clone().unwrap_or_default(),
+        lambda: String::new(),
+        region: region.clone(),
+    };
+    let credentials = Credentials {
+        access_key_id: access_key_id.clone(),
+        secret_access_key: secret_access_key.clone(),
+        session_token: None,
+    };
+    let aws = Aws::with(endpoints, credentials);
+    let mut stored = StoredElsewhere::default();
+    if let Some(at) = dynamodb {
+        aws.make_table(TABLE).await.map_err(|error| Failure::failed(format!("{at}: {error}")))?;
+        stored.table = Some(Arc::new(aws.table(TABLE)));
+    }
+    if let Some(endpoint) = s3 {
+        aws.make_bucket(BUCKET).await.map_err(|error| Failure::failed(format!("{endpoint}: {error}")))?;
+        let s3 = ForeignS3 { endpoint, region, access_key_id, secret_access_key };
+        stored.objects = Some((Arc::new(aws.objects()), s3, BUCKET.to_owned()));
+    }
+    Ok(stored)
+}
+
+/// The keys for other services, from the environment.
+fn keys() -> Result<(String, String), Failure> {
     let get = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     if get("AWS_SESSION_TOKEN").is_some() {
         return Err(Failure::usage(
@@ -163,21 +200,7 @@ fn keys() -> Result<Option<Credentials>, Failure> {
         ));
     }
     let pair = get("AWS_ACCESS_KEY_ID").zip(get("AWS_SECRET_ACCESS_KEY"));
-    Ok(pair
-        .map(|(access_key_id, secret_access_key)| Credentials { access_key_id, secret_access_key }))
-}
-
-/// Creates table and bucket in foreign services.
-async fn provision(args: &Args, file: &ServiceFile) -> Result<(), Failure> {
-    let (aws, others) = (aws_of(file), others(args));
-    let named = |at: String| move |error| Failure::failed(format!("{at}: {error}"));
-    if let Some(at) = others.dynamodb {
-        aws.make_table(TABLE).await.map_err(named(at))?;
-    }
-    if let Some(at) = others.s3 {
-        aws.make_bucket(BUCKET).await.map_err(named(at))?;
-    }
-    Ok(())
+    Ok(pair.unwrap_or_else(|| (ANY_KEY.to_owned(), ANY_KEY.to_owned())))
 }
 
 /// Interval of checks for trouble that stops the service.
@@ -188,16 +211,17 @@ async fn tell_trouble(service: &Service) -> Infallible {
     let mut reported = false;
     loop {
         tokio::time::sleep(TROUBLE_LOOK).await;
-        match service.trouble() {
+        let trouble = service.trouble();
+        match &trouble {
             Some(trouble) if !reported => eprintln!("gristmill: {trouble}"),
-            None if reported => eprintln!("gristmill: the disk has space again: jobs continue"),
+            None if reported => eprintln!("gristmill: the trouble is over: jobs continue"),
             _ => {}
         }
-        reported = service.trouble().is_some();
+        reported = trouble.is_some();
     }
 }
 
-/// Leaves the report of a failure to the owner of an attended service.
+/// Leaves the report of a failure to the process that started the service.
 fn tell_owner(outcome: Result<(), Failure>) -> Result<(), Failure> {
     outcome.map_err(|failure| {
         let code = failure.exit_code();
@@ -207,77 +231,21 @@ fn tell_owner(outcome: Result<(), Failure>) -> Result<(), Failure> {
     })
 }
 
-/// The state directory; a temporary one is removed at the end.
-enum StateDir {
-    Kept(PathBuf),
-    Temporary(tempfile::TempDir),
-}
-
-impl StateDir {
-    fn open(path: Option<&Path>) -> Result<Self, Failure> {
-        match path {
-            Some(path) => Ok(Self::Kept(path.to_owned())),
-            None => {
-                let made = tempfile::Builder::new().prefix("gristmill-").tempdir();
-                made.map(Self::Temporary).map_err(Failure::failed)
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Kept(path) => path,
-            Self::Temporary(dir) => dir.path(),
-        }
-    }
-}
-
-fn describe(service: &Service, region: &str) -> ServiceFile {
-    let (endpoints, credentials) = (service.endpoints(), service.credentials());
-    ServiceFile {
-        endpoint: endpoints.lambda.clone(),
-        s3: endpoints.s3.clone(),
-        folders: endpoints.folders.clone(),
-        dynamodb: endpoints.dynamodb.clone(),
-        coordinator_url: endpoints.coordinator_url.clone(),
-        region: region.to_owned(),
-        namespace: NAMESPACE.to_owned(),
-        table: TABLE.to_owned(),
-        bucket: BUCKET.to_owned(),
-        worker_function: WORKER.to_owned(),
-        scaler_function: SCALER.to_owned(),
-        access_key_id: credentials.access_key_id.clone(),
-        secret_access_key: credentials.secret_access_key.clone(),
-        pid: std::process::id(),
-    }
-}
-
-fn announce(file: &ServiceFile, json: bool, state_dir: &Path) {
+fn announce(file: &ServiceFile, json: bool) {
     if json {
         // The line has no secrets: those are in the state directory, for its owner only.
         let line = serde_json::json!({
             "ready": true,
             "endpoint": file.endpoint,
-            "s3": file.s3,
-            "dynamodb": file.dynamodb,
-            "coordinator_url": file.coordinator_url,
-            "state_dir": state_dir,
+            "s3": file.s3.as_ref().map(|s3| &s3.endpoint),
+            "state_dir": file.state_dir,
         });
         say!("{line}");
         return;
     }
-    say!("objects      {}", file.s3);
-    say!("table        {}", file.dynamodb);
-    say!("coordinator  {}", file.coordinator_url);
-    say!("state        {}", state_dir.display());
+    say!("state        {}", file.state_dir.display());
     say!("gristmill is ready at {} (Ctrl-C ends it)", file.endpoint);
     say!("  gristmill run PIPELINE.yaml --endpoint {}", file.endpoint);
-}
-
-/// Background maintenance, which a schedule invokes on AWS as well.
-fn upkeep() -> Schedule {
-    let payload = br#"{"upkeep":true}"#.as_slice().into();
-    Schedule { every: UPKEEP_EVERY, function: COORDINATOR.to_owned(), payload }
 }
 
 /// Waits for Ctrl-C or SIGTERM and returns which, or `None` when the owner of an attended service

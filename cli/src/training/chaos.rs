@@ -1,9 +1,8 @@
 //! `--chaos`: kills processes at random while a job trains.
 
 use super::{TrainOptions, hosts::Victims};
-use crate::commands::up::{COORDINATOR, WORKER};
 use clap::ValueEnum;
-use gristmill_client::{LocalHost, Service};
+use gristmill_client::{LocalService, Service};
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
@@ -25,16 +24,10 @@ pub enum Chaos {
     Fetchers,
 }
 
-/// The processes that are killed.
-enum Target {
-    Function(&'static str),
-    Fetchers,
-}
-
 /// Kills processes of one kind repeatedly.
 pub struct Killer<'a> {
     service: &'a Service,
-    target: Option<Target>,
+    chaos: Option<Chaos>,
     fetchers: Victims,
     mean: Duration,
     kills: AtomicU64,
@@ -43,13 +36,8 @@ pub struct Killer<'a> {
 impl<'a> Killer<'a> {
     /// `fetchers` are those of the run, if they are processes.
     pub fn new(service: &'a Service, options: &TrainOptions, fetchers: Victims) -> Self {
-        let target = options.chaos.map(|chaos| match chaos {
-            Chaos::Workers => Target::Function(WORKER),
-            Chaos::Coordinator => Target::Function(COORDINATOR),
-            Chaos::Fetchers => Target::Fetchers,
-        });
         let (mean, kills) = (options.chaos_interval, AtomicU64::new(0));
-        Self { service, target, fetchers, mean, kills }
+        Self { service, chaos: options.chaos, fetchers, mean, kills }
     }
 
     /// Processes killed so far.
@@ -59,12 +47,11 @@ impl<'a> Killer<'a> {
 
     /// Kills one busy process after another, at random times around the mean. Never returns.
     pub async fn run(&self) -> Infallible {
-        match (&self.target, &self.service.local) {
-            (Some(Target::Function(function)), Some(local)) => {
-                self.kill_function(function, local).await
-            }
-            (Some(Target::Fetchers), _) => self.kill_fetchers().await,
-            (Some(Target::Function(_)), None) | (None, _) => std::future::pending().await,
+        match (self.chaos, &self.service.local) {
+            (Some(Chaos::Workers), Some(local)) => self.kill_workers(local).await,
+            (Some(Chaos::Coordinator), Some(_)) => self.kill_service().await,
+            (Some(Chaos::Fetchers), _) => self.kill_fetchers().await,
+            (_, None) | (None, _) => std::future::pending().await,
         }
     }
 
@@ -80,30 +67,39 @@ impl<'a> Killer<'a> {
         tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw())).await;
     }
 
-    async fn kill_function(&self, function: &str, local: &LocalHost) -> Infallible {
+    /// Kills the service, and all its workers with it, and starts it again.
+    async fn kill_service(&self) -> Infallible {
+        loop {
+            self.rest().await;
+            match self.service.crash().await {
+                Ok(_) => {
+                    self.kills.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(failure) => {
+                    tracing::warn!(%failure, "the service does not start again");
+                    std::future::pending().await
+                }
+            }
+        }
+    }
+
+    async fn kill_workers(&self, local: &LocalService) -> Infallible {
         let mut last = Instant::now();
         let mut lone = LONE_MEAN;
         loop {
             self.rest().await;
-            if function == WORKER && self.is_lone().await && last.elapsed() < lone {
+            if self.is_lone(local).await && last.elapsed() < lone {
                 continue;
             }
-            // A coordinator runs for a millisecond at a time: try until one is caught.
-            for _ in 0..200 {
-                match local.admin.kill(function).await {
-                    Ok(answer) if answer.get("pid").is_some_and(|pid| !pid.is_null()) => {
-                        self.kills.fetch_add(1, Ordering::Relaxed);
-                        last = Instant::now();
-                        // Exponential, like accidents.
-                        lone = LONE_MEAN.mul_f64(-(1.0 - self.draw()).ln());
-                        break;
-                    }
-                    Ok(_) => tokio::time::sleep(Duration::from_millis(2)).await,
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot kill");
-                        break;
-                    }
+            match local.calls.kill_worker().await {
+                Ok(Some(_)) => {
+                    self.kills.fetch_add(1, Ordering::Relaxed);
+                    last = Instant::now();
+                    // Exponential, like accidents.
+                    lone = LONE_MEAN.mul_f64(-(1.0 - self.draw()).ln());
                 }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "cannot kill"),
             }
         }
     }
@@ -115,10 +111,7 @@ impl<'a> Killer<'a> {
     }
 
     /// Whether a single worker is at work.
-    async fn is_lone(&self) -> bool {
-        let Some(local) = &self.service.local else { return false };
-        let stats = local.admin.stats().await.unwrap_or_default();
-        let busy = stats.pointer(&format!("/functions/{WORKER}/concurrent"));
-        busy.and_then(serde_json::Value::as_u64).is_some_and(|busy| busy <= 1)
+    async fn is_lone(&self, local: &LocalService) -> bool {
+        local.calls.status().await.is_ok_and(|status| status.busy_workers <= 1)
     }
 }

@@ -72,7 +72,7 @@ impl<'a> HostedTrainer<'a> {
         view: RunView,
         polled: PolledJob,
     ) -> Result<Self, Failure> {
-        let endpoint = job.service.local.as_ref().map(|local| local.admin.endpoint());
+        let endpoint = job.service.local.as_ref().map(|local| local.calls.endpoint());
         Ok(Self {
             program: Arc::new(Program::new(endpoint, &job.view.job, &options.stream)?),
             resizes: Resizes::new(&options.resize),

@@ -11,6 +11,5 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     let (settings, aws) = (Settings::from_env()?, Aws::of_function()?);
     let operators = Arc::new(gristmill_operators::registry().clone());
     let memory_mb = function_memory_mb();
-    serve(WorkerFunction::from_settings(&settings, &aws, memory_mb, operators)?)
-        .await
+    serve(WorkerFunction::from_settings(&settings, &aws, memory_mb, operators)?).await
 }

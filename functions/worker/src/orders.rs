@@ -5,9 +5,13 @@ use crate::WorkerFunction;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_aws::{AmbientObjects, Aws, Credentials};
-use gristmill_host::{ForeignS3, HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
+use gristmill_host::{
+    ForeignS3, HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup,
+};
 use gristmill_pipeline::Registry;
-use gristmill_ports::{Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock};
+use gristmill_ports::{
+    Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
+};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
 use lambda_runtime::Error;
@@ -99,14 +103,21 @@ struct Telling {
 
 #[async_trait]
 impl Objects for Telling {
-    async fn put_if_absent(&self, path: &ObjectPath, body: Bytes, put_id: &str) -> Result<PutOutcome, ObjectError> {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
         let outcome = self.objects.put_if_absent(path, body, put_id).await;
         match &outcome {
             Err(ObjectError::Unavailable(why)) => {
                 self.is_in_trouble.store(true, Ordering::Relaxed);
                 say(&WorkerAnswer::Trouble(Some(why.clone())));
             }
-            _ if self.is_in_trouble.swap(false, Ordering::Relaxed) => say(&WorkerAnswer::Trouble(None)),
+            _ if self.is_in_trouble.swap(false, Ordering::Relaxed) => {
+                say(&WorkerAnswer::Trouble(None))
+            }
             _ => {}
         }
         outcome
@@ -116,7 +127,12 @@ impl Objects for Telling {
         self.objects.get(path).await
     }
 
-    async fn get_range(&self, path: &ObjectPath, range: Range<u64>, etag: Option<&str>) -> Result<Bytes, ObjectError> {
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
         self.objects.get_range(path, range, etag).await
     }
 

@@ -5,7 +5,6 @@ use crate::{
     SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
-    credentials::CredentialsCache,
     dynamodb::DynamoClient,
     lambda::LambdaClient,
 };

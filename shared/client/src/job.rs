@@ -109,8 +109,7 @@ impl Service {
     /// [`Failure::Usage`] if there is nothing to read.
     pub async fn list(&self, pipeline: &Pipeline, source: Source) -> Result<Listing, Failure> {
         let local = self.local.as_ref();
-        let mount =
-            local.map(|local| async |name: &str, root: &Path| local.offer(name, root));
+        let mount = local.map(|local| async |name: &str, root: &Path| local.offer(name, root));
         let objects = &*self.ports.objects;
         let listed = source.list(objects, &self.ns, &self.bucket, pipeline.source(), mount).await;
         listed.map_err(Failure::from)

@@ -59,6 +59,7 @@ pub use fetcher::{
 };
 pub use folders::Folders;
 pub use gristmill_executor::NUMERICS;
+pub use gristmill_host::{AttachError, ServiceFile};
 pub use job::{Job, JobConfig};
 pub use list_error::ListError;
 pub use log::log_to_stderr;
@@ -69,7 +70,6 @@ pub use options::{
 pub use own::{Launcher, StartRefusal, start_local, start_own};
 pub use own_ranks::OwnRanks;
 pub use selection::LeftOut;
-pub use gristmill_host::{AttachError, ServiceFile};
 pub use service::{LocalService, Service, Target, connect};
 pub use steps::{RankBatch, StepDelivery, Steps};
 pub use trouble::give_up;

@@ -2,8 +2,8 @@
 
 use crate::{Failure, Service};
 use gristmill_host::{
-    ClientLock, HostError, ServiceCalls, ServiceFile, StartLock, checked, default_state_dir, is_alive,
-    state_of_before,
+    ClientLock, HostError, ServiceCalls, ServiceFile, StartLock, checked, default_state_dir,
+    is_alive, state_of_before,
 };
 use gristmill_model::Fingerprint;
 use gristmill_pipeline::Registry;
@@ -64,7 +64,9 @@ pub struct StartRefusal {
 /// What a client holds while it uses a service on this machine.
 pub(crate) enum Held {
     /// The service runs at least as long as the lock is held.
-    Shared { _lock: ClientLock },
+    Shared {
+        _lock: ClientLock,
+    },
     Own(OwnService),
 }
 
@@ -149,7 +151,10 @@ impl Service {
 }
 
 impl OwnService {
-    async fn start(launcher: Launcher, state_dir: Option<PathBuf>) -> Result<(Self, ServiceFile), Failure> {
+    async fn start(
+        launcher: Launcher,
+        state_dir: Option<PathBuf>,
+    ) -> Result<(Self, ServiceFile), Failure> {
         let mut command = launcher.command(&["up", "--json", "--attended"]);
         match &state_dir {
             Some(dir) => command.arg("--state-dir").arg(dir),
@@ -200,7 +205,11 @@ async fn answering(dir: &Path) -> Result<Option<ServiceFile>, Failure> {
             return Ok(None);
         }
         let answers = match ServiceFile::of_state_dir(dir) {
-            Ok(file) => ServiceCalls::new(&file).status().await.map(|_| file).map_err(|error| error.to_string()),
+            Ok(file) => ServiceCalls::new(&file)
+                .status()
+                .await
+                .map(|_| file)
+                .map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         match answers {
@@ -228,8 +237,9 @@ async fn launch(launcher: &Launcher, dir: &Path) -> Result<ServiceFile, Failure>
 }
 
 fn spawn(launcher: &Launcher, command: &mut Command) -> Result<Child, Failure> {
-    let cannot =
-        |error: io::Error| Failure::failed(format!("cannot start {}: {error}", launcher.program.display()));
+    let cannot = |error: io::Error| {
+        Failure::failed(format!("cannot start {}: {error}", launcher.program.display()))
+    };
     command.spawn().map_err(cannot)
 }
 

@@ -1,6 +1,8 @@
 //! A connection to a service: a deployed stack, or one on this machine.
 
-use crate::{Backend, Failure, FetcherPorts, Folders, ServiceOptions, give_up, own::Held, waiting::Link};
+use crate::{
+    Backend, Failure, FetcherPorts, Folders, ServiceOptions, give_up, own::Held, waiting::Link,
+};
 use gristmill_aws::{AmbientObjects, Aws, Credentials, Settings};
 use gristmill_host::{
     AttachError, ClientLock, FolderRegistry, ForeignS3, HostObjects, ServiceCalls, ServiceFile,
@@ -41,7 +43,9 @@ impl LocalService {
     /// # Errors
     /// The folder cannot be read, or the state directory not be written.
     pub fn offer(&self, name: &str, path: &Path) -> Result<(), CallError> {
-        self.folders.add(name, path).map_err(|error| CallError::Rejected(format!("{}: {error}", path.display())))
+        self.folders
+            .add(name, path)
+            .map_err(|error| CallError::Rejected(format!("{}: {error}", path.display())))
     }
 }
 
@@ -104,19 +108,40 @@ impl Service {
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
         let objects = Arc::new(aws.objects());
         let (link, ports) = ports(Arc::new(coordinator), objects, operators)?;
-        Ok(Self { aws: Some(aws), ns: settings.ns, bucket, ports, link, local: None, held: Arc::default() })
+        Ok(Self {
+            aws: Some(aws),
+            ns: settings.ns,
+            bucket,
+            ports,
+            link,
+            local: None,
+            held: Arc::default(),
+        })
     }
 
     /// The service on this machine that `file` describes. `held` is kept as long as it is used.
-    pub(crate) fn of_file(file: ServiceFile, operators: Arc<Registry>, held: Held) -> Result<Self, Failure> {
-        let objects = HostObjects::open(&file, Arc::new(AmbientObjects::default()), foreign_objects);
+    pub(crate) fn of_file(
+        file: ServiceFile,
+        operators: Arc<Registry>,
+        held: Held,
+    ) -> Result<Self, Failure> {
+        let objects =
+            HostObjects::open(&file, Arc::new(AmbientObjects::default()), foreign_objects);
         let objects = objects.map_err(Failure::failed)?;
         let calls = Arc::new(ServiceCalls::new(&file).telling(objects.chunk_bytes()));
         let (link, ports) = ports(Arc::clone(&calls) as _, Arc::new(objects), operators)?;
         let folders = FolderRegistry::new(&file.state_dir);
         let (ns, bucket) = (file.namespace.clone(), file.bucket.clone());
         let local = Some(Arc::new(LocalService { file, calls, folders }));
-        Ok(Self { aws: None, ns, bucket, ports, link, local, held: Arc::new(Mutex::new(Some(held))) })
+        Ok(Self {
+            aws: None,
+            ns,
+            bucket,
+            ports,
+            link,
+            local,
+            held: Arc::new(Mutex::new(Some(held))),
+        })
     }
 
     /// The kind of service it is.
@@ -135,7 +160,10 @@ impl Service {
     /// Resolves, with the reason, once a service on this machine has been unable to work for `patience`. Until
     /// then [`Service::link`] reports the problem.
     pub async fn given_up(&self, patience: Duration) -> Failure {
-        let trouble = self.local.as_ref().map(|local| async || Some(local.calls.status().await.ok()?.trouble));
+        let trouble = self
+            .local
+            .as_ref()
+            .map(|local| async || Some(local.calls.status().await.ok()?.trouble));
         Failure::failed(give_up(trouble, &self.link, patience).await)
     }
 }

@@ -21,5 +21,7 @@ pub use places::{default_state_dir, state_of_before};
 pub use private::{open_private, private_dir, read_private, write_private};
 pub use routed::{ChunkBytes, HostObjects, own_files};
 pub use service_file::{AttachError, ForeignS3, ServiceFile, registered};
-pub use state_dir::{ClientLock, ClientsGone, StartLock, StateDir, checked, is_alive};
+pub use state_dir::{
+    ClientLock, ClientsGone, StartLock, StateDir, checked, is_alive, is_state_dir,
+};
 pub use worker_orders::{WorkerAnswer, WorkerOrder, WorkerSetup};

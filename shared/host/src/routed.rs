@@ -55,7 +55,13 @@ impl HostObjects {
     ) -> Result<Self, HostError> {
         let files = Arc::new(own_files(&file.state_dir, &file.bucket)?);
         let own = file.s3.as_ref().map(foreign).unwrap_or_else(|| Arc::clone(&files) as _);
-        Ok(Self { bucket: file.bucket.clone(), own, folders: files, elsewhere, read: ChunkBytes::default() })
+        Ok(Self {
+            bucket: file.bucket.clone(),
+            own,
+            folders: files,
+            elsewhere,
+            read: ChunkBytes::default(),
+        })
     }
 
     /// The bytes of chunks that are read through this.
@@ -86,7 +92,12 @@ pub fn own_files(state_dir: &Path, bucket: &str) -> Result<FileObjects, HostErro
 
 #[async_trait]
 impl Objects for HostObjects {
-    async fn put_if_absent(&self, path: &ObjectPath, body: Bytes, put_id: &str) -> Result<PutOutcome, ObjectError> {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
         // Only the service's own bucket is written to.
         self.own.put_if_absent(path, body, put_id).await
     }

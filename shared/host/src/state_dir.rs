@@ -97,9 +97,13 @@ impl StateDir {
 
     /// Whether no client uses the service. The first one to come is kept waiting as long as the returned lock is held.
     pub fn unused(&self) -> Option<ClientsGone> {
+        if !self.path.is_dir() {
+            // Somebody removed it.
+            return Some(ClientsGone { _lock: None });
+        }
         let lock =
             try_lock(&self.path.join(CLIENTS_LOCK), FlockOperation::NonBlockingLockExclusive);
-        lock.ok().flatten().map(|file| ClientsGone { _lock: file })
+        lock.ok().flatten().map(|file| ClientsGone { _lock: Some(file) })
     }
 }
 
@@ -115,7 +119,7 @@ impl Drop for StateDir {
 /// Proof that a service has no client, and gets none.
 #[derive(Debug)]
 pub struct ClientsGone {
-    _lock: File,
+    _lock: Option<File>,
 }
 
 /// Says that this process uses the service on a directory.
@@ -180,6 +184,11 @@ pub fn checked(dir: &Path) -> Result<PathBuf, HostError> {
         close_to_others(&path)?;
     }
     Ok(path)
+}
+
+/// Whether a service has run on `dir`.
+pub fn is_state_dir(dir: &Path) -> bool {
+    dir.join(FORMAT_FILE).is_file()
 }
 
 fn other_version(path: &Path) -> HostError {

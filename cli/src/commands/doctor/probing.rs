@@ -4,11 +4,11 @@ use gristmill_aws::{
     Aws, BucketRights, Caller, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, Probes, Quota,
     Responder, Settings, SettingsError, Trouble,
 };
-use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target, aws_of};
+use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target};
+use gristmill_host::{DiskUse, ServiceCalls, ServiceStatus};
 use gristmill_model::Namespace;
 use gristmill_model::wire::{AnyReply, Status};
 use gristmill_ports::{CallError, Coordinator};
-use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
 
 /// A name that no job has: the coordinator answers that it is not found.
@@ -24,8 +24,9 @@ pub struct Findings {
     pub named: String,
     /// Settings that are missing or wrong.
     pub wrong: Vec<String>,
-    /// The local service's counters.
-    pub service: Option<Result<Value, CallError>>,
+    /// What the service on this machine says of itself.
+    pub service: Option<Result<ServiceStatus, CallError>>,
+    pub disk: Option<DiskUse>,
     /// Identifier of the keys.
     pub keys: Option<Result<String, String>>,
     pub caller: Option<Result<Caller, Trouble>>,
@@ -57,6 +58,7 @@ pub async fn probe(options: &ServiceOptions) -> Result<Findings, Failure> {
         Err(error) => {
             let wrong = match error {
                 AttachError::Unknown(endpoint) => format!("no service of yours at {endpoint}"),
+                AttachError::Ended(dir) => format!("no service runs on {}", dir.display()),
                 error => error.to_string(),
             };
             let backend = Some(Backend::Local);
@@ -167,34 +169,21 @@ async fn function(
 }
 
 async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
-    let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
-    let aws = aws_of(file);
-    let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
-    let coordinator = coordinator.map_err(Failure::failed)?;
+    let calls = ServiceCalls::new(file);
     let mut findings = Findings {
         backend: Some(Backend::Local),
-        named: format!("{}, process {}", file.endpoint, file.pid),
-        coordinator_url: Some(file.coordinator_url.clone()),
+        named: format!("{}, process {}, state in {}", file.endpoint, file.pid, file.state_dir.display()),
+        coordinator_url: Some(file.endpoint.clone()),
         ..Findings::default()
     };
-    let service = aws.local_service(&file.endpoint);
-    let counters = in_time(&file.endpoint, service.stats()).await;
-    let answers = counters.is_ok();
-    findings.service = Some(counters);
-    if answers {
-        let probes = aws.probes();
-        findings.keys = Some(probes.keys().await);
-        let place = Place {
-            probes: &probes,
-            ns: &ns,
-            bucket: Some(&file.bucket),
-            coordinator: Some(&coordinator),
-        };
-        let (shared, quota) = tokio::join!(place.ask(), probes.quota());
-        shared.store(&mut findings);
-        findings.quota = Some(quota);
-        findings.responders = probes.responders();
+    let status = in_time(&file.endpoint, calls.status()).await;
+    if status.is_ok() {
+        let job = NO_SUCH_JOB.parse().map_err(Failure::failed)?;
+        let answer = in_time("the coordinator", calls.exchange(&Status { job }.into())).await;
+        findings.coordinator = Some(answer);
+        findings.disk = calls.disk().await.ok();
     }
+    findings.service = Some(status);
     Ok(findings)
 }
 

@@ -4,6 +4,7 @@
 mod deployment;
 
 use super::{Check, Verdict, probing::Findings};
+use crate::commands::ps::in_words;
 use gristmill_client::Backend;
 use gristmill_aws::{BucketRights, Trouble};
 use gristmill_model::wire::RefusalKind;
@@ -16,18 +17,37 @@ const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output Traine
 
 /// All checks, in the order in which to correct them.
 pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
-    let mut checks = vec![settings(findings), keys(findings), platform(findings), clock(findings)];
-    if findings.backend == Some(Backend::Aws) {
-        checks.push(deployment::region(findings));
+    if findings.backend == Some(Backend::Local) {
+        return vec![settings(findings), coordinator(findings), table(findings), disk(findings)];
     }
-    checks.extend([bucket(findings), permissions(findings)]);
-    checks.extend([coordinator(findings), table(findings)]);
-    checks.push(deployment::functions(findings));
-    checks.push(deployment::concurrency(findings, workers));
-    if findings.backend == Some(Backend::Aws) {
-        checks.push(deployment::gateway(findings));
+    vec![
+        settings(findings),
+        keys(findings),
+        platform(findings),
+        clock(findings),
+        deployment::region(findings),
+        bucket(findings),
+        permissions(findings),
+        coordinator(findings),
+        table(findings),
+        deployment::functions(findings),
+        deployment::concurrency(findings, workers),
+        deployment::gateway(findings),
+    ]
+}
+
+/// Checks that a service on this machine can store objects.
+fn disk(findings: &Findings) -> Check {
+    const NAME: &str = "disk";
+    let Some(Ok(status)) = &findings.service else { return skip(NAME, not_asked(findings)) };
+    match (&status.trouble, findings.disk) {
+        (Some(trouble), _) => {
+            let (found, advice) = trouble.split_once(": ").unwrap_or((trouble, "free some space"));
+            line(NAME, Verdict::Fail, found, advice)
+        }
+        (None, Some(disk)) => ok(NAME, format!("{} in use", in_words(disk))),
+        (None, None) => skip(NAME, "the service does not say"),
     }
-    checks
 }
 
 fn line(name: &'static str, verdict: Verdict, found: impl ToString, advice: &str) -> Check {
@@ -122,12 +142,6 @@ fn keys(findings: &Findings) -> Check {
 /// Checks whether this is AWS, and whether all services agree on that.
 fn platform(findings: &Findings) -> Check {
     const NAME: &str = "platform";
-    if findings.backend == Some(Backend::Local) {
-        return match findings.service {
-            Some(Ok(_)) => ok(NAME, "gristmill's stand-ins on this machine"),
-            _ => skip(NAME, not_asked(findings)),
-        };
-    }
     let servers: Vec<&str> =
         findings.responders.values().filter_map(|responder| responder.server.as_deref()).collect();
     let answers = match servers.first() {
@@ -244,7 +258,7 @@ fn coordinator(findings: &Findings) -> Check {
         }
         Err(error @ CallError::Unavailable(_)) => {
             let advice = match findings.backend {
-                Some(Backend::Local) => "see coordinator.log in the state directory",
+                Some(Backend::Local) => "end it with `gristmill ps --stop`, and start it again",
                 _ => {
                     "check GRISTMILL_COORDINATOR_URL against the stack's output CoordinatorUrl, and \
                      the network; then the coordinator's log"

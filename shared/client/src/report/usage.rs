@@ -22,7 +22,8 @@ pub struct Usage {
 impl Usage {
     /// Reads all counters.
     pub async fn now(service: &Service) -> Self {
-        let mut usage = Self { fetcher_cpu_ms: process_cpu_ms(std::process::id()), ..Self::default() };
+        let mut usage =
+            Self { fetcher_cpu_ms: process_cpu_ms(std::process::id()), ..Self::default() };
         if let Some(aws) = &service.aws {
             usage.requests = aws.counts();
         }
@@ -62,7 +63,8 @@ impl Usage {
     /// Bytes of chunks read, and written; none if no local service counts them.
     pub fn chunk_bytes(&self) -> Option<(u64, u64)> {
         let bytes = |name: &str| self.requests.get(name).copied().unwrap_or(0);
-        self.local.then(|| (bytes("objects.chunk_bytes_read"), bytes("objects.chunk_bytes_written")))
+        self.local
+            .then(|| (bytes("objects.chunk_bytes_read"), bytes("objects.chunk_bytes_written")))
     }
 
     /// Requests as JSON, by service.

@@ -10,7 +10,7 @@ use super::disk::{Disk, HostDisk};
 use super::store::{self, sweep_draft};
 use super::{Source, failure, read_range};
 use bytes::Bytes;
-use gristmill_folder::{Entry, etag, walk};
+use gristmill_folder::{Entry, walk};
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo};
 use std::collections::{BTreeMap, HashMap};
@@ -254,4 +254,9 @@ impl SourceFolder {
 /// Whether a key can name a file: no empty, `.` or `..` component, and no NUL byte.
 fn is_path(key: &str) -> bool {
     !key.contains('\0') && key.split('/').all(|component| !matches!(component, "" | "." | ".."))
+}
+
+/// The entity tag of a file, in quotes as those of S3 are.
+fn etag(about: &std::fs::Metadata) -> String {
+    format!("\"{}\"", gristmill_folder::etag(about))
 }

@@ -56,9 +56,9 @@ impl Drop for Draft<'_> {
 
 impl Store {
     pub(super) fn open(disk: Box<dyn Disk>, root: &Path, bucket: &str) -> io::Result<Self> {
-        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        if bucket.is_empty() || !bucket.bytes().all(|byte| is_plain(byte) || byte == b'-') {
-            let text = format!("{bucket:?} cannot be a bucket: use a-z, 0-9 and '-'");
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        if bucket.starts_with(['.', '-']) || bucket.is_empty() || !bucket.bytes().all(is_plain) {
+            let text = format!("{bucket:?} cannot be a bucket: use a-z, 0-9, '-' and '.'");
             return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
         let root = std::path::absolute(root)?;

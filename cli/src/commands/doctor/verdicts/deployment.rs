@@ -2,10 +2,8 @@
 //! quotas, networks.
 
 use super::{Check, Findings, Verdict, line, not_asked, ok, skip};
-use gristmill_client::Backend;
 use gristmill_aws::{DeployedFunction, Quota, Trouble};
 use gristmill_client::NUMERICS;
-use serde_json::Value;
 
 /// Checks that everything is in one region: bytes between regions are billed, and slower.
 pub fn region(findings: &Findings) -> Check {
@@ -37,9 +35,6 @@ pub fn region(findings: &Findings) -> Check {
 /// Checks that the functions exist, and compute as this machine does.
 pub fn functions(findings: &Findings) -> Check {
     const NAME: &str = "functions";
-    if findings.backend == Some(Backend::Local) {
-        return local_functions(findings);
-    }
     let asked = [("worker", &findings.worker), ("scaler", &findings.scaler)];
     let asked: Vec<_> =
         asked.iter().filter_map(|(name, found)| Some((*name, found.as_ref()?))).collect();
@@ -96,24 +91,6 @@ fn is_usable(state: &str) -> bool {
 
 fn is_of_this_class(function: &DeployedFunction) -> bool {
     NUMERICS.split('/').next() == Some(function.architecture.as_str())
-}
-
-fn local_functions(findings: &Findings) -> Check {
-    const NAME: &str = "functions";
-    let Some(Ok(counters)) = &findings.service else { return skip(NAME, not_asked(findings)) };
-    let functions = counters.get("functions").and_then(Value::as_object);
-    let functions = functions.into_iter().flatten();
-    let mut names = Vec::new();
-    for (name, counters) in functions {
-        let count = |counter: &str| counters.get(counter).and_then(Value::as_u64).unwrap_or(0);
-        if count("init_failures") > 0 {
-            let found = format!("{name} failed to start {} times", count("init_failures"));
-            let advice = format!("see {name}.log in the state directory");
-            return line(NAME, Verdict::Warn, found, &advice);
-        }
-        names.push(name.as_str());
-    }
-    ok(NAME, names.join(", "))
 }
 
 /// Concurrency that workers leave to coordinator and scaler when none is reserved.
