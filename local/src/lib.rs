@@ -5,6 +5,7 @@
 //! [`FunctionHost`] runs `lambda_runtime` binaries as separate processes.
 
 mod credentials;
+mod embedded_table;
 mod error;
 pub mod functions;
 mod http_server;
@@ -16,6 +17,7 @@ mod sigv4;
 mod table;
 
 pub use credentials::Credentials;
+pub use embedded_table::EmbeddedTable;
 pub use error::LocalError;
 pub use functions::{FunctionConfig, FunctionHost, HostConfig, Schedule, UrlAuth, UrlConfig};
 pub use objects::{ObjectServer, ObjectServerBuilder, ObjectStats, Serving};
