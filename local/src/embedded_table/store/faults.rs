@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use super::*;
 
-const LIVES: u64 = 100;
+const LIVES: u64 = 10;
 const FAULTS_A_LIFE: usize = 100;
 const SECTOR: usize = 512;
 
@@ -219,7 +219,7 @@ impl Life {
         let mut indices = Vec::new();
         for _ in 0..self.random.usize(1..=5) {
             let index = self.random.usize(0..self.items.len());
-            let length = [40, 600, 6_000, 70_000][self.random.usize(0..20).min(3)];
+            let length = [40, 600, 600, 600, 600, 600, 600, 6_000, 20_000][self.random.usize(0..9)];
             let body = Bytes::from(vec![self.random.u8(..); self.random.usize(1..length)]);
             writes.push(ItemWrite {
                 key: key(index),
@@ -313,5 +313,5 @@ fn nothing_promised_is_lost_whatever_the_disk_refuses_tears_or_loses() {
         }
     }
     assert_eq!(met.values().sum::<usize>(), LIVES as usize * FAULTS_A_LIFE);
-    assert!(met.len() == 4 && met.values().all(|count| *count > 1_500), "{met:?}");
+    assert!(met.len() == 4 && met.values().all(|count| *count > 150), "{met:?}");
 }
