@@ -5,11 +5,13 @@
 
 mod counts;
 mod disk;
+mod embedded_table;
 mod endpoint;
 mod invoking;
 mod log_file;
 mod pool;
 mod service;
 
+pub use embedded_table::EmbeddedTable;
 pub use pool::WorkerProgram;
 pub use service::{Listen, Service, ServiceConfig, ServiceError, StoredElsewhere};

@@ -3,6 +3,7 @@
 use crate::{
     counts::{CountedTable, Counts},
     disk,
+    embedded_table::EmbeddedTable,
     endpoint::{Listener, serve},
     invoking::{SCALER, ScalerInvoker, WORKER, WorkerInvoker},
     log_file::{FILE_BYTES_MAX, LogFile},
@@ -38,6 +39,8 @@ const BUCKET: &str = "gristmill.local";
 const NAMESPACE: &str = "default";
 /// Interval of background maintenance.
 const UPKEEP_EVERY: Duration = Duration::from_secs(600);
+/// Most expired items that are removed in a round.
+const SWEEP_ITEMS: usize = 100_000;
 /// How long nobody may use a service that belongs to no process, before it ends.
 const UNUSED_TIME: Duration = Duration::from_secs(5);
 const UNUSED_LOOK: Duration = Duration::from_millis(500);
@@ -138,7 +141,8 @@ impl Service {
     pub async fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
         let dir = config.state.path().to_owned();
         let counts = Counts::default();
-        let table = CountedTable { table: table(&config)?, counts: counts.clone() };
+        let (table, kept) = table(&config)?;
+        let table = CountedTable { table, counts: counts.clone() };
         let table: Arc<dyn Table> = Arc::new(table);
         let (objects, s3, bucket) = match &config.elsewhere.objects {
             Some((objects, s3, bucket)) => (Arc::clone(objects), Some(s3.clone()), bucket.clone()),
@@ -198,7 +202,7 @@ impl Service {
         let mut tasks = JoinSet::new();
         tasks.spawn(serve(listener, Arc::clone(&shared)));
         tasks.spawn(release(Arc::clone(&shared), failures));
-        tasks.spawn(maintain(Arc::clone(&shared)));
+        tasks.spawn(maintain(Arc::clone(&shared), kept));
         let published = file.publish()?;
         Ok(Self { shared, file, published, state: config.state, tasks })
     }
@@ -245,14 +249,17 @@ impl Service {
     }
 }
 
-fn table(config: &ServiceConfig) -> Result<Arc<dyn Table>, ServiceError> {
+/// The table, and the one that is kept here, for its maintenance.
+fn table(config: &ServiceConfig) -> Result<(Arc<dyn Table>, Option<Arc<EmbeddedTable>>), ServiceError> {
     if let Some(table) = &config.elsewhere.table {
-        return Ok(Arc::clone(table));
+        return Ok((Arc::clone(table), None));
     }
-    Ok(match config.keeps_jobs {
-        true => Arc::new(MemoryTable::default()),
-        false => Arc::new(MemoryTable::default()),
-    })
+    if !config.keeps_jobs {
+        return Ok((Arc::new(MemoryTable::default()), None));
+    }
+    let dir = private_dir(&config.state.path().join("table"))?;
+    let kept = Arc::new(EmbeddedTable::open(&dir)?);
+    Ok((Arc::clone(&kept) as _, Some(kept)))
 }
 
 fn files(state: &StateDir) -> Result<Arc<dyn Objects>, HostError> {
@@ -297,8 +304,13 @@ async fn release(
 }
 
 /// Background maintenance, which a schedule invokes on AWS.
-async fn maintain(shared: Arc<Shared>) -> Infallible {
+async fn maintain(shared: Arc<Shared>, kept: Option<Arc<EmbeddedTable>>) -> Infallible {
     loop {
+        if let Some(table) = &kept
+            && let Err(error) = table.sweep(SystemClock.now_ms() / 1000, SWEEP_ITEMS).await
+        {
+            tracing::warn!(%error, "expired items could not be removed; it is tried again");
+        }
         if let Err(error) = shared.coordinator.upkeep().await {
             tracing::warn!(%error, "background maintenance failed; it is tried again");
         }
