@@ -384,19 +384,19 @@ class Loader(Generic[Item]):
             )
         if self._reader is not None:
             return self._reader
-        service = self._service or _service.default(self._ranks.world_size, self._ranks.run)
         try:
-            reader = _reader.open_reader(
-                service,
-                self._pipeline,
-                self._flags,
-                job=(self._job_name or self._ranks_job) if self._loaded is None else self._loaded["job"],
-                state=None if self._loaded is None else _text_of(self._loaded),
-                is_named=self._job_name is not None,
-                ranks=(self._ranks.rank, self._ranks.world_size, self._ranks.run or "", self._tail)
-                if self._ranks.world_size > 1
-                else None,
-            )
+            with _service.used_by_loader(self._service, self._ranks.world_size) as service:
+                reader = _reader.open_reader(
+                    service,
+                    self._pipeline,
+                    self._flags,
+                    job=(self._job_name or self._ranks_job) if self._loaded is None else self._loaded["job"],
+                    state=None if self._loaded is None else _text_of(self._loaded),
+                    is_named=self._job_name is not None,
+                    ranks=(self._ranks.rank, self._ranks.world_size, self._ranks.run or "", self._tail)
+                    if self._ranks.world_size > 1
+                    else None,
+                )
         except PipelineError as error:
             raise self._pipeline.located(error) from None
         self._reader, self._name = reader, reader.job.name

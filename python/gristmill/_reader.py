@@ -32,6 +32,8 @@ class Reader:
         self._flags, self._ranks = flags, ranks
         self._held: _native.Batch | None = None
         self._is_closed = False
+        # Set while the reader is open.
+        self.service: Service | None = None
         self.stream = self._open(at)
 
     def _open(self, at: Cursor | None) -> _native.Stream:
@@ -45,8 +47,7 @@ class Reader:
             if durable >= at:
                 raise
             _LOG.warning(
-                "the service does not have the batches before epoch %d, batch %d of job %s: they are computed again; "
-                "gristmill.local(state_dir=...) keeps them",
+                "the service does not have the batches before epoch %d, batch %d of job %s: they are computed again",
                 *at,
                 self.job.name,
             )
@@ -115,19 +116,31 @@ class Reader:
         """Closes the stream, and leaves the job as it is."""
         self._is_closed = True
         self.stream.close()
+        self._leave()
 
     def end(self, *, is_wanted: bool) -> None:
         """Reports what was acknowledged. A job that nobody can go on with is stopped."""
-        if is_wanted:
-            try:
-                self.stream.finish()
-            except JobError as error:
-                # Another trainer goes on with the job: what it reports counts.
-                _LOG.info("%s", error)
+        try:
+            if is_wanted:
+                self._finish()
+            else:
                 self.stream.close()
-            return
-        self.stream.close()
-        self.job.stop()
+                self.job.stop()
+        finally:
+            self._leave()
+
+    def _finish(self) -> None:
+        try:
+            self.stream.finish()
+        except JobError as error:
+            # Another trainer goes on with the job: what it reports counts.
+            _LOG.info("%s", error)
+            self.stream.close()
+
+    def _leave(self) -> None:
+        if self.service is not None:
+            service, self.service = self.service, None
+            service._leaves(self)
 
 
 def open_reader(

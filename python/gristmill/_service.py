@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
-import hashlib
 import logging
 import os
-import tempfile
 import threading
-import time
 import weakref
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
-from .errors import Error, OptionError, ServiceError
+from .errors import Error, OptionError
 
 if TYPE_CHECKING:
     from ._reader import Reader
@@ -24,21 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["Service", "connect", "local"]
 
 _LOG = logging.getLogger("gristmill")
-# How long another process on this machine may take to start the service that is shared.
-_START_S = 60.0
-# How long the process that started a shared service waits for the others when it ends.
-_LEAVE_S = 30.0
-# How long the service of a process that was killed may take to end.
-_END_S = 15.0
-_LOOK_S = 0.05
 
 
 class Service:
     """A connection to a service; made by `gristmill.local` or `gristmill.connect`. A context manager."""
 
-    def __init__(self, native: _native.Service, shared: _Shared | None = None) -> None:
+    def __init__(self, native: _native.Service) -> None:
         self._native = native
-        self._shared = shared
         self._pid = os.getpid()
         self._open = True
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
@@ -50,20 +39,14 @@ class Service:
         return self._native.endpoint
 
     def close(self) -> None:
-        """Ends a service that this process started; leaves any other as it is."""
+        """Leaves the service. One on this machine ends soon after the last process has left it."""
         if not self._open or self._pid != os.getpid():
             return
         self._open = False
         # Batches that they fetched ahead are dropped.
         for reader in list(self._readers):
             reader.close()
-        if self._shared is not None:
-            self._shared.leave()
-        try:
-            self._native.close()
-        finally:
-            if self._shared is not None:
-                self._shared.release()
+        self._native.close()
 
     def __enter__(self) -> Service:
         return self
@@ -76,7 +59,16 @@ class Service:
     def _reads(self, reader: Reader) -> Reader:
         """Notes a reader, which is closed before the service."""
         self._readers.add(reader)
+        reader.service = self
         return reader
+
+    def _leaves(self, reader: Reader) -> None:
+        """A reader is closed. The service of loaders that name none is left with its last reader."""
+        with _DEFAULT_LOCK:
+            self._readers.discard(reader)
+            is_last = _default.is_left(self)
+        if is_last:
+            self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.endpoint is None:
@@ -88,18 +80,22 @@ class Service:
 
 
 def local(state_dir: str | os.PathLike[str] | None = None) -> Service:
-    """Starts a service on this machine; it ends with this process, or with `close()`.
+    """The service on this machine that all processes of this user share; starts it if it does not run.
+
+    It belongs to no process, and ends a few seconds after the last one has left it: with `close()`, or by ending. Its
+    jobs stay in its state directory, so that a later process can go on with them.
 
     Args:
-        state_dir: Directory for its jobs, so that a later process can go on with them. Processes of this machine
-            that name
-            one directory share one service: the first starts it. Default: nothing stays.
+        state_dir: Directory of another such service. Default: one below the user's cache.
 
     Raises OptionError if the directory cannot be used, ServiceError if the service does not start.
     """
-    if state_dir is None:
-        return Service(_native.Service.start(_launcher()))
-    return _share(Path(state_dir))
+    try:
+        return Service(_native.Service.start(_launcher(), state_dir))
+    except OptionError as error:
+        if state_dir is None:
+            raise
+        raise OptionError(f"state_dir={os.fspath(state_dir)!r}: {error}") from None
 
 
 def connect(
@@ -126,113 +122,57 @@ def _launcher() -> list[str]:
     return launcher()
 
 
-class _Shared:
-    """Locks on two files of a directory, by which processes of this machine share its service."""
+class _Default:
+    """The service of loaders that name none. `_DEFAULT_LOCK` guards it."""
 
-    def __init__(self, directory: Path, owner: IO[bytes] | None) -> None:
-        self._directory = directory
-        # The lock of the process that started the service.
-        self._owner = owner
-        self._user = open(directory / "python-users.lock", "wb")  # noqa: SIM115
-        fcntl.flock(self._user, fcntl.LOCK_SH)
+    def __init__(self) -> None:
+        self.service: Service | None = None
+        # Loaders that are about to open a reader.
+        self.opening = 0
 
-    def leave(self) -> None:
-        """This process needs the service no longer. The one that started it waits for the others."""
-        fcntl.flock(self._user, fcntl.LOCK_UN)
-        if self._owner is None:
-            return
-        began, said = time.monotonic(), False
-        while not _locked(self._user, fcntl.LOCK_EX):
-            waited = time.monotonic() - began
-            if waited > 3 and not said:
-                _LOG.warning("waiting for other processes of this machine to end with the service")
-                said = True
-            if waited > _LEAVE_S:
-                _LOG.warning("ending the service, which other processes of this machine still use")
-                return
-            time.sleep(_LOOK_S)
-
-    def release(self) -> None:
-        self._user.close()
-        if self._owner is not None:
-            self._owner.close()
-
-
-def _locked(file: IO[bytes], how: int) -> bool:
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _share(directory: Path) -> Service:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = open(directory / "python-owner.lock", "wb")  # noqa: SIM115
-    except OSError as error:
-        raise OptionError(f"state_dir={str(directory)!r}: {error.strerror}") from None
-    if _locked(owner, fcntl.LOCK_EX):
-        try:
-            return Service(_start(directory), _Shared(directory, owner))
-        except BaseException:
-            owner.close()
-            raise
-    began = time.monotonic()
-    while True:
-        # It is there once the service accepts calls. One that is left of an earlier service does not answer.
-        if (directory / "endpoint.json").exists():
-            owner.close()
-            return Service(_native.Service.connect(None, directory), _Shared(directory, None))
-        if _locked(owner, fcntl.LOCK_EX):
-            owner.close()
-            return _share(directory)
-        if time.monotonic() - began > _START_S:
-            raise ServiceError(f"the process that uses {directory} did not start its service in {_START_S:.0f} s")
-        time.sleep(_LOOK_S)
-
-
-def _start(directory: Path) -> _native.Service:
-    """Starts a service in `directory`. That of a process which was killed may take a moment to end."""
-    began = time.monotonic()
-    while True:
-        try:
-            return _native.Service.start(_launcher(), directory)
-        except (ServiceError, OptionError) as error:
-            if "another service is running" not in str(error) or time.monotonic() - began > _END_S:
-                raise
-            time.sleep(_LOOK_S)
+    def is_left(self, service: Service) -> bool:
+        """Whether `service` is this one, and nobody uses it; it is then forgotten."""
+        if self.service is not service or self.opening or len(service._readers):
+            return False
+        self.service = None
+        return True
 
 
 _OPEN: weakref.WeakSet[Service] = weakref.WeakSet()
 _DEFAULT_LOCK = threading.Lock()
-_default: Service | None = None
+_default = _Default()
 
 
-def default(world_size: int, run: str | None) -> Service:
-    """The service of loaders that name none: one for this process, or for all ranks of a run on this machine."""
-    global _default
-    with _DEFAULT_LOCK:
-        if _default is not None and _default._open:
-            if _default._pid != os.getpid():
-                raise Error(
-                    "gristmill was used before this process was forked: make loaders in one process alone, or start "
-                    "processes with the method `spawn`"
-                )
-            return _default
-        _default = local() if world_size == 1 else _share(_directory_of(world_size, run))
-        return _default
-
-
-def _directory_of(world_size: int, run: str | None) -> Path:
+@contextmanager
+def used_by_loader(named: Service | None, world_size: int) -> Iterator[Service]:
+    """The service for a loader that opens a reader: the one it names, or that of this machine."""
+    if named is not None:
+        yield named
+        return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     if here < world_size:
         raise OptionError(
             f"{here} of {world_size} ranks run on this machine, and a service on it is out of the others' reach: "
             "give all loaders service=gristmill.connect(...)"
         )
-    digest = hashlib.blake2b((run or "").encode(), digest_size=8).hexdigest()
-    return Path(tempfile.gettempdir()) / f"gristmill-{os.getuid()}-{digest}"
+    with _DEFAULT_LOCK:
+        service = _default.service
+        if service is not None and service._pid != os.getpid():
+            raise Error(
+                "gristmill was used before this process was forked: make loaders in one process alone, or start "
+                "processes with the method `spawn`"
+            )
+        if service is None or not service._open:
+            service = _default.service = local()
+        _default.opening += 1
+    try:
+        yield service
+    finally:
+        with _DEFAULT_LOCK:
+            _default.opening -= 1
+            is_last = _default.is_left(service)
+        if is_last:
+            service.close()
 
 
 @atexit.register
@@ -241,4 +181,4 @@ def _close_all() -> None:
         try:
             service.close()
         except Error as error:
-            _LOG.warning("the service could not be ended: %s", error)
+            _LOG.warning("the service could not be left: %s", error)

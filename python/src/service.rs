@@ -29,7 +29,7 @@ fn ask<T>(
 
 #[pymethods]
 impl Service {
-    /// Starts a service on this machine that ends with this process. `program` runs the command line.
+    /// Connects to the service on this machine that processes share; `program` starts it if it does not run.
     #[staticmethod]
     #[pyo3(signature = (program, state_dir=None))]
     fn start(py: Python<'_>, program: Vec<PathBuf>, state_dir: Option<PathBuf>) -> PyResult<Self> {
@@ -71,7 +71,7 @@ impl Service {
     /// The address of a service on this machine; none of a deployed one.
     #[getter]
     fn endpoint(&self) -> Option<String> {
-        self.service.local.as_ref().map(|local| local.admin.endpoint().to_owned())
+        self.service.local.as_ref().map(|local| local.calls.endpoint().to_owned())
     }
 
     /// Starts a job of the pipeline `yaml`, whose paths are relative to `base`, or joins it.
@@ -112,7 +112,7 @@ impl Service {
         Ok(Job::new(job))
     }
 
-    /// Ends a service that this process started; leaves any other as it is. Does nothing in a fork.
+    /// Leaves the service. Does nothing in a fork.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match wait::is_fork() {
             false => ask(py, Some(&self.service), self.service.close()),
