@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,30 +17,32 @@ BATCH = 32
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests neither use the user's cache nor take part in a launcher's run."""
-    with pytest.MonkeyPatch.context() as patch:
+def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gm.Service]:
+    """Tests neither use the user's cache nor take part in a launcher's run. Programs that they start find a service."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="gm-") as sockets:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        # Paths of sockets are short.
+        patch.setenv("XDG_RUNTIME_DIR", sockets)
         for name in list(os.environ):
             if name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") or name.startswith(("GRISTMILL_", "TORCHELASTIC_")):
                 patch.delenv(name)
-        yield
+        with gm.local() as service:
+            yield service
 
 
 @pytest.fixture(scope="session")
-def service(_isolated: None) -> Iterator[gm.Service]:
-    with gm.local() as service:
-        yield service
+def service(_isolated: gm.Service) -> gm.Service:
+    return _isolated
 
 
 @pytest.fixture(scope="session")
-def numbers_dir(_isolated: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def numbers_dir(_isolated: gm.Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """TFRecord files of the integers from 0 to 999 under `value`."""
     return _native.generate("ints", RECORDS, dir=tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="session")
-def images_dir(_isolated: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images_dir(_isolated: gm.Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """TFRecord files of 200 JPEGs under `image/encoded`, with `image/class/label`."""
     return _native.generate("images", 200, dir=tmp_path_factory.mktemp("images"))
 

@@ -112,7 +112,8 @@ def test_the_start_of_a_service(tmp_path: Path, send: Callable[[int, int], None]
     program = tmp_path / "never-ready"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    code = f"from gristmill import _native\ndef work(): _native.Service.start([{str(program)!r}])\n"
+    start = f"_native.Service.start([{str(program)!r}], {str(tmp_path / 'state')!r})"
+    code = f"from gristmill import _native\ndef work(): {start}\n"
     is_soon(tmp_path, code, send)
 
 
@@ -121,41 +122,20 @@ def test_passing_to_a_later_epoch(begin: Begin, tmp_path: Path, send: Callable[[
     is_soon(tmp_path, code, send)
 
 
-def test_closing_a_service_that_hangs(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
+def test_using_a_service_that_hangs(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    state = str(tmp_path / "state")
     code = begin(0) + (
-        "service = gm.local()\n"
+        f"service = gm.local({state!r})\n"
         "loader = gm.numpy.Loader(loader._pipeline, service=service, epochs=2)\n"
         "next(iter(loader))\n"
         "loader.close(abandon=True)\n"
-        "(up,) = [one for task in os.listdir('/proc/self/task')\n"
-        "         for one in map(int, open(f'/proc/self/task/{task}/children').read().split())]\n"
+        "import json\n"
+        f"up = json.load(open({state!r} + '/endpoint.json'))['pid']\n"
         "os.kill(up, signal.SIGSTOP)\n"
-        "def work(): service.close()\n"
+        "import threading; threading.Timer(2, os.kill, [up, signal.SIGCONT]).start()\n"
+        f"def work(): gm.local({state!r})\n"
     )
-    # It is killed, and then cannot remove its directory.
-    is_soon(tmp_path, code, send, is_clean=False)
-
-
-def test_waiting_for_others_that_share_the_service(tmp_path: Path, send: Callable[[int, int], None]) -> None:
-    shared = tmp_path / "shared"
-    code = f"service = gm.local({str(shared)!r})\ntime.sleep(1.5)\ndef work(): service.close()\n"
-    other = Program(
-        tmp_path,
-        f"while not os.path.exists({str(shared / 'endpoint.json')!r}): time.sleep(0.01)\n"
-        f"service = gm.local({str(shared)!r})\nsay('ready')\ntime.sleep(60)",
-    )
-    try:
-        program = Program(tmp_path, code + _RUN)
-        other.wait_for("ready")
-        program.wait_for("ready")
-        time.sleep(0.4)
-        sent = time.clock_gettime(time.CLOCK_MONOTONIC)
-        send(program.pid, signal.SIGINT)
-        code_, out, err = program.end()
-        assert (code_, err) == (0, "") and float(out.split()[1]) - sent < 5 * LONGEST_S
-    finally:
-        os.kill(other.pid, signal.SIGKILL)
-        other.end()
+    is_soon(tmp_path, code, send)
 
 
 def test_a_state_can_be_saved_after_it(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:

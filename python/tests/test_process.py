@@ -120,7 +120,9 @@ def test_two_loaders_in_turns(begin: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_a_process_that_is_killed(begin: str, tmp_path: Path, how: signal.Signals) -> None:
-    code = begin + "batches = iter(loader)\nnext(batches)\nsay('ready')\ntime.sleep(60)"
+    own = f"service = gm.local({str(tmp_path / 'state')!r})\n"
+    code = own + begin.replace("epochs=2", "epochs=2, service=service")
+    code += "batches = iter(loader)\nnext(batches)\nsay('ready')\ntime.sleep(60)"
     program = Program(tmp_path, code)
     program.wait_for("ready")
     assert len(program.processes()) > 1

@@ -13,6 +13,7 @@ use gristmill_client::{
 use gristmill_host::{ForeignS3, HostError, StateDir, default_state_dir};
 use gristmill_local::{Listen, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram};
 use rustix::fs::Mode;
+use tokio::signal::unix::{SignalKind, signal};
 use std::{
     convert::Infallible,
     num::NonZeroU32,
@@ -92,11 +93,8 @@ impl Args {
 async fn run(args: Args) -> Result<(), Failure> {
     // All files are accessible to their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    if args.shared {
-        // The end of the terminal, or of the process that started it, concerns others too. It has a session of its own
-        // already if it leads a process group.
-        let _ = rustix::process::setsid();
-    }
+    // The end of a terminal concerns the process that started the service, and not others that use it.
+    let _hangups = args.shared.then(|| signal(SignalKind::hangup())).transpose().map_err(Failure::failed)?;
     let state = open_state(&args).map_err(failure)?;
     let launcher = own_program::get()?;
     let worker = ["function", function::WORKER, function::LOCAL].map(Into::into);

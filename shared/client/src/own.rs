@@ -229,11 +229,28 @@ async fn answering(dir: &Path) -> Result<Option<ServiceFile>, Failure> {
 async fn launch(launcher: &Launcher, dir: &Path) -> Result<ServiceFile, Failure> {
     let mut command = launcher.command(&["up", "--json", "--shared"]);
     command.arg("--state-dir").arg(dir).stdin(Stdio::null()).stderr(Stdio::null());
-    let mut child = spawn(launcher, &mut command)?;
-    let Some(stdout) = child.stdout.take() else {
-        return Err(Failure::failed("the local service was started without pipes"));
-    };
-    ready(stdout).await
+    // Its own process group: Ctrl-C concerns this process, and not others that use the service.
+    command.process_group(0);
+    let mut starting = Starting(Some(spawn(launcher, &mut command)?));
+    let stdout = starting.0.as_mut().and_then(|child| child.stdout.take());
+    let stdout =
+        stdout.ok_or_else(|| Failure::failed("the local service was started without pipes"))?;
+    let file = ready(stdout).await?;
+    // From now on it ends by itself.
+    starting.0.take();
+    Ok(file)
+}
+
+/// A service that does not accept calls yet: nobody else knows it, so it is killed with the wait for it.
+struct Starting(Option<Child>);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may have ended by itself.
+            let _ = child.start_kill();
+        }
+    }
 }
 
 fn spawn(launcher: &Launcher, command: &mut Command) -> Result<Child, Failure> {
