@@ -64,14 +64,17 @@ impl Store {
         let root = std::path::absolute(root)?;
         let (folder, bucket) = (root.join(bucket), bucket.to_owned());
         let store = Self { disk, root, bucket, folder };
-        let opened = store.make_folders().and_then(|()| store.try_to_publish());
+        let opened = store.make_folders().and_then(|()| match store.try_to_publish() {
+            // An error of puts.
+            Err(error) if is_full(&error) => Ok(()),
+            tried => tried,
+        });
         match opened {
-            // A full disk is an error of puts.
-            Err(error) if !is_full(&error) => {
+            Ok(()) => Ok(store),
+            Err(error) => {
                 let text = format!("{}: {error}", store.root.display());
                 Err(io::Error::new(error.kind(), text))
             }
-            _ => Ok(store),
         }
     }
 

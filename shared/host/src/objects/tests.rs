@@ -1,5 +1,8 @@
 //! The store on real files: conformance, races, folders, and errors of the disk.
 
+mod faults;
+mod simulated;
+
 use super::*;
 use gristmill_ports::conformance;
 
