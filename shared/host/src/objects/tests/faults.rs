@@ -14,7 +14,8 @@ const INDEX: &str = "t/n/index/i";
 const CHUNK: &str = "t/n/jobs/j/e/00.gmc";
 
 fn open(disk: SimDisk) -> Result<Store, ObjectError> {
-    let store = Store::open(Box::new(disk), Path::new("/objects"), BUCKET);
+    let (boot, first_draft) = disk.identity();
+    let store = Store::open(Box::new(disk), Path::new("/objects"), BUCKET, boot, first_draft);
     store.map_err(|error| ObjectError::Unavailable(error.to_string()))
 }
 

@@ -1,7 +1,7 @@
 //! A disk in memory for actors that take turns by chance. At a step chosen before, it refuses an operation, or the power is
 //! cut: of all that was not synced, each entry of a folder and each part of a file is then old or new.
 
-use crate::objects::disk::{Disk, DiskFile, Lock};
+use crate::objects::disk::{Disk, DiskFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -31,7 +31,6 @@ pub struct State {
     /// Entries that are on the disk.
     kept: BTreeMap<PathBuf, Node>,
     files: Vec<Content>,
-    numbers: u64,
     is_locked: bool,
     actors: Vec<usize>,
     turn: usize,
@@ -44,11 +43,6 @@ pub struct State {
 }
 
 impl State {
-    fn fresh(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
-    }
-
     fn pass_turn(&mut self) {
         self.turn = self.rng.choice(&self.actors).copied().unwrap_or(0);
     }
@@ -89,11 +83,7 @@ impl State {
                 0 => file.bytes.clear(),
                 1 => file.bytes.truncate(length),
                 2 => {}
-                _ => file.bytes.chunks_mut(8).for_each(|part| {
-                    if self.rng.bool() {
-                        part.fill(0);
-                    }
-                }),
+                _ => file.bytes[length..].iter_mut().take(8).for_each(|byte| *byte = 0),
             }
             file.is_synced = true;
         }
@@ -105,6 +95,8 @@ impl State {
 pub struct SimDisk {
     shared: Arc<(Mutex<State>, Condvar)>,
     actor: usize,
+    /// Step at which this actor began.
+    born: u64,
 }
 
 impl SimDisk {
@@ -114,7 +106,6 @@ impl SimDisk {
             now: BTreeMap::new(),
             kept: BTreeMap::new(),
             files: Vec::new(),
-            numbers: 0,
             is_locked: false,
             actors: vec![0],
             turn: 0,
@@ -124,7 +115,7 @@ impl SimDisk {
             is_cut: false,
             boot: 1,
         };
-        Self { shared: Arc::new((Mutex::new(state), Condvar::new())), actor: 0 }
+        Self { shared: Arc::new((Mutex::new(state), Condvar::new())), actor: 0, born: 0 }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -135,9 +126,10 @@ impl SimDisk {
     pub fn race<T: Send>(&self, count: usize, act: impl Fn(usize, SimDisk) -> T + Sync) -> Vec<T> {
         self.state().actors = (1..=count).collect();
         self.state().pass_turn();
+        let born = self.state().step;
         let outcomes = std::thread::scope(|scope| {
             let start = |actor| {
-                let (disk, act) = (Self { actor, ..self.clone() }, &act);
+                let (disk, act) = (Self { actor, born, ..self.clone() }, &act);
                 scope.spawn(move || {
                     let _end = End(disk.clone());
                     act(actor, disk)
@@ -148,6 +140,13 @@ impl SimDisk {
         });
         self.state().actors = vec![0];
         outcomes
+    }
+
+    /// The start of the machine, and a number that no earlier store had.
+    pub fn identity(&self) -> (u64, u64) {
+        let state = self.state();
+        let born = if self.actor == 0 { state.step } else { self.born };
+        (state.boot, born << 16 | (self.actor as u64) << 8)
     }
 
     pub fn has_drafts(&self) -> bool {
@@ -221,7 +220,7 @@ impl Drop for FolderLock {
 impl Disk for SimDisk {
     fn make_folder(&self, path: &Path) -> io::Result<()> {
         let mut state = self.step()?;
-        let node = Node::Folder(state.fresh());
+        let node = Node::Folder(state.step);
         state.insert(path, node)
     }
 
@@ -244,7 +243,7 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn lock_folder(&self, _: &Path) -> io::Result<Lock> {
+    fn lock_folder(&self, _: &Path) -> io::Result<Box<dyn Send>> {
         loop {
             let mut state = self.step()?;
             if !std::mem::replace(&mut state.is_locked, true) {
@@ -285,18 +284,6 @@ impl Disk for SimDisk {
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.step()?;
         state.now.remove(path).map(drop).ok_or_else(|| ErrorKind::NotFound.into())
-    }
-
-    fn free_bytes(&self, _: &Path) -> io::Result<u64> {
-        Ok(0)
-    }
-
-    fn fresh_number(&self) -> u64 {
-        self.state().fresh()
-    }
-
-    fn boot(&self) -> u64 {
-        self.state().boot
     }
 }
 
