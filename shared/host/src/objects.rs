@@ -32,7 +32,13 @@ use gristmill_model::stored::keys;
 use gristmill_ports::{
     BufferPool, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
 };
-use std::{io, ops::Range, path::Path, sync::Arc};
+use std::{
+    hash::{BuildHasher, RandomState},
+    io,
+    ops::Range,
+    path::Path,
+    sync::Arc,
+};
 use store::Store;
 
 /// The objects of one bucket, and the files of the user's folders as objects that are only read.
@@ -49,8 +55,8 @@ impl FileObjects {
     /// # Errors
     /// If they cannot be used, or their file system can neither link nor rename exclusively.
     pub fn open(root: &Path, bucket: &str) -> io::Result<Self> {
-        let store = Store::open(Box::new(HostDisk::new()), root, bucket)?;
-        Ok(Self { store: Arc::new(store), folders: None, buffers: BufferPool::default() })
+        let store = Arc::new(Store::open(Box::new(HostDisk), root, bucket, boot(), random())?);
+        Ok(Self { store, folders: None, buffers: BufferPool::default() })
     }
 
     /// Reads folders of the user too.
@@ -64,8 +70,7 @@ impl FileObjects {
     /// # Errors
     /// If a folder cannot be read or a draft not removed.
     pub fn sweep(&self) -> io::Result<()> {
-        self.store.sweep()?;
-        self.folders.as_ref().map_or(Ok(()), FolderRegistry::sweep)
+        self.store.sweep()
     }
 
     /// Bytes that the files below the root take on the disk. Looks at each file.
@@ -142,6 +147,18 @@ impl Objects for FileObjects {
     }
 }
 
+/// A number that no other store of this machine has.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// Identifies this start of the machine; 0 if it is unknown.
+fn boot() -> u64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
 /// Runs file operations, which may wait for a disk, beside the asynchronous tasks.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ObjectError> + Send + 'static,
@@ -161,30 +178,26 @@ struct Source<'a> {
 impl Source<'_> {
     /// The range within an object of `size` bytes.
     fn within(&self, size: u64) -> Result<Range<u64>, ObjectError> {
-        let range = self.range.clone().unwrap_or(0..size);
-        let (path, Range { start, end }) = (self.path, range.clone());
-        match end.checked_sub(start) {
-            Some(bytes) if bytes <= MAX_GET_BYTES && end <= size => Ok(range),
-            Some(_) if end > size => {
-                Err(ObjectError::Rejected(format!("{path} ends before byte {end}")))
-            }
-            _ => Err(ObjectError::Rejected(format!(
-                "{path}: {start}..{end} is not a range of at most {MAX_GET_BYTES} bytes"
-            ))),
+        let (path, range) = (self.path, self.range.clone().unwrap_or(0..size));
+        let rejected = |what: String| Err(ObjectError::Rejected(format!("{path}: {what}")));
+        match range.end.checked_sub(range.start) {
+            Some(_) if range.end > size => rejected(format!("ends before byte {}", range.end)),
+            Some(bytes) if bytes <= MAX_GET_BYTES => Ok(range),
+            _ => rejected(format!("{range:?} is not a range of at most {MAX_GET_BYTES} bytes")),
         }
     }
 }
 
 /// Reads `range` into a buffer of the pool.
 fn read_range(
-    buffers: &BufferPool,
+    pool: &BufferPool,
     range: Range<u64>,
     read_at: impl FnOnce(&mut [u8], u64) -> io::Result<()>,
 ) -> io::Result<Bytes> {
     let bytes = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
-    let mut buffer = buffers.take_filled(bytes);
+    let mut buffer = pool.take_filled(bytes);
     read_at(&mut buffer, range.start)?;
-    Ok(buffers.lend(buffer))
+    Ok(pool.lend(buffer))
 }
 
 /// The error of an operation on `what`, by the caller's next step.

@@ -1,16 +1,12 @@
-//! The file operations of the store, as a trait, so that tests can lose, tear and refuse any of them.
+//! The file operations of the store, as traits, so that tests can lose, tear and refuse any of them.
 
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with, statvfs};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, TryLockError};
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-
-/// Held until it is dropped, or its process ends.
-pub(super) type Lock = Box<dyn Send>;
 
 /// Folders and files. No operation follows a link in the last component of a path.
 pub(super) trait Disk: Debug + Send + Sync {
@@ -19,7 +15,7 @@ pub(super) trait Disk: Debug + Send + Sync {
     /// Makes the folder's entries survive a power cut.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
     /// Waits until no other process or thread holds the folder's lock.
-    fn lock_folder(&self, path: &Path) -> io::Result<Lock>;
+    fn lock_folder(&self, path: &Path) -> io::Result<Box<dyn Send>>;
     /// Names of entries, and whether they are folders.
     fn entries(&self, path: &Path) -> io::Result<Vec<(String, bool)>>;
     /// Creates a file, locked until it is closed. `NotFound` if the folder is gone, or a sweep removed the file.
@@ -28,12 +24,6 @@ pub(super) trait Disk: Debug + Send + Sync {
     /// Gives a file another name, if that is free. The old name may stay.
     fn publish(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Bytes that can still be written below a folder.
-    fn free_bytes(&self, path: &Path) -> io::Result<u64>;
-    /// A number that no other file has in its name.
-    fn fresh_number(&self) -> u64;
-    /// Identifies this start of the machine; 0 if it is unknown.
-    fn boot(&self) -> u64;
 }
 
 pub(super) trait DiskFile: Send {
@@ -48,17 +38,7 @@ pub(super) trait DiskFile: Send {
 
 /// The disks of this machine.
 #[derive(Debug)]
-pub(super) struct HostDisk {
-    boot: u64,
-}
-
-impl HostDisk {
-    pub(super) fn new() -> Self {
-        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-        Self { boot: u64::from_str_radix(&digits, 16).unwrap_or(0) }
-    }
-}
+pub(super) struct HostDisk;
 
 impl Disk for HostDisk {
     fn make_folder(&self, path: &Path) -> io::Result<()> {
@@ -73,7 +53,7 @@ impl Disk for HostDisk {
         File::open(path)?.sync_all()
     }
 
-    fn lock_folder(&self, path: &Path) -> io::Result<Lock> {
+    fn lock_folder(&self, path: &Path) -> io::Result<Box<dyn Send>> {
         let folder = File::open(path)?;
         folder.lock()?;
         Ok(Box::new(FolderLock(folder)))
@@ -102,45 +82,27 @@ impl Disk for HostDisk {
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         // Opening a pipe must not wait.
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         Ok(Box::new(File::options().read(true).custom_flags(flags).open(path)?))
     }
 
     fn publish(&self, from: &Path, to: &Path) -> io::Result<()> {
         const LACKS: [Errno; 4] = [Errno::PERM, Errno::NOSYS, Errno::OPNOTSUPP, Errno::INVAL];
-        let lacks = |error: &io::Error| {
-            Errno::from_io_error(error).is_some_and(|errno| LACKS.contains(&errno))
-        };
         match fs::hard_link(from, to) {
-            Err(error) if lacks(&error) => {}
+            Err(error) if is_any(&error, &LACKS) => {}
             done => return done,
         }
-        let renamed = renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE);
-        renamed.map_err(io::Error::from).map_err(|error| match lacks(&error) {
-            true => io::Error::new(
-                ErrorKind::Unsupported,
-                "its file system has neither links nor exclusive renames; choose another folder",
-            ),
-            false => error,
+        renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE).map_err(|error| {
+            let text = "its file system has neither links nor exclusive renames; choose another";
+            match LACKS.contains(&error) {
+                true => io::Error::new(ErrorKind::Unsupported, text),
+                false => error.into(),
+            }
         })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
-    }
-
-    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        let found = statvfs(path)?;
-        Ok(found.f_bavail.saturating_mul(found.f_frsize))
-    }
-
-    fn fresh_number(&self) -> u64 {
-        RandomState::new().hash_one(std::process::id())
-    }
-
-    fn boot(&self) -> u64 {
-        self.boot
     }
 }
 
@@ -179,4 +141,9 @@ impl DiskFile for File {
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
+}
+
+/// Whether the system reported one of these errors.
+pub(super) fn is_any(error: &io::Error, errors: &[Errno]) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
 }

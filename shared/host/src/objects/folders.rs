@@ -1,24 +1,21 @@
 //! Folders of the user as buckets that are only read. Only files in them, and targets of their links, can be read.
 //!
-//! `STATE/folders/NAME` holds the path of the folder that is the bucket NAME; any process of the user may add one. Keys are
+//! `STATE/folders/NAME` is a link that names the folder of the bucket NAME; any process of the user may add one. Keys are
 //! paths relative to the folder. Links out of it are resolved once, when one is first used, and a key leads to the file
 //! that its link led to then; adding the folder again resolves them anew, in every process. Entity tags are derived from
 //! size and modification time, so that a reader that sends the tag it knows detects a changed file.
 
 use super::beneath::{open_beneath, open_exactly};
 use super::disk::{Disk, HostDisk};
-use super::store::{self, sweep_draft};
-use super::{Source, failure, read_range};
+use super::{Source, failure, random, read_range};
 use bytes::Bytes;
 use gristmill_folder::{Entry, walk};
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo};
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,14 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct FolderRegistry {
     place: PathBuf,
-    known: Arc<Mutex<HashMap<String, Known>>>,
-}
-
-/// A folder, and the file that named it: inode and time of its last change.
-#[derive(Debug)]
-struct Known {
-    stamp: [i64; 3],
-    folder: Arc<SourceFolder>,
+    /// With the inode and the time of the link that named each.
+    known: Arc<Mutex<HashMap<String, ([i64; 3], Arc<SourceFolder>)>>>,
 }
 
 impl FolderRegistry {
@@ -47,28 +38,16 @@ impl FolderRegistry {
     /// # Errors
     /// If the name is no folder's, `path` is no folder that can be read, or the state cannot be written.
     pub fn add(&self, name: &str, path: &Path) -> io::Result<()> {
-        let wrong = |what: &str| io::Error::new(ErrorKind::InvalidInput, what.to_owned());
         if !keys::is_mount(name) {
-            return Err(wrong(&format!("{name:?} is no name of a folder")));
+            let text = format!("{name:?} is no name of a folder");
+            return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
-        let folder = SourceFolder::open(name, path)?;
-        match fs::DirBuilder::new().mode(0o700).create(&self.place) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        let disk = HostDisk::new();
-        let draft = store::draft_path(&disk, &self.place);
-        let written = disk.create(&draft).and_then(|mut file| {
-            file.write(folder.path.as_os_str().as_bytes())?;
-            file.sync()?;
-            fs::rename(&draft, self.place.join(name))
-        });
-        if let Err(error) = written {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&draft);
-            return Err(error);
-        }
-        disk.sync_folder(&self.place)
+        let folder = SourceFolder::open(path)?;
+        fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.place)?;
+        let draft = self.place.join(format!("{:016x}", random()));
+        symlink(&folder.path, &draft)?;
+        fs::rename(&draft, self.place.join(name))?;
+        HostDisk.sync_folder(&self.place)
     }
 
     /// All buckets and their folders, by name.
@@ -76,51 +55,31 @@ impl FolderRegistry {
     /// # Errors
     /// If the state cannot be read.
     pub fn all(&self) -> io::Result<Vec<(String, PathBuf)>> {
-        let mut all = Vec::new();
-        for (name, _) in self.entries()?.into_iter().filter(|(name, _)| keys::is_mount(name)) {
-            if let Some(path) = self.path_of(&name)? {
-                all.push((name, path));
-            }
-        }
+        let entries = match HostDisk.entries(&self.place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let names = entries.into_iter().map(|(name, _)| name).filter(|name| keys::is_mount(name));
+        let mut all = names
+            .map(|name| fs::read_link(self.place.join(&name)).map(|path| (name, path)))
+            .collect::<io::Result<Vec<_>>>()?;
         all.sort();
         Ok(all)
     }
 
-    pub(super) fn sweep(&self) -> io::Result<()> {
-        for (name, _) in self.entries()? {
-            sweep_draft(&HostDisk::new(), &self.place.join(name))?;
-        }
-        Ok(())
-    }
-
-    fn entries(&self) -> io::Result<Vec<(String, bool)>> {
-        match HostDisk::new().entries(&self.place) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            entries => entries,
-        }
-    }
-
-    fn path_of(&self, name: &str) -> io::Result<Option<PathBuf>> {
-        let Some(mut file) = open_exactly(&self.place.join(name))? else { return Ok(None) };
-        let mut path = Vec::new();
-        file.read_to_end(&mut path)?;
-        Ok((!path.is_empty()).then(|| OsString::from_vec(path).into()))
-    }
-
     /// The folder of a bucket; none if it was never added.
     pub(super) fn find(&self, name: &str) -> io::Result<Option<Arc<SourceFolder>>> {
-        let about = match fs::symlink_metadata(self.place.join(name)) {
+        let place = self.place.join(name);
+        let about = match fs::symlink_metadata(&place) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             about => about?,
         };
         let stamp = [about.ino().cast_signed(), about.mtime(), about.mtime_nsec()];
-        if let Some(known) = lock(&self.known).get(name).filter(|known| known.stamp == stamp) {
-            return Ok(Some(Arc::clone(&known.folder)));
+        if let Some((_, folder)) = lock(&self.known).get(name).filter(|known| known.0 == stamp) {
+            return Ok(Some(Arc::clone(folder)));
         }
-        let Some(path) = self.path_of(name)? else { return Ok(None) };
-        let folder = Arc::new(SourceFolder::open(name, &path)?);
-        let known = Known { stamp, folder: Arc::clone(&folder) };
-        lock(&self.known).insert(name.to_owned(), known);
+        let folder = Arc::new(SourceFolder::open(&fs::read_link(&place)?)?);
+        lock(&self.known).insert(name.to_owned(), (stamp, Arc::clone(&folder)));
         Ok(Some(folder))
     }
 }
@@ -143,7 +102,7 @@ pub(super) struct SourceFolder {
 }
 
 impl SourceFolder {
-    fn open(name: &str, path: &Path) -> io::Result<Self> {
+    fn open(path: &Path) -> io::Result<Self> {
         let opened = path.canonicalize().and_then(|path| {
             let folder = File::open(&path)?;
             match folder.metadata()?.is_dir() {
@@ -151,17 +110,10 @@ impl SourceFolder {
                 false => Err(ErrorKind::NotADirectory.into()),
             }
         });
-        opened.map_err(|error| {
-            let text = format!("{} ({name}): {error}", path.display());
-            io::Error::new(error.kind(), text)
-        })
+        opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
 
-    pub(super) fn read(
-        &self,
-        source: Source<'_>,
-        buffers: &BufferPool,
-    ) -> Result<Bytes, ObjectError> {
+    pub(super) fn read(&self, source: Source<'_>, pool: &BufferPool) -> Result<Bytes, ObjectError> {
         let path = source.path;
         let failed = |error: io::Error| {
             failure(&error, &format_args!("read {}", self.path.join(&path.key).display()))
@@ -181,7 +133,7 @@ impl SourceFolder {
             return Err(changed());
         }
         let range = source.within(about.len())?;
-        let bytes = match read_range(buffers, range, |buffer, at| file.read_exact_at(buffer, at)) {
+        let bytes = match read_range(pool, range, |buffer, at| file.read_exact_at(buffer, at)) {
             // It became shorter.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(changed()),
             bytes => bytes.map_err(failed)?,
@@ -207,7 +159,8 @@ impl SourceFolder {
     }
 
     fn open_key(&self, key: &str) -> io::Result<Option<File>> {
-        if !is_path(key) {
+        // No empty, `.` or `..` component, and no NUL byte.
+        if key.contains('\0') || key.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Ok(None);
         }
         match open_beneath(&self.folder, &self.path, key) {
@@ -228,7 +181,7 @@ impl SourceFolder {
                 return open_exactly(&path);
             }
         }
-        let text = "it leads out of the folder by a link that was not there when links were read";
+        let text = "it leads out of the folder by a link made after the job began";
         Err(io::Error::new(ErrorKind::PermissionDenied, text))
     }
 
@@ -241,19 +194,13 @@ impl SourceFolder {
         walk(&self.path, "", &mut |entry| {
             if let Entry::File(file) = entry
                 && let Some(link) = file.link
-                && !links.contains_key(link.key)
             {
-                links.insert(link.key.to_owned(), link.target.to_owned());
+                links.entry(link.key.to_owned()).or_insert_with(|| link.target.to_owned());
             }
             true
         })?;
         Ok(Arc::clone(known.insert(Arc::new(links))))
     }
-}
-
-/// Whether a key can name a file: no empty, `.` or `..` component, and no NUL byte.
-fn is_path(key: &str) -> bool {
-    !key.contains('\0') && key.split('/').all(|component| !matches!(component, "" | "." | ".."))
 }
 
 /// The entity tag of a file, in quotes as those of S3 are.

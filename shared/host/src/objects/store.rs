@@ -1,6 +1,6 @@
 //! The objects of the service's own bucket: putting, reading, listing, deleting.
 
-use super::disk::{Disk, DiskFile};
+use super::disk::{Disk, DiskFile, is_any};
 use super::trailer::{PUT_ID_BYTES, Trailer, crc};
 use super::{Source, failure, names, read_range};
 use bytes::Bytes;
@@ -8,16 +8,14 @@ use gristmill_folder::MAX_KEY_BYTES;
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, PutOutcome};
 use rustix::io::Errno;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Tries of a put whose folder or file others remove at the same time.
 const TRIES: usize = 64;
-/// Bytes compared, or summed, at once.
-const PIECE_BYTES: u64 = 1 << 20;
-const DRAFT: &str = ".draft";
+const DRAFT: &str = "draft";
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -26,6 +24,9 @@ pub(super) struct Store {
     bucket: String,
     /// The bucket's folder. It is never removed, and its lock excludes all removals of objects.
     folder: PathBuf,
+    /// Identifies this start of the machine; 0 if it is unknown.
+    boot: u64,
+    next_draft: AtomicU64,
 }
 
 /// The file at an object's place.
@@ -45,51 +46,53 @@ struct Draft<'d> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        match self.disk.remove(&self.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(path = %self.path.display(), %error, "a draft is left until the next start");
-            }
-            _ => {}
+        if let Err(error) = unless_gone(self.disk.remove(&self.path)) {
+            tracing::warn!(path = %self.path.display(), %error, "a draft is left until the next start");
         }
     }
 }
 
 impl Store {
-    pub(super) fn open(disk: Box<dyn Disk>, root: &Path, bucket: &str) -> io::Result<Self> {
-        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-        if bucket.starts_with(['.', '-']) || bucket.is_empty() || !bucket.bytes().all(is_plain) {
+    /// Opens the bucket's folder, and creates it. Drafts are numbered from `first_draft`, a number of this store's own.
+    pub(super) fn open(
+        disk: Box<dyn Disk>,
+        root: &Path,
+        bucket: &str,
+        boot: u64,
+        first_draft: u64,
+    ) -> io::Result<Self> {
+        let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+        if bucket.is_empty() || bucket.starts_with('.') || !bucket.bytes().all(is_plain) {
             let text = format!("{bucket:?} cannot be a bucket: use a-z, 0-9, '-' and '.'");
             return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
         let root = std::path::absolute(root)?;
         let (folder, bucket) = (root.join(bucket), bucket.to_owned());
-        let store = Self { disk, root, bucket, folder };
-        let opened = store.make_folders().and_then(|()| store.try_to_publish());
-        match opened {
-            // A full disk is an error of puts.
-            Err(error) if !is_full(&error) => {
-                let text = format!("{}: {error}", store.root.display());
-                Err(io::Error::new(error.kind(), text))
-            }
-            _ => Ok(store),
-        }
+        let store = Self { disk, root, bucket, folder, boot, next_draft: first_draft.into() };
+        let opened = store.make_folders().and_then(|()| match store.try_to_publish() {
+            // An error of puts.
+            Err(error) if is_full(&error) => Ok(()),
+            tried => tried,
+        });
+        let place = store.root.display();
+        opened.map_err(|error| io::Error::new(error.kind(), format!("{place}: {error}")))?;
+        Ok(store)
     }
 
     fn make_folders(&self) -> io::Result<()> {
-        self.make_folder(&self.root)?;
-        self.make_folder(&self.folder)?;
-        self.disk.sync_folder(&self.root)?;
-        match self.root.parent().map_or(Ok(()), |parent| self.disk.sync_folder(parent)) {
-            // The folder of another user.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
-            synced => synced,
+        for folder in [&self.root, &self.folder] {
+            unless(ErrorKind::AlreadyExists, self.disk.make_folder(folder))?;
+            let outer = folder.parent().unwrap_or(folder);
+            // The state may lie in a folder of another user.
+            unless(ErrorKind::PermissionDenied, self.disk.sync_folder(outer))?;
         }
+        Ok(())
     }
 
     /// Fails on a file system on which a put could replace an object.
     fn try_to_publish(&self) -> io::Result<()> {
         let draft = self.draft(&self.folder, b"", &Trailer::new(b"", "", 0))?;
-        let published = draft_path(&*self.disk, &self.folder);
+        let published = self.draft_path(&self.folder);
         self.disk.publish(&draft.path, &published)?;
         self.disk.remove(&published)
     }
@@ -112,81 +115,81 @@ impl Store {
             let text = "its key or the put's id has more than 1024 bytes";
             return Err(ObjectError::Rejected(format!("{path}: {text}")));
         }
-        let trailer = Trailer::new(body, put_id, self.disk.boot());
-        self.put_file(&path.key, body, &trailer).map_err(|error| self.failed("put", path, &error))
+        let trailer = Trailer::new(body, put_id, self.boot);
+        let mut put = self.try_put(&path.key, body, &trailer);
+        for _ in 1..TRIES {
+            match put {
+                Ok(None) => put = self.try_put(&path.key, body, &trailer),
+                _ => break,
+            }
+        }
+        match put {
+            Ok(Some(outcome)) => Ok(outcome),
+            Ok(None) => {
+                Err(ObjectError::Unavailable(format!("{path}: others remove it all the time")))
+            }
+            Err(error) => Err(self.failed("put", path, &error)),
+        }
     }
 
-    fn put_file(&self, key: &str, body: &[u8], trailer: &Trailer) -> io::Result<PutOutcome> {
+    /// None if others changed what was found.
+    fn try_put(&self, key: &str, body: &[u8], trailer: &Trailer) -> io::Result<Option<PutOutcome>> {
         let (path, is_synced) = (self.path(key), !keys::is_recomputed(key));
         let folder = path.parent().unwrap_or(&self.folder);
-        for _ in 0..TRIES {
-            let outcome = match self.look(&path)? {
-                Found::Broken => {
-                    self.remove_broken(key)?;
-                    continue;
-                }
-                Found::Whole(file, found) if self.is_torn(key, &*file, &found)? => {
-                    self.remove_broken(key)?;
-                    continue;
-                }
-                Found::Whole(file, found) => match is_same(&*file, &found, body, trailer)? {
-                    true => PutOutcome::Created,
-                    false => PutOutcome::Exists,
-                },
-                Found::Absent => {
-                    let draft = self.draft(folder, body, trailer)?;
-                    if is_synced {
-                        draft.file.sync()?;
-                    }
-                    match self.disk.publish(&draft.path, &path) {
-                        Ok(()) => PutOutcome::Created,
-                        // Another writer was first: its object decides.
-                        Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                        Err(error) => return Err(error),
-                    }
-                }
-            };
-            if is_synced {
-                // Also an object that another writer published: it may not have come to this.
-                self.sync_folders(folder)?;
+        let outcome = match self.look_closely(key)? {
+            Found::Broken => return self.remove_broken(key).map(|()| None),
+            Found::Whole(file, found) => {
+                let is_same = found.put_id == trailer.put_id
+                    || found.etag() == trailer.etag() && read_body(&*file, &found)? == body;
+                if is_same { PutOutcome::Created } else { PutOutcome::Exists }
             }
-            return Ok(outcome);
+            Found::Absent => {
+                let draft = self.draft(folder, body, trailer)?;
+                if is_synced {
+                    draft.file.sync()?;
+                }
+                match self.disk.publish(&draft.path, &path) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
+                    published => published.map(|()| PutOutcome::Created)?,
+                }
+            }
+        };
+        if is_synced {
+            // Also an object that another writer published, who may not have come to this.
+            for folder in self.inner_folders(folder).chain([&*self.folder]) {
+                unless_gone(self.disk.sync_folder(folder))?;
+            }
         }
-        Err(io::Error::other("others remove or replace it all the time"))
+        Ok(Some(outcome))
     }
 
     /// Writes a draft, and makes the folders that it needs.
     fn draft(&self, folder: &Path, body: &[u8], trailer: &Trailer) -> io::Result<Draft<'_>> {
         for _ in 0..TRIES {
-            let path = draft_path(&*self.disk, folder);
+            let path = self.draft_path(folder);
             match self.disk.create(&path) {
-                Ok(file) => {
-                    let mut draft = Draft { disk: &*self.disk, path, file };
-                    draft.file.write(body)?;
-                    draft.file.write(&trailer.encode())?;
-                    return Ok(draft);
-                }
                 // A delete removes empty folders.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let missing: Vec<_> = self.inner_folders(folder).collect();
                     for folder in missing.into_iter().rev() {
-                        self.make_folder(folder)?;
+                        // Its parent may be gone again.
+                        let made = unless_gone(self.disk.make_folder(folder));
+                        unless(ErrorKind::AlreadyExists, made)?;
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
+                created => {
+                    let mut draft = Draft { disk: &*self.disk, path, file: created? };
+                    draft.file.write(body)?;
+                    draft.file.write(&trailer.encode())?;
+                    return Ok(draft);
+                }
             }
         }
         Err(io::Error::other("its folder is removed all the time"))
     }
 
-    fn make_folder(&self, folder: &Path) -> io::Result<()> {
-        match self.disk.make_folder(folder) {
-            // Not found: its parent was removed again.
-            Err(e) if e.kind() == ErrorKind::NotFound && folder != self.root => Ok(()),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-            made => made,
-        }
+    fn draft_path(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{:016x}.{DRAFT}", self.next_draft.fetch_add(1, Relaxed)))
     }
 
     fn path(&self, key: &str) -> PathBuf {
@@ -198,67 +201,45 @@ impl Store {
         folder.ancestors().take_while(|folder| *folder != self.folder)
     }
 
-    fn sync_folders(&self, folder: &Path) -> io::Result<()> {
-        for folder in self.inner_folders(folder).chain([&*self.folder]) {
-            match self.disk.sync_folder(folder) {
-                // The object was deleted meanwhile.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                synced => synced?,
-            }
-        }
-        Ok(())
-    }
-
     fn look(&self, path: &Path) -> io::Result<Found> {
         let file = match self.disk.open(path) {
-            Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Absent),
             // A link is no object.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
-                return Ok(Found::Broken);
-            }
-            Err(error) => return Err(error),
+            Err(error) if is_any(&error, &[Errno::LOOP]) => return Ok(Found::Broken),
+            opened => opened?,
         };
-        Ok(match Trailer::read(&*file)? {
-            Some(trailer) => Found::Whole(file, trailer),
-            None => Found::Broken,
-        })
+        let trailer = Trailer::read(&*file)?;
+        Ok(trailer.map_or(Found::Broken, |trailer| Found::Whole(file, trailer)))
+    }
+
+    /// As [`Self::look`], and compares the checksum of a body in doubt.
+    fn look_closely(&self, key: &str) -> io::Result<Found> {
+        match self.look(&self.path(key))? {
+            Found::Whole(file, trailer)
+                if self.is_in_doubt(key, &trailer)
+                    && crc(&read_body(&*file, &trailer)?) != trailer.body_crc =>
+            {
+                Ok(Found::Broken)
+            }
+            found => Ok(found),
+        }
     }
 
     /// Whether a power cut may have spoiled the body of a file with a trailer.
     fn is_in_doubt(&self, key: &str, trailer: &Trailer) -> bool {
-        keys::is_recomputed(key) && (trailer.boot == 0 || trailer.boot != self.disk.boot())
+        keys::is_recomputed(key) && (trailer.boot == 0 || trailer.boot != self.boot)
     }
 
-    fn is_torn(&self, key: &str, file: &dyn DiskFile, trailer: &Trailer) -> io::Result<bool> {
-        if !self.is_in_doubt(key, trailer) {
-            return Ok(false);
-        }
-        let mut sum = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-        pieces(file, trailer.body_bytes, |_, piece| {
-            sum.update(piece);
-            true
-        })?;
-        Ok(sum.finalize() as u32 != trailer.body_crc)
-    }
-
-    /// Removes what a power cut left at an object's place. Looks again under the lock: another writer may have
-    /// replaced it.
+    /// Removes what a power cut left at an object's place, unless another writer has replaced it meanwhile.
     fn remove_broken(&self, key: &str) -> io::Result<()> {
         let _lock = self.disk.lock_folder(&self.folder)?;
-        let path = self.path(key);
-        match self.look(&path)? {
-            Found::Absent => Ok(()),
-            Found::Whole(file, trailer) if !self.is_torn(key, &*file, &trailer)? => Ok(()),
-            Found::Broken | Found::Whole(..) => self.disk.remove(&path),
+        match self.look_closely(key)? {
+            Found::Broken => self.disk.remove(&self.path(key)),
+            Found::Absent | Found::Whole(..) => Ok(()),
         }
     }
 
-    pub(super) fn read(
-        &self,
-        source: Source<'_>,
-        buffers: &BufferPool,
-    ) -> Result<Bytes, ObjectError> {
+    pub(super) fn read(&self, source: Source<'_>, pool: &BufferPool) -> Result<Bytes, ObjectError> {
         let path = source.path;
         let failed = |error: io::Error| self.failed("read", path, &error);
         let absent = || ObjectError::NotFound(path.clone());
@@ -273,7 +254,7 @@ impl Store {
         }
         let range = source.within(trailer.body_bytes)?;
         let is_all = range == (0..trailer.body_bytes);
-        let bytes = read_range(buffers, range, |buffer, at| file.read_at(buffer, at));
+        let bytes = read_range(pool, range, |buffer, at| file.read_at(buffer, at));
         let bytes = bytes.map_err(failed)?;
         match is_all && self.is_in_doubt(&path.key, &trailer) && crc(&bytes) != trailer.body_crc {
             true => Err(absent()),
@@ -282,12 +263,11 @@ impl Store {
     }
 
     pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        let folder = self.folder.join(names::prefix_directory(prefix));
         let mut found = Vec::new();
-        let listed = self.walk(&folder, &mut |path| {
+        let listed = self.walk(&self.folder.join(names::prefix_directory(prefix)), &mut |path| {
             let relative = path.strip_prefix(&self.folder).ok().and_then(Path::to_str);
-            let Some(key) = relative.and_then(names::parse_path) else { return Ok(()) };
-            if key.starts_with(prefix)
+            let key = relative.and_then(names::parse_path).filter(|key| key.starts_with(prefix));
+            if let Some(key) = key
                 && let Found::Whole(_, trailer) = self.look(path)?
             {
                 let (size, etag) = (trailer.body_bytes, trailer.etag());
@@ -295,23 +275,20 @@ impl Store {
             }
             Ok(())
         });
-        listed.map_err(|error| self.failed("list", &folder.display(), &error))?;
+        listed.map_err(|error| self.failed("list", &prefix, &error))?;
         found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(found)
     }
 
     pub(super) fn delete(&self, keys: &[String]) -> Result<(), ObjectError> {
-        let lock = self.disk.lock_folder(&self.folder);
-        let _lock = lock.map_err(|error| self.failed("lock", &self.folder.display(), &error))?;
-        for key in keys.iter().filter(|key| key.len() <= MAX_KEY_BYTES) {
-            let path = self.path(key);
-            let removed = match self.disk.remove(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                _ => self.remove_empty_folders(&path),
-            };
-            removed.map_err(|error| self.failed("delete", &path.display(), &error))?;
-        }
-        Ok(())
+        let deleted = self.disk.lock_folder(&self.folder).and_then(|_lock| {
+            for path in keys.iter().filter(|key| key.len() <= MAX_KEY_BYTES).map(|k| self.path(k)) {
+                unless_gone(self.disk.remove(&path))?;
+                self.remove_empty_folders(&path)?;
+            }
+            Ok(())
+        });
+        deleted.map_err(|error| self.failed("delete", &self.bucket, &error))
     }
 
     /// Removes the folders that lead to `path`, up to the first that is not empty.
@@ -319,32 +296,30 @@ impl Store {
         for folder in self.inner_folders(path).skip(1) {
             match self.disk.remove_folder(folder) {
                 Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => break,
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
+                removed => unless_gone(removed)?,
             }
         }
         Ok(())
     }
 
+    /// Removes drafts whose writers no longer run.
     pub(super) fn sweep(&self) -> io::Result<()> {
         self.walk(&self.folder, &mut |path| {
-            if sweep_draft(&*self.disk, path)? {
-                self.remove_empty_folders(path)?;
+            if path.extension().is_none_or(|extension| extension != DRAFT) {
+                return Ok(());
             }
-            Ok(())
+            unless_gone(self.disk.open(path).and_then(|file| match file.lock_if_free()? {
+                true => self.disk.remove(path).and_then(|()| self.remove_empty_folders(path)),
+                false => Ok(()),
+            }))
         })
     }
 
     pub(super) fn bytes_in_use(&self) -> io::Result<u64> {
         const BLOCK_BYTES: u64 = 512;
         let mut bytes = 0;
-        self.walk(&self.root, &mut |path| match fs::symlink_metadata(path) {
-            Ok(metadata) => {
-                bytes += metadata.blocks() * BLOCK_BYTES;
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+        self.walk(&self.root, &mut |path| {
+            unless_gone(path.symlink_metadata().map(|about| bytes += about.blocks() * BLOCK_BYTES))
         })?;
         Ok(bytes)
     }
@@ -373,34 +348,13 @@ impl Store {
 
     fn failed(&self, doing: &str, what: &dyn std::fmt::Display, error: &io::Error) -> ObjectError {
         let root = self.root.display();
-        match (is_full(error), self.disk.free_bytes(&self.root)) {
-            (true, Ok(free)) => {
-                ObjectError::Unavailable(format!("no space left below {root} ({free} bytes free)"))
-            }
-            (true, Err(_)) => ObjectError::Unavailable(format!("no space left below {root}")),
-            (false, _) => failure(error, &format_args!("{doing} {what} below {root}")),
+        if !is_full(error) {
+            return failure(error, &format_args!("{doing} {what} below {root}"));
         }
-    }
-}
-
-/// A path for a new draft.
-pub(super) fn draft_path(disk: &dyn Disk, folder: &Path) -> PathBuf {
-    folder.join(format!("{:016x}{DRAFT}", disk.fresh_number()))
-}
-
-/// Removes a draft if its writer no longer runs. False for any other file.
-pub(super) fn sweep_draft(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
-    if !path.to_str().is_some_and(|path| path.ends_with(DRAFT)) {
-        return Ok(false);
-    }
-    let swept = disk.open(path).and_then(|file| match file.lock_if_free()? {
-        true => disk.remove(path).map(|()| true),
-        false => Ok(false),
-    });
-    match swept {
-        // Its writer ended meanwhile.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        swept => swept,
+        let free =
+            rustix::fs::statvfs(&self.root).map(|it| it.f_bavail.saturating_mul(it.f_frsize));
+        let free = free.map_or("unknown".to_owned(), |bytes| bytes.to_string());
+        ObjectError::Unavailable(format!("no space left below {root} ({free} bytes free)"))
     }
 }
 
@@ -409,35 +363,20 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// Whether a file is by this very put, or by one of the same body.
-fn is_same(
-    file: &dyn DiskFile,
-    found: &Trailer,
-    body: &[u8],
-    trailer: &Trailer,
-) -> io::Result<bool> {
-    if found.put_id == trailer.put_id {
-        return Ok(true);
+fn unless(expected: ErrorKind, done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == expected => Ok(()),
+        done => done,
     }
-    if found.etag() != trailer.etag() {
-        return Ok(false);
-    }
-    pieces(file, found.body_bytes, |at, piece| body[at as usize..].starts_with(piece))
 }
 
-/// Reads the first `bytes` of a file in pieces while `visit` returns true. Returns whether it always did.
-fn pieces(
-    file: &dyn DiskFile,
-    bytes: u64,
-    mut visit: impl FnMut(u64, &[u8]) -> bool,
-) -> io::Result<bool> {
-    let mut buffer = vec![0; bytes.min(PIECE_BYTES) as usize];
-    for at in (0..bytes).step_by(PIECE_BYTES as usize) {
-        let piece = &mut buffer[..(bytes - at).min(PIECE_BYTES) as usize];
-        file.read_at(piece, at)?;
-        if !visit(at, piece) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+/// Accepts that another process removed the file or folder.
+fn unless_gone(done: io::Result<()>) -> io::Result<()> {
+    unless(ErrorKind::NotFound, done)
+}
+
+fn read_body(file: &dyn DiskFile, trailer: &Trailer) -> io::Result<Vec<u8>> {
+    let mut body = vec![0; usize::try_from(trailer.body_bytes).map_err(io::Error::other)?];
+    file.read_at(&mut body, 0)?;
+    Ok(body)
 }
