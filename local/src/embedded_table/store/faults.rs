@@ -7,7 +7,8 @@ use fastrand::Rng;
 
 use super::*;
 
-const LIVES: u64 = 10;
+/// Ten thousand faults; a tenth of them without optimisation, where each takes some 8 ms.
+const LIVES: u64 = if cfg!(debug_assertions) { 10 } else { 100 };
 const FAULTS_A_LIFE: usize = 100;
 const SECTOR: usize = 512;
 
@@ -206,8 +207,8 @@ impl Life {
         let kinds = [Kind::PowerCut, Kind::Error, Kind::Full, Kind::Sync];
         let kind = kinds[self.random.usize(0..kinds.len())];
         let mut state = self.disk.state();
-        let from = state.calls + self.random.u64(1..60);
-        let length = if kind == Kind::PowerCut { u64::MAX / 2 } else { self.random.u64(1..40) };
+        let from = state.calls + self.random.u64(1..30);
+        let length = if kind == Kind::PowerCut { u64::MAX / 2 } else { self.random.u64(1..20) };
         (state.fault, state.met) = (Some(Fault { kind, from, to: from + length }), false);
         kind
     }
@@ -219,7 +220,7 @@ impl Life {
         let mut indices = Vec::new();
         for _ in 0..self.random.usize(1..=5) {
             let index = self.random.usize(0..self.items.len());
-            let length = [40, 600, 600, 600, 600, 600, 600, 6_000, 20_000][self.random.usize(0..9)];
+            let length = [40, 600, 600, 600, 600, 600, 600, 6_000][self.random.usize(0..8)];
             let body = Bytes::from(vec![self.random.u8(..); self.random.usize(1..length)]);
             writes.push(ItemWrite {
                 key: key(index),
@@ -313,5 +314,5 @@ fn nothing_promised_is_lost_whatever_the_disk_refuses_tears_or_loses() {
         }
     }
     assert_eq!(met.values().sum::<usize>(), LIVES as usize * FAULTS_A_LIFE);
-    assert!(met.len() == 4 && met.values().all(|count| *count > 150), "{met:?}");
+    assert!(met.len() == 4 && met.values().all(|count| *count > LIVES as usize * 15), "{met:?}");
 }
