@@ -60,9 +60,10 @@ async fn a_damaged_file_is_named_and_left_alone() {
     drop(table);
     let path = dir.path().join("table.redb");
     let whole = std::fs::read(&path).unwrap();
-    let flipped = whole.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at % 97 == 96));
+    // In the items alone: only a check of every page finds it.
+    let changed = whole.iter().map(|byte| if *byte == 7 { 6 } else { *byte });
     let begun = [&[0; 64], &whole[64..]].concat();
-    for damaged in [flipped.collect(), begun, whole[..20_000].to_vec()] {
+    for damaged in [changed.collect(), begun, whole[..20_000].to_vec()] {
         std::fs::write(&path, &damaged).unwrap();
         let error = EmbeddedTable::open(dir.path()).err().unwrap().to_string();
         assert!(error.contains("table.redb"), "{error}");

@@ -166,14 +166,12 @@ impl Life {
         self.store.as_ref().unwrap()
     }
 
-    /// Some commits until one fails.
-    fn run_into(&mut self, fault: Fault) -> Result<(), redb::Error> {
+    /// Lets `fault` happen at one of the next calls of the disk.
+    fn arm(&mut self, fault: Fault, within: u64) {
         let mut state = self.disk.state();
-        let from = state.calls + self.random.u64(1..30);
+        let from = state.calls + self.random.u64(1..within);
         let to = if fault == Fault::PowerCut { u64::MAX } else { from + self.random.u64(1..20) };
         (state.fault, state.failing, state.met) = (fault, from..to, false);
-        drop(state);
-        (0..100).try_for_each(|_| self.commit())
     }
 
     /// One commit of writes that expect the versions that the items have.
@@ -244,19 +242,27 @@ fn nothing_promised_is_lost_whatever_the_disk_refuses_tears_or_loses() {
         let mut faults = 0;
         while faults < FAULTS_A_LIFE {
             let kind = life.random.usize(0..FAULTS.len());
-            let result = life.run_into(FAULTS[kind]);
+            life.arm(FAULTS[kind], 30);
+            let result = (0..100).try_for_each(|_| life.commit());
             let hit = life.disk.state().met;
             assert_eq!(result.is_err(), hit, "a commit fails with its disk");
             faults += usize::from(hit);
             met[kind] += usize::from(hit);
-            match FAULTS[kind] {
-                Fault::PowerCut => life.restart(),
-                // The same process goes on once the fault is over.
-                _ => assert!((0..30).any(|_| life.check().is_ok()), "the table stays closed"),
-            }
-            // A power cut soon after another fault.
-            if life.random.u8(0..4) == 0 {
-                life.restart();
+            // After a power cut the machine starts again, after others the same process goes on, or the power is cut
+            // while the file is opened again, or soon after.
+            match (FAULTS[kind], life.random.u8(0..4)) {
+                (Fault::PowerCut, _) => life.restart(),
+                (_, 0) => {
+                    life.arm(Fault::PowerCut, 40);
+                    let _ = life.check();
+                    life.restart();
+                }
+                (_, after) => {
+                    assert!((0..30).any(|_| life.check().is_ok()), "the table stays closed");
+                    if after == 1 {
+                        life.restart();
+                    }
+                }
             }
         }
     }
