@@ -1,13 +1,11 @@
 //! The table of one machine: an embedded store behind the port `Table`.
 //!
-//! One thread writes. Writes that wait share one commit, which is synced before they are answered, so an answered write
-//! outlives a killed process and a power cut. Reads run on the caller's thread: they take microseconds and wait for no
-//! commit.
+//! One thread writes. Writes that wait share one commit, which is synced before they are answered: an answered write
+//! outlives a killed process and a power cut. Reads run on the caller's thread, which takes microseconds.
 
 mod store;
 
 use std::fs::File;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,38 +14,26 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use store::{ItemStore, ItemWrite};
 use tokio::sync::oneshot;
 
-use store::{ItemStore, ItemWrite, StoreFailure};
+/// Jobs that share one commit, at most.
+const GROUP_JOBS: usize = 256;
 
-/// Bounds of what shares one commit.
-const GROUP_WRITES: usize = 256;
-const GROUP_BYTES: usize = 8 << 20;
-
-/// What a caller waits for.
 type Answer<T> = oneshot::Sender<Result<T, TableError>>;
 
-/// Work of the writing thread.
 enum Job {
     Write(ItemWrite, Answer<WriteOutcome>),
-    Sweep {
-        now_s: u64,
-        limit: usize,
-        answer: Answer<usize>,
-    },
-    /// A read failed.
-    Reopen(StoreFailure, Answer<()>),
+    Sweep { now_s: u64, limit: usize, answer: Answer<usize> },
 }
 
-/// A table in a file of this machine, for one process at a time.
-///
-/// After an error of the disk the failing calls answer [`TableError::Unavailable`], and the file is opened again.
-#[derive(Debug)]
+/// A table in a file of this machine, for one process at a time. After an error of the disk the calls that failed answer
+/// [`TableError::Unavailable`], and the next one opens the file again.
 pub struct EmbeddedTable {
     jobs: Option<Sender<Job>>,
     writer: Option<JoinHandle<()>>,
     store: Arc<ItemStore>,
-    /// Held until the store above is closed.
+    /// Released last.
     _lock: File,
 }
 
@@ -69,8 +55,8 @@ impl EmbeddedTable {
         Ok(Self { jobs: Some(jobs), writer: Some(writer), store, _lock: lock })
     }
 
-    /// Removes items that have expired at `now_s` (Unix time). One call looks at `limit` items and the next goes on
-    /// from there, from the last item to the first again. Returns how many it removed.
+    /// Removes items that have expired at `now_s` (Unix time), and returns how many. One call looks at `limit` items,
+    /// the next goes on from there, and after the last item comes the first.
     ///
     /// # Errors
     /// As a write.
@@ -92,26 +78,24 @@ impl EmbeddedTable {
         answered.await.map_err(|_| gone())?
     }
 
-    /// Reads; once more on the file opened again if that fails.
+    /// Reads; if that fails, once more after the file is opened again.
     async fn reading<T>(
         &self,
-        read: impl Fn(&ItemStore) -> Result<T, StoreFailure> + Send + Sync,
+        read: impl Fn(&ItemStore) -> Result<T, redb::Error> + Send + Sync,
     ) -> Result<T, TableError> {
-        let failure = match read(&self.store) {
-            Ok(found) => return Ok(found),
-            Err(failure) => failure,
-        };
-        self.submit(|answer| Job::Reopen(failure, answer)).await?;
-        read(&self.store).map_err(|failure| self.store.unavailable(&failure))
+        if let Ok(found) = read(&self.store) {
+            return Ok(found);
+        }
+        // Any job opens the file.
+        self.sweep(0, 0).await?;
+        read(&self.store).map_err(|error| self.store.unavailable(&error))
     }
 }
 
 impl Drop for EmbeddedTable {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(writer) = self.writer.take()
-            && writer.join().is_err()
-        {
+        if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the table's writer has panicked");
         }
     }
@@ -135,7 +119,7 @@ impl Table for EmbeddedTable {
     }
 
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.reading(|store| store.query(pk, prefix)).await
+        self.reading(|store| store.list(pk, prefix, |sk| sk.starts_with(prefix))).await
     }
 
     async fn range(
@@ -144,11 +128,7 @@ impl Table for EmbeddedTable {
         from: &str,
         to: &str,
     ) -> Result<Vec<(String, Item)>, TableError> {
-        if from > to {
-            return Ok(Vec::new());
-        }
-        let keys: RangeInclusive<&str> = from..=to;
-        self.reading(|store| store.range(pk, keys.clone())).await
+        self.reading(|store| store.list(pk, from, |sk| sk <= to)).await
     }
 
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
@@ -159,65 +139,31 @@ impl Table for EmbeddedTable {
 /// The writing thread, until the table is dropped.
 fn serve(store: &ItemStore, jobs: &Receiver<Job>) {
     let mut swept_to = ItemKey { pk: String::new(), sk: String::new() };
-    let mut next = None;
-    while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
-        match job {
-            Job::Write(write, answer) => next = serve_writes(store, jobs, write, answer),
-            Job::Sweep { now_s, limit, answer } => {
-                let swept = store.sweep(&mut swept_to, now_s, limit);
-                reply(answer, swept.map_err(|failure| after_failure(store, &failure)));
+    while let Ok(first) = jobs.recv() {
+        let (mut writes, mut answers) = (Vec::new(), Vec::new());
+        for job in std::iter::once(first).chain(jobs.try_iter()).take(GROUP_JOBS) {
+            match job {
+                Job::Write(write, answer) => {
+                    writes.push(write);
+                    answers.push(answer);
+                }
+                Job::Sweep { now_s, limit, answer } => {
+                    let swept = store.sweep(&mut swept_to, now_s, limit);
+                    reply(answer, swept.map_err(|error| store.unavailable(&error)));
+                }
             }
-            Job::Reopen(failure, answer) => {
-                let reopened = store.reopen(&failure);
-                reply(answer, reopened.map_err(|failure| store.unavailable(&failure)));
+        }
+        match store.commit(&writes) {
+            Ok(outcomes) => {
+                let answers = answers.into_iter().zip(outcomes);
+                answers.for_each(|(answer, outcome)| reply(answer, Ok(outcome)));
+            }
+            Err(error) => {
+                let error = store.unavailable(&error);
+                answers.into_iter().for_each(|answer| reply(answer, Err(error.clone())));
             }
         }
     }
-}
-
-/// Commits a write together with those that wait behind it. Returns the job after them, if one was taken.
-fn serve_writes(
-    store: &ItemStore,
-    jobs: &Receiver<Job>,
-    first: ItemWrite,
-    answer: Answer<WriteOutcome>,
-) -> Option<Job> {
-    let mut bytes = first.body.len();
-    let (mut writes, mut answers, mut next) = (vec![first], vec![answer], None);
-    while writes.len() < GROUP_WRITES && bytes < GROUP_BYTES && next.is_none() {
-        match jobs.try_recv() {
-            Ok(Job::Write(write, answer)) => {
-                bytes += write.body.len();
-                writes.push(write);
-                answers.push(answer);
-            }
-            Ok(other) => next = Some(other),
-            Err(_) => break,
-        }
-    }
-    match store.commit(&writes) {
-        Ok(outcomes) => {
-            answers
-                .into_iter()
-                .zip(outcomes)
-                .for_each(|(answer, outcome)| reply(answer, Ok(outcome)));
-        }
-        Err(failure) => {
-            let error = after_failure(store, &failure);
-            answers.into_iter().for_each(|answer| reply(answer, Err(error.clone())));
-        }
-    }
-    next
-}
-
-/// Opens the file again and returns what the failed calls answer.
-fn after_failure(store: &ItemStore, failure: &StoreFailure) -> TableError {
-    let error = store.unavailable(failure);
-    tracing::warn!(%error, "the table failed");
-    if let Err(failure) = store.reopen(failure) {
-        tracing::warn!(%failure, "the table is closed until its next call");
-    }
-    error
 }
 
 fn reply<T>(answer: Answer<T>, result: Result<T, TableError>) {

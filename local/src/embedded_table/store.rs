@@ -1,12 +1,9 @@
 //! The items in one redb file: opening, commits, reads, and what follows an error.
 
-#[cfg(test)]
-mod faults;
-
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -14,21 +11,18 @@ use gristmill_ports::{Item, ItemKey, TableError, WriteOutcome};
 use redb::backends::FileBackend;
 use redb::{
     AccessGuard, Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition,
+    TableDefinition, WriteTransaction,
 };
 use rustix::fs::OFlags;
 
-/// Partition and sort key, which the store compares as bytes.
+/// Partition and sort key, which redb compares as bytes.
 type StoredKey = (&'static str, &'static str);
 /// Version, expiry (0: none) and body.
 type StoredItem = (u64, u64, &'static [u8]);
-type StoredItems = ReadOnlyTable<StoredKey, StoredItem>;
 
 const ITEMS: TableDefinition<'static, StoredKey, StoredItem> = TableDefinition::new("items");
 const FILE_NAME: &str = "table.redb";
 const CACHE_BYTES: usize = 16 << 20;
-/// A larger file of which not even a quarter is content is compacted when it is opened.
-const COMPACT_FROM_BYTES: u64 = 16 << 20;
 
 /// A conditional write.
 #[derive(Debug)]
@@ -39,35 +33,15 @@ pub(super) struct ItemWrite {
     pub expires_at_s: Option<u64>,
 }
 
-/// Why a call failed. A commit that failed may have been applied.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub(super) struct StoreFailure {
-    /// Which opening of the file failed.
-    opening: u64,
-    error: redb::Error,
-}
-
 type OpenDatabase = Box<dyn Fn() -> Result<Database, redb::Error> + Send + Sync>;
 
-struct Opened {
-    /// None after an error until the file can be opened again.
-    database: Option<Database>,
-    /// Counts openings.
-    opening: u64,
-}
-
-/// Items, as last committed.
+/// Items, as last committed. An error may come from a commit that was applied.
 pub(super) struct ItemStore {
     path: PathBuf,
     open: OpenDatabase,
-    opened: RwLock<Opened>,
-}
-
-impl std::fmt::Debug for ItemStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ItemStore").field("path", &self.path).finish_non_exhaustive()
-    }
+    database: RwLock<Option<Database>>,
+    /// Set by an error: redb then refuses everything until it is opened again.
+    failed: AtomicBool,
 }
 
 impl ItemStore {
@@ -83,62 +57,45 @@ impl ItemStore {
     }
 
     fn open(path: PathBuf, open: OpenDatabase) -> Result<Self, redb::Error> {
-        let opened = Opened { database: Some(open()?), opening: 0 };
-        Ok(Self { path, open, opened: RwLock::new(opened) })
-    }
-
-    /// Opens the file again unless that has been done since `failure`. One thread calls this.
-    pub fn reopen(&self, failure: &StoreFailure) -> Result<(), StoreFailure> {
-        let opening = {
-            let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
-            if opened.opening != failure.opening {
-                return Ok(());
-            }
-            opened.database = None;
-            opened.opening
-        };
-        let database = (self.open)().map_err(|error| StoreFailure { opening, error })?;
-        let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
-        *opened = Opened { database: Some(database), opening: opening + 1 };
-        Ok(())
+        let database = RwLock::new(Some(open()?));
+        Ok(Self { path, open, database, failed: AtomicBool::new(false) })
     }
 
     fn with_database<T>(
         &self,
         work: impl FnOnce(&Database) -> Result<T, redb::Error>,
-    ) -> Result<T, StoreFailure> {
-        let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
-        let result = match &opened.database {
-            Some(database) => work(database),
-            None => Err(redb::Error::DatabaseClosed),
-        };
-        result.map_err(|error| StoreFailure { opening: opened.opening, error })
+    ) -> Result<T, redb::Error> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let result = work(database.as_ref().ok_or(redb::Error::DatabaseClosed)?);
+        if result.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        result
     }
 
-    /// Opens the file if it is closed. Only the thread that writes calls this.
-    fn ready(&self) -> Result<(), StoreFailure> {
-        let closed = {
-            let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
-            opened.database.is_none().then_some(opened.opening)
-        };
-        let Some(opening) = closed else { return Ok(()) };
-        self.reopen(&StoreFailure { opening, error: redb::Error::DatabaseClosed })
+    /// Opens the file again after an error. Only the thread that writes calls this.
+    fn ready(&self) -> Result<(), redb::Error> {
+        if self.failed.load(Ordering::Relaxed) {
+            *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+            let opened = (self.open)()?;
+            *self.database.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+            self.failed.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Applies writes in their order, in one synced commit.
-    pub fn commit(&self, writes: &[ItemWrite]) -> Result<Vec<WriteOutcome>, StoreFailure> {
+    pub fn commit(&self, writes: &[ItemWrite]) -> Result<Vec<WriteOutcome>, redb::Error> {
         self.ready()?;
         self.with_database(|database| {
             let transaction = database.begin_write()?;
             let mut items = transaction.open_table(ITEMS)?;
-            let outcomes: Result<Vec<_>, _> =
-                writes.iter().map(|write| apply(&mut items, write)).collect();
-            let outcomes = outcomes?;
-            drop(items);
-            match outcomes.contains(&WriteOutcome::Written) {
-                true => transaction.commit()?,
-                false => transaction.abort()?,
+            let mut outcomes = Vec::with_capacity(writes.len());
+            for write in writes {
+                outcomes.push(apply(&mut items, write)?);
             }
+            drop(items);
+            finish(transaction, outcomes.contains(&WriteOutcome::Written))?;
             Ok(outcomes)
         })
     }
@@ -149,64 +106,62 @@ impl ItemStore {
         from: &mut ItemKey,
         now_s: u64,
         limit: usize,
-    ) -> Result<usize, StoreFailure> {
+    ) -> Result<usize, redb::Error> {
         self.ready()?;
-        let start = (from.pk.as_str(), from.sk.as_str());
-        let (expired, next) = self.with_items(|items| {
-            let (mut expired, mut seen) = (Vec::new(), 0);
-            for entry in items.range(start..)? {
+        self.with_database(|database| {
+            let transaction = database.begin_write()?;
+            let mut items = transaction.open_table(ITEMS)?;
+            let (mut expired, mut seen) = (Vec::new(), Vec::new());
+            for entry in items.range((from.pk.as_str(), from.sk.as_str())..)?.take(limit + 1) {
                 let (key, stored) = entry?;
                 let (pk, sk) = key.value();
-                let key = ItemKey { pk: pk.to_owned(), sk: sk.to_owned() };
-                if seen == limit {
-                    return Ok((expired, key));
-                }
-                seen += 1;
+                seen.push(ItemKey { pk: pk.to_owned(), sk: sk.to_owned() });
                 let (_, expires_at_s, _) = stored.value();
-                if expires_at_s != 0 && expires_at_s <= now_s {
-                    expired.push(key);
+                if seen.len() <= limit && expires_at_s != 0 && expires_at_s <= now_s {
+                    expired.extend(seen.last().cloned());
                 }
             }
-            Ok((expired, ItemKey { pk: String::new(), sk: String::new() }))
-        })?;
-        if !expired.is_empty() {
-            self.with_database(|database| {
-                let transaction = database.begin_write()?;
-                let mut items = transaction.open_table(ITEMS)?;
-                for key in &expired {
-                    items.remove((key.pk.as_str(), key.sk.as_str()))?;
-                }
-                drop(items);
-                Ok(transaction.commit()?)
-            })?;
-        }
-        *from = next;
-        Ok(expired.len())
+            for key in &expired {
+                items.remove((key.pk.as_str(), key.sk.as_str()))?;
+            }
+            drop(items);
+            finish(transaction, !expired.is_empty())?;
+            let next = (seen.len() > limit).then(|| seen.pop()).flatten();
+            *from = next.unwrap_or(ItemKey { pk: String::new(), sk: String::new() });
+            Ok(expired.len())
+        })
     }
 
     fn with_items<T>(
         &self,
-        read: impl FnOnce(&StoredItems) -> Result<T, redb::Error>,
-    ) -> Result<T, StoreFailure> {
+        read: impl FnOnce(&ReadOnlyTable<StoredKey, StoredItem>) -> Result<T, redb::Error>,
+    ) -> Result<T, redb::Error> {
         self.with_database(|database| read(&database.begin_read()?.open_table(ITEMS)?))
     }
 
-    pub fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, StoreFailure> {
+    pub fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, redb::Error> {
         self.with_items(|items| {
-            let one = |key: &ItemKey| -> Result<Option<Item>, redb::Error> {
-                Ok(items.get((key.pk.as_str(), key.sk.as_str()))?.map(|stored| item(&stored)))
-            };
-            keys.iter().map(one).collect()
+            let mut found = Vec::with_capacity(keys.len());
+            for key in keys {
+                found.push(items.get((key.pk.as_str(), key.sk.as_str()))?.map(|one| item(&one)));
+            }
+            Ok(found)
         })
     }
 
-    pub fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, StoreFailure> {
+    /// The items of a partition from the sort key `from` on, as long as they are `wanted`.
+    pub fn list(
+        &self,
+        pk: &str,
+        from: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<(String, Item)>, redb::Error> {
         self.with_items(|items| {
             let mut found = Vec::new();
-            for entry in items.range((pk, prefix)..)? {
+            for entry in items.range((pk, from)..)? {
                 let (key, stored) = entry?;
                 let (partition, sk) = key.value();
-                if partition != pk || !sk.starts_with(prefix) {
+                if partition != pk || !wanted(sk) {
                     break;
                 }
                 found.push((sk.to_owned(), item(&stored)));
@@ -215,21 +170,16 @@ impl ItemStore {
         })
     }
 
-    pub fn range(
-        &self,
-        pk: &str,
-        keys: RangeInclusive<&str>,
-    ) -> Result<Vec<(String, Item)>, StoreFailure> {
-        self.with_items(|items| {
-            items.range((pk, *keys.start())..=(pk, *keys.end()))?.map(listed).collect()
-        })
-    }
-
-    pub fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, StoreFailure> {
+    pub fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, redb::Error> {
         // No partition key sorts between `pk` and `pk` with a zero byte appended.
         let end = format!("{pk}\0");
         self.with_items(|items| {
-            items.range((pk, "")..(end.as_str(), ""))?.rev().take(limit).map(listed).collect()
+            let mut found = Vec::new();
+            for entry in items.range((pk, "")..(end.as_str(), ""))?.rev().take(limit) {
+                let (key, stored) = entry?;
+                found.push((key.value().1.to_owned(), item(&stored)));
+            }
+            Ok(found)
         })
     }
 
@@ -237,25 +187,17 @@ impl ItemStore {
         std::fs::metadata(&self.path).map_or(0, |found| found.blocks() * 512)
     }
 
-    /// What a call answers after `failure`.
-    pub fn unavailable(&self, failure: &StoreFailure) -> TableError {
-        TableError::Unavailable(described(&self.path, &failure.error))
+    /// What a call answers that fails with `error`.
+    pub fn unavailable(&self, error: &redb::Error) -> TableError {
+        let error = unavailable(&self.path, error);
+        tracing::warn!(%error, "a call to the table failed");
+        error
     }
 }
 
-type Stored<'a> = AccessGuard<'a, StoredItem>;
-
-fn item(stored: &Stored<'_>) -> Item {
+fn item(stored: &AccessGuard<'_, StoredItem>) -> Item {
     let (version, _, body) = stored.value();
     Item { version, body: Bytes::copy_from_slice(body) }
-}
-
-/// An entry as queries return it.
-fn listed(
-    entry: Result<(AccessGuard<'_, StoredKey>, Stored<'_>), redb::StorageError>,
-) -> Result<(String, Item), redb::Error> {
-    let (key, stored) = entry?;
-    Ok((key.value().1.to_owned(), item(&stored)))
 }
 
 fn apply(
@@ -272,36 +214,31 @@ fn apply(
     Ok(WriteOutcome::Written)
 }
 
+/// A transaction without changes costs no sync.
+fn finish(transaction: WriteTransaction, changed: bool) -> Result<(), redb::Error> {
+    match changed {
+        true => Ok(transaction.commit()?),
+        false => Ok(transaction.abort()?),
+    }
+}
+
 /// Opens or creates the database in `backend`. A crash at any point leaves what was last synced.
 fn open_database(backend: impl StorageBackend) -> Result<Database, redb::Error> {
-    let length = write_back(&backend)?;
-    let mut database = Builder::new()
-        .set_cache_size(CACHE_BYTES)
-        // Reports a damaged file, which would otherwise panic later.
-        .set_check_integrity_on_open(true)
-        .create_with_backend(backend)?;
-    if matches!(
-        database.begin_read()?.open_table(ITEMS),
-        Err(redb::TableError::TableDoesNotExist(_))
-    ) {
-        let transaction = database.begin_write()?;
-        transaction.open_table(ITEMS)?;
-        transaction.commit()?;
-    }
-    if length > COMPACT_FROM_BYTES {
-        let transaction = database.begin_write()?;
-        let content = transaction.stats()?.stored_bytes();
-        transaction.abort()?;
-        if content < length / 4 {
-            database.compact()?;
-        }
-    }
+    write_back(&backend)?;
+    let mut builder = Builder::new();
+    // The check reports a damaged file, which would otherwise panic later.
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+    let database = builder.create_with_backend(backend)?;
+    let transaction = database.begin_write()?;
+    let absent = transaction.list_tables()?.next().is_none();
+    transaction.open_table(ITEMS)?;
+    finish(transaction, absent)?;
     Ok(database)
 }
 
 /// Writes every byte back to its place, and syncs. After a sync that failed the kernel may show bytes that are not on
-/// the disk and that no later sync writes: the next commits would build on them.
-fn write_back(backend: &impl StorageBackend) -> std::io::Result<u64> {
+/// the disk and that no later sync writes; commits that build on them would be lost in a power cut, and the file with them.
+fn write_back(backend: &impl StorageBackend) -> std::io::Result<()> {
     let length = backend.len()?;
     let mut piece = vec![0; 1 << 18];
     let mut at = 0;
@@ -312,8 +249,7 @@ fn write_back(backend: &impl StorageBackend) -> std::io::Result<u64> {
         backend.write(at, &piece[..part])?;
         at += part as u64;
     }
-    backend.sync_data()?;
-    Ok(length)
+    backend.sync_data()
 }
 
 /// Takes the lock of `dir`, which is created if it is absent.
@@ -332,20 +268,16 @@ fn create_file(dir: &Path, path: &Path) -> Result<(), redb::Error> {
     if path.try_exists()? {
         return Ok(());
     }
-    let draft = path.with_extension("new");
-    match std::fs::remove_file(&draft) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    open_database(FileBackend::new(private_file(&draft, true)?)?)?.close()?;
-    std::fs::rename(&draft, path)?;
-    File::open(dir)?.sync_all()?;
-    Ok(())
+    let draft = private_file(&path.with_extension("new"), true)?;
+    draft.set_len(0)?;
+    open_database(FileBackend::new(draft)?)?.close()?;
+    std::fs::rename(path.with_extension("new"), path)?;
+    Ok(File::open(dir)?.sync_all()?)
 }
 
 /// Opens a file that is no link, for its owner alone.
 fn private_file(path: &Path, create: bool) -> std::io::Result<File> {
-    let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
+    let no_link = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).truncate(false).mode(0o600);
     options.custom_flags(no_link).open(path)
@@ -353,26 +285,25 @@ fn private_file(path: &Path, create: bool) -> std::io::Result<File> {
 
 /// What an opening answers that fails.
 fn refusal(path: &Path, error: &redb::Error) -> TableError {
-    match error {
-        redb::Error::DatabaseAlreadyOpen => TableError::Rejected(format!(
-            "{} is open in another process: end that, or name another directory",
-            path.display()
-        )),
-        redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_) => {
-            TableError::Rejected(format!(
-                "{} is damaged ({error}): move it away to begin with an empty table",
-                path.display()
-            ))
+    let cause = match error {
+        redb::Error::DatabaseAlreadyOpen => {
+            "is open in another process: end that, or name another directory".to_owned()
         }
-        _ => TableError::Unavailable(described(path, error)),
-    }
+        redb::Error::Corrupted(_) => {
+            format!("is damaged ({error}): move it away to begin with an empty table")
+        }
+        _ => return unavailable(path, error),
+    };
+    TableError::Rejected(format!("{} {cause}", path.display()))
 }
 
-fn described(path: &Path, error: &redb::Error) -> String {
-    let free = rustix::fs::statvfs(path.parent().unwrap_or(path));
-    let free = free.map_or_else(
-        |_| "an unknown number of".to_owned(),
-        |disk| (disk.f_bavail * disk.f_frsize).to_string(),
-    );
-    format!("{}: {error} ({free} bytes free on its disk)", path.display())
+fn unavailable(path: &Path, error: &redb::Error) -> TableError {
+    let free = match rustix::fs::statvfs(path.parent().unwrap_or(path)) {
+        Ok(disk) => format!("{} bytes are free on its disk", disk.f_bavail * disk.f_frsize),
+        Err(error) => format!("its disk does not say how much is free: {error}"),
+    };
+    TableError::Unavailable(format!("{}: {error}; {free}", path.display()))
 }
+
+#[cfg(test)]
+mod tests;
