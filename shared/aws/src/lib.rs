@@ -1,6 +1,5 @@
 //! The ports on AWS: DynamoDB for the table, S3 for objects, Lambda for the invoker, a signed function URL
-//! for the coordinator. Only this crate uses the SDK. AWS and a local service differ only in their
-//! endpoints.
+//! for the coordinator. Only this crate uses the SDK.
 
 mod aws;
 mod connect;
@@ -11,7 +10,6 @@ mod dynamodb;
 mod fault;
 mod invoker;
 mod lambda;
-mod local_service;
 mod objects;
 mod probes;
 mod provision;
@@ -25,8 +23,7 @@ mod testing;
 pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
-pub use local_service::LocalService;
-pub use objects::{RoutedObjects, S3Objects};
+pub use objects::{AmbientObjects, S3Objects};
 pub use probes::{
     BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, Responder, Trouble,
 };

@@ -1,9 +1,9 @@
 //! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
 
+mod ambient;
 mod read;
-mod routed;
 
-pub use routed::RoutedObjects;
+pub use ambient::AmbientObjects;
 
 use crate::fault::Fault;
 use async_trait::async_trait;
