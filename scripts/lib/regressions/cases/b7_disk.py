@@ -20,13 +20,13 @@ if not small.mounted:
     sys.exit(77)
 flag, full = where.with_name(where.name + ".fill"), False
 if flag.exists():
-    small.fill(0)
+    small.fill()
     full = True
 child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 while child.poll() is None:
     if flag.exists() != full:
         full = not full
-        small.fill(child.pid) if full else small.free()
+        small.fill() if full else small.free()
     time.sleep(0.05)
 small.close()
 sys.exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
