@@ -29,6 +29,20 @@ def private_mounts():
     return libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0
 
 
+def join_mounts(pid):
+    """Enters the mount namespace of a process that has called `private_mounts`; whether it could."""
+    libc, here = ctypes.CDLL(None, use_errno=True), os.getcwd()
+    for kind in ("user", "mnt"):
+        theirs = f"/proc/{pid}/ns/{kind}"
+        if os.readlink(theirs) == os.readlink(f"/proc/self/ns/{kind}"):
+            continue
+        with open(theirs) as namespace:
+            if libc.setns(namespace.fileno(), 0) != 0:
+                return False
+    os.chdir(here)
+    return True
+
+
 class Disk:
     """A tmpfs if mounts are possible, otherwise a limit on the file size of the writing processes."""
 
