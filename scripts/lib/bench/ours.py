@@ -52,7 +52,7 @@ class Gristmill:
         }
 
     def service(self):
-        """All processes of a job, including the stand-ins for AWS."""
+        """All processes of a job: the service, its workers and the fetcher."""
         pipeline = self.work / "service.yaml"
         pipeline.write_text(SERVICE_PIPELINE)
         cores = len(os.sched_getaffinity(0))

@@ -29,8 +29,22 @@ def private_mounts():
     return libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0
 
 
+def join_mounts(pid):
+    """Enters the mount namespace of a process that has called `private_mounts`; whether it could."""
+    libc, here = ctypes.CDLL(None, use_errno=True), os.getcwd()
+    for kind in ("user", "mnt"):
+        theirs = f"/proc/{pid}/ns/{kind}"
+        if os.readlink(theirs) == os.readlink(f"/proc/self/ns/{kind}"):
+            continue
+        with open(theirs) as namespace:
+            if libc.setns(namespace.fileno(), 0) != 0:
+                return False
+    os.chdir(here)
+    return True
+
+
 class Disk:
-    """A tmpfs if mounts are possible, otherwise a limit on the file size of the writing process."""
+    """A tmpfs if mounts are possible, otherwise a limit on the file size of the writing processes."""
 
     def __init__(self, path, mounts):
         self.path = path
@@ -46,13 +60,13 @@ class Disk:
 
     @property
     def kind(self):
-        return "a tmpfs filled" if self.mounted else "RLIMIT_FSIZE of the service"
+        return "a tmpfs filled" if self.mounted else "RLIMIT_FSIZE of the service and its workers"
 
-    def fill(self, pid):
-        """Fills the disk."""
+    def fill(self, writers=list):
+        """Fills the disk. `writers` returns the processes that write to it."""
         if not self.mounted:
-            self.limited = pid
-            return self.limit(pid, 0)
+            self.limited = writers
+            return self.limit(0)
         with open(self.ballast, "ab") as file:
             size = file.tell()
             step = STEP_BYTES
@@ -66,15 +80,17 @@ class Disk:
     def free(self):
         self.ballast.unlink(missing_ok=True)
         if self.limited is not None:
-            self.limit(self.limited, resource.RLIM_INFINITY)
+            # Workers that were started meanwhile have the service's limit.
+            self.limit(resource.RLIM_INFINITY)
             self.limited = None
 
-    def limit(self, pid, soft):
-        try:
-            hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
-        except (OSError, ValueError):
-            pass  # it is dead: its successor has no limit
+    def limit(self, soft):
+        for pid in self.limited():
+            try:
+                hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+            except (OSError, ValueError):
+                pass  # it is dead: its successor has no limit
 
     def close(self):
         self.free()

@@ -14,34 +14,29 @@ from chaos import processes, proxy
 
 # Mean seconds between two faults of a kind.
 EVERY = {
-    "kill worker": 2.6, "kill coordinator": 3.5, "kill scaler": 9.0,
-    "kill service": 25.0, "kill fetcher": 13.0, "drop trainer": 11.0,
-    "pause worker": 10.0, "pause coordinator": 15.0, "pause scaler": 25.0,
-    "pause service": 40.0, "pause fetcher": 25.0,
-    "full disk": 35.0, "cut http": 14.0, "slow http": 18.0, "held http": 25.0,
+    "kill worker": 2.6, "kill service": 9.0, "kill fetcher": 13.0, "drop trainer": 11.0,
+    "pause worker": 10.0, "pause service": 20.0, "pause fetcher": 25.0,
+    "full disk": 35.0, "cut calls": 14.0, "slow calls": 18.0, "held calls": 25.0,
     "two trainers": 40.0, "old checkpoint": 35.0,
-    "trap worker": 6.0, "trap coordinator": 9.0, "trap fetcher": 18.0,
+    "trap worker": 6.0, "trap service": 12.0, "trap fetcher": 18.0,
 }
 # Kills at one moment of a request: the link, words in the request, the moment.
 TRAPS = {
     "worker": [
-        ("worker coordinator", b'"call":"claim"', proxy.ANSWERED),
-        ("worker coordinator", b'"call":"mark"', proxy.ANSWERED),
-        ("worker coordinator", b'"call":"flush"', proxy.SENT),
-        ("worker coordinator", b'"call":"flush"', proxy.ANSWERED),
-        ("worker objects", b"PUT /", proxy.SENT),
-        ("worker objects", b"PUT /", proxy.ANSWERED),
+        ("worker calls", b'"call":"claim"', proxy.ANSWERED),
+        ("worker calls", b'"call":"mark"', proxy.ANSWERED),
+        ("worker calls", b'"call":"flush"', proxy.SENT),
+        ("worker calls", b'"call":"flush"', proxy.ANSWERED),
     ],
-    "coordinator": [
-        ("worker coordinator", b'"call":"claim"', proxy.SENT),
-        ("worker coordinator", b'"call":"flush"', proxy.SENT),
-        ("fetcher coordinator", b'"call":"poll"', proxy.SENT),
-        ("fetcher coordinator", b'"ack":{', proxy.SENT),
+    "service": [
+        ("worker calls", b'"call":"claim"', proxy.SENT),
+        ("worker calls", b'"call":"flush"', proxy.SENT),
+        ("fetcher calls", b'"call":"poll"', proxy.SENT),
+        ("fetcher calls", b'"ack":{', proxy.SENT),
     ],
     "fetcher": [
-        ("fetcher coordinator", b'"ack":{', proxy.SENT),
-        ("fetcher coordinator", b'"ack":{', proxy.ANSWERED),
-        ("fetcher objects", b"GET /", proxy.ANSWERED),
+        ("fetcher calls", b'"ack":{', proxy.SENT),
+        ("fetcher calls", b'"ack":{', proxy.ANSWERED),
     ],
 }
 # Times of kills and nothing else, in which the wait for the next batch is theirs, and times of everything.
@@ -139,12 +134,12 @@ class Injector:
 
     def signal(self, what, number):
         """Signals one process; returns (pid, function to signal it again), or None."""
-        if what in processes.FUNCTIONS:
-            found = self.service.functions(what)
+        if what == "worker":
+            found = self.service.workers()
             if not found:
                 return None
             pid = self.random.choice(found)
-            again = lambda number: self.service.signal_function(pid, what, number)
+            again = lambda number: self.service.signal_worker(pid, number)
         else:
             program = self.service if what == "service" else self.job.fetcher
             child = program.child
@@ -154,7 +149,7 @@ class Injector:
     def kill(self, what):
         now = time.monotonic()
         if what == "worker":
-            lone = len(self.service.functions("worker")) <= 1
+            lone = len(self.service.workers()) <= 1
             if lone and now - self.last_worker_kill < LONE_SECONDS:
                 return False
         killed = self.signal(what, signal.SIGKILL) is not None
@@ -168,29 +163,27 @@ class Injector:
         seconds = self.random.uniform(0.0, 0.02)
         kind = f"trap {what}"
 
-        def kill(port):
+        def kill(caller):
             alone = not self.undo
-            if what == "coordinator":
-                # The request is in transit to one of them, which will be busy shortly after.
+            if what == "service":
+                # The request is in transit; the service is busy with it shortly after.
                 time.sleep(seconds)
-                killed = self.signal(what, signal.SIGKILL) is not None
-            elif what == "fetcher":
-                killed = self.signal(what, signal.SIGKILL) is not None
+            if what == "worker":
+                killed = self.kill_caller(caller)
             else:
-                killed = self.kill_worker_at(port)
+                killed = self.signal(what, signal.SIGKILL) is not None
             if killed:
                 self.sprung.append((kind, alone))
 
         self.links.trap(link, proxy.Trap(words, moment, kill))
         return True
 
-    def kill_worker_at(self, port):
-        """Kills the worker whose connection this is, unless it works alone."""
-        workers, now = self.service.functions("worker"), time.monotonic()
-        if len(workers) <= 1 and now - self.last_worker_kill < LONE_SECONDS:
+    def kill_caller(self, pid):
+        """Kills the worker that has called, unless it works alone."""
+        now = time.monotonic()
+        if len(self.service.workers()) <= 1 and now - self.last_worker_kill < LONE_SECONDS:
             return False
-        pid = processes.owner(port, workers)
-        if pid is None or not self.service.signal_function(pid, "worker", signal.SIGKILL):
+        if not self.service.signal_worker(pid, signal.SIGKILL):
             return False
         self.last_worker_kill = now
         return True
@@ -207,20 +200,19 @@ class Injector:
         return True
 
     def full_disk(self, _):
-        pid = self.service.pid
-        if pid is None or any(action == self.disk.free for _, _, action in self.undo):
+        if self.service.pid is None or any(action == self.disk.free for _, _, action in self.undo):
             return False
-        self.disk.fill(pid)
+        self.disk.fill(self.service.writers)
         self.later(self.length(DISK_SECONDS), self.disk.free)
         return True
 
-    def cut_http(self, _):
+    def cut_calls(self, _):
         return self.link(proxy.CUT, CUT_SECONDS)
 
-    def slow_http(self, _):
+    def slow_calls(self, _):
         return self.link(proxy.SLOW, SLOW_SECONDS, self.length(SLOW_DELAY_SECONDS))
 
-    def held_http(self, _):
+    def held_calls(self, _):
         return self.link(proxy.HELD, SLOW_SECONDS)
 
     def link(self, mode, bounds, delay=0.0):

@@ -6,17 +6,9 @@ import pathlib
 import signal
 import subprocess
 import time
-import urllib.parse
 
-FUNCTIONS = ("worker", "coordinator", "scaler")
-LINKS = ("fetcher objects", "fetcher coordinator", "worker objects", "worker coordinator")
-LAUNCHER = """#!/bin/sh
-# Takes the place of the service's own program: starts workers behind the proxies.
-if [ "$2" = worker ]; then
-    export AWS_ENDPOINT_URL_S3='{objects}' GRISTMILL_COORDINATOR_URL='{coordinator}'
-fi
-exec '{program}' "$@"
-"""
+WORKER = ["function", "worker", "--local"]
+LINKS = ("fetcher calls", "worker calls")
 
 
 def send(pid, number, is_it=lambda: True):
@@ -62,35 +54,13 @@ def children(parent):
     return found
 
 
-def owner(port, pids):
-    """The process with a connection from that local port."""
-    inode = None
-    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port:
-            inode = f"socket:[{fields[9]}]"
-            for pid in pids:
-                if holds(pid, inode):
-                    return pid
-    return None
+def is_worker(pid):
+    return arguments(pid)[-len(WORKER):] == WORKER and stat(pid)[0] != "Z"
 
 
-def holds(pid, link):
-    try:
-        for descriptor in os.scandir(f"/proc/{pid}/fd"):
-            try:
-                if os.readlink(descriptor.path) == link:
-                    return True
-            except OSError:
-                pass
-    except OSError:
-        pass
-    return False
-
-
-def rerouted(url, port):
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit(parts._replace(netloc=f"{parts.hostname}:{port}"))
+def link_of(pid):
+    """The link by which a process calls the service."""
+    return "worker calls" if is_worker(pid) else "fetcher calls"
 
 
 class Program:
@@ -138,20 +108,16 @@ class Program:
 
 
 class Service(Program):
-    """`gristmill up` on a state directory, its workers behind the proxies."""
+    """`gristmill up` on a state directory, behind the proxy."""
 
-    def __init__(self, gristmill, root, state, log, env, proxy):
+    def __init__(self, gristmill, state, log, env, proxy):
         super().__init__(log, env)
         self.gristmill, self.state, self.proxy = gristmill, state, proxy
-        self.program = root / "bin" / "gristmill"
-        self.program.parent.mkdir(parents=True)
-        self.via = root / "via"
-        self.via.mkdir()
         self.ready = False
         self.starts = 0
 
     def command(self):
-        return [self.program, "up", "--json", "--state-dir", self.state]
+        return [self.gristmill, "up", "--json", "--state-dir", self.state]
 
     def supervise(self, now):
         """Starts it if it is not running; returns the exit code of the last process."""
@@ -168,18 +134,9 @@ class Service(Program):
         return None
 
     def start(self):
-        """The service remembers by which path it was started, and starts its functions by it: the program lies there
-        first, the launcher once the service is up."""
         self.ready, self.not_before = False, 0.0
         self.starts += 1
-        self.place(lambda draft: os.link(self.gristmill, draft))
         self.spawn()
-
-    def place(self, make):
-        draft = self.program.with_name("draft")
-        draft.unlink(missing_ok=True)
-        make(draft)
-        os.replace(draft, self.program)
 
     def look(self):
         try:
@@ -188,50 +145,28 @@ class Service(Program):
             return
         if file["pid"] != self.child.pid:
             return
-        self.route(file)
+        try:
+            self.proxy.stand_before(file["endpoint"])
+        except FileNotFoundError:
+            return  # it has ended since
         self.ready = True
 
-    def route(self, file):
-        """Connects the proxies to the service, and fetcher and workers to the proxies."""
-        ports = {}
-        for link in LINKS:
-            url = file["s3"] if link.endswith("objects") else file["coordinator_url"]
-            parts = urllib.parse.urlsplit(url)
-            self.proxy.links[link].target = (parts.hostname, parts.port)
-            ports[link] = self.proxy.links[link].port
-        objects, coordinator = file["s3"], file["coordinator_url"]
-        text = LAUNCHER.format(
-            program=self.gristmill, objects=rerouted(objects, ports["worker objects"]),
-            coordinator=rerouted(coordinator, ports["worker coordinator"]),
-        )
-
-        def launcher(draft):
-            draft.write_text(text)
-            draft.chmod(0o755)
-
-        self.place(launcher)
-        file["s3"] = rerouted(objects, ports["fetcher objects"])
-        file["coordinator_url"] = rerouted(coordinator, ports["fetcher coordinator"])
-        draft = self.via / "draft"
-        draft.write_text(json.dumps(file))
-        os.replace(draft, self.via / "endpoint.json")
-
-    def functions(self, name):
-        """Processes of a function, by their command."""
+    def workers(self):
         pid = self.pid
         mine = children(pid) if pid is not None else []
-        return [child for child in mine if self.is_function(child, name)]
+        return [child for child in mine if is_worker(child)]
 
-    @staticmethod
-    def is_function(pid, name):
-        return arguments(pid)[-2:] == ["function", name] and stat(pid)[0] != "Z"
+    def signal_worker(self, pid, number):
+        return send(pid, number, lambda: is_worker(pid))
 
-    def signal_function(self, pid, name, number):
-        return send(pid, number, lambda: self.is_function(pid, name))
+    def writers(self):
+        """All processes that write below the state directory."""
+        pid = self.pid
+        return [] if pid is None else [pid, *self.workers()]
 
 
 class Fetcher(Program):
-    """`gristmill-fetcher` of one job, behind the proxies."""
+    """`gristmill-fetcher` of one job, behind the proxy."""
 
     def __init__(self, program, service, log, env, job, directory):
         super().__init__(log, env)
@@ -242,7 +177,7 @@ class Fetcher(Program):
     def command(self):
         dataset = self.job.dataset
         return [
-            self.program, "--state-dir", self.service.via, "--job", self.job.name,
+            self.program, "--state-dir", self.service.state, "--job", self.job.name,
             "--pipeline", dataset.pipeline, "--data", dataset.directory,
             "--epochs", str(dataset.epochs), "--seed", str(self.job.seed),
             "--workers", str(self.job.workers), "--socket", self.socket, "--state", self.cursor,
@@ -250,7 +185,7 @@ class Fetcher(Program):
 
     def supervise(self, now):
         """Starts it unless it has finished; returns the exit code of the last process."""
-        if self.done or not self.service.via.joinpath("endpoint.json").exists():
+        if self.done or not self.service.state.joinpath("endpoint.json").exists():
             return None
         if self.child is None or self.child.poll() is not None:
             code = None if self.child is None else self.child.returncode

@@ -1,4 +1,4 @@
-"""Small TCP proxies: one to each address of the service, for the fetcher and for the workers.
+"""A proxy in the place of a service's socket, with a link for its fetchers and one for its workers.
 
 A link passes bytes on, or is cut (connections reset, new ones refused), slow (every piece waits) or held
 (nothing moves until it is let go). A trap waits for one request and springs once it is sent on, or once its
@@ -6,35 +6,50 @@ answer has come and before anybody hears it.
 """
 
 import asyncio
+import os
+import pathlib
+import socket
+import struct
 import threading
 
 PIECE_BYTES = 64 << 10
 PASS, CUT, SLOW, HELD = "pass", "cut", "slow", "held"
 SENT, ANSWERED = "sent", "answered"
+CREDENTIALS = struct.Struct("3i")
+
+
+def take_over(endpoint):
+    """Moves the socket of a service aside: the path by which clients find it, free now, and where it listens."""
+    path = pathlib.Path(endpoint.removeprefix("unix:"))
+    # No longer than the path itself, whose length is limited.
+    aside = path.with_suffix(".back")
+    os.replace(path, aside)
+    return path, aside
+
+
+def caller(writer):
+    """The process at the other end of a socket of this machine."""
+    credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return CREDENTIALS.unpack(credentials)[0]
 
 
 class Trap:
-    """Calls `spring` with the client's port at one moment of a request that contains `words`."""
+    """Calls `spring` with the client's process at one moment of a request that contains `words`."""
 
     def __init__(self, words, moment, spring):
         self.words, self.moment, self.spring = words, moment, spring
-        self.client = None
+        # The connection that the request came by.
+        self.connection = None
 
 
 class Link:
-    """One listening port and its target."""
+    """The connections of one kind of clients."""
 
-    def __init__(self, name):
-        self.name, self.port, self.target = name, None, None
+    def __init__(self):
         self.mode, self.delay = PASS, 0.0
-        self.writers, self.accepted = set(), 0
+        self.writers = set()
         self.trap = None
         self.moved = asyncio.Event()
-
-    async def listen(self):
-        server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
 
     def become(self, mode, delay=0.0):
         self.mode, self.delay = mode, delay
@@ -44,21 +59,20 @@ class Link:
             for writer in list(self.writers):
                 writer.transport.abort()
 
-    async def accept(self, reader, writer):
-        self.accepted += 1
-        if self.mode == CUT or self.target is None:
+    async def connect(self, reader, writer, target):
+        """Passes on between a client and the service at `target`."""
+        if self.mode == CUT:
             return writer.transport.abort()
         self.writers.add(writer)
         try:
-            onward = await asyncio.open_connection(*self.target)
+            onward = await asyncio.open_unix_connection(target)
         except OSError:
             self.writers.discard(writer)
             return writer.transport.abort()
         self.writers.add(onward[1])
         try:
-            port = writer.get_extra_info("peername")[1]
             await asyncio.gather(
-                self.pump(reader, onward[1], SENT, port), self.pump(onward[0], writer, ANSWERED, port),
+                self.pump(reader, onward[1], SENT, writer), self.pump(onward[0], writer, ANSWERED, writer),
             )
         except OSError:
             pass
@@ -67,65 +81,76 @@ class Link:
                 self.writers.discard(end)
                 end.transport.abort()
 
-    def meets(self, piece, way, port):
+    def meets(self, piece, way, connection):
         """Whether this piece triggers the trap."""
         trap = self.trap
         if trap is None:
             return False
-        if way == SENT and trap.client is None and trap.words in piece:
-            trap.client = port
+        if way == SENT and trap.connection is None and trap.words in piece:
+            trap.connection = connection
             return trap.moment == SENT
-        return way == ANSWERED and trap.client == port and trap.moment == ANSWERED
+        return way == ANSWERED and trap.connection is connection and trap.moment == ANSWERED
 
-    def spring(self, port):
+    def spring(self, connection):
         trap, self.trap = self.trap, None
-        trap.spring(port)
+        trap.spring(caller(connection))
 
-    async def pump(self, reader, writer, way, port):
+    async def pump(self, reader, writer, way, connection):
         while piece := await reader.read(PIECE_BYTES):
             if self.mode == SLOW:
                 await asyncio.sleep(self.delay)
             while self.mode == HELD:
                 await self.moved.wait()
-            sprung = self.meets(piece, way, port)
+            sprung = self.meets(piece, way, connection)
             if sprung and way == ANSWERED:
-                self.spring(port)
+                self.spring(connection)
             writer.write(piece)
             await writer.drain()
             if sprung and way == SENT:
-                self.spring(port)
+                self.spring(connection)
         if writer.can_write_eof():
             writer.write_eof()
 
 
 class Proxy:
-    """All links, in a separate thread."""
+    """All links, in a separate thread. `link_of` names the link of a process."""
 
-    def __init__(self, names):
+    def __init__(self, names, link_of):
         self.loop = asyncio.new_event_loop()
-        self.links, self.servers = {}, []
+        self.names, self.link_of = names, link_of
+        self.links, self.server, self.target = {}, None, None
         ready = threading.Event()
-        self.thread = threading.Thread(target=self.serve, args=(names, ready), daemon=True)
+        self.thread = threading.Thread(target=self.serve, args=(ready,), daemon=True)
         self.thread.start()
         ready.wait()
 
-    def serve(self, names, ready):
+    def serve(self, ready):
         asyncio.set_event_loop(self.loop)
         self.loop.set_exception_handler(lambda loop, context: None)  # resets are intended
-
-        async def start():
-            for name in names:
-                self.links[name] = Link(name)
-                self.servers.append(await self.links[name].listen())
-            ready.set()
-
-        self.loop.run_until_complete(start())
+        self.links = {name: Link() for name in self.names}
+        self.loop.call_soon(ready.set)
         self.loop.run_forever()
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
         self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.close()
+
+    def stand_before(self, endpoint):
+        """Takes the place of the socket on which a service has begun to listen."""
+        path, aside = take_over(endpoint)
+        asyncio.run_coroutine_threadsafe(self.listen(path, aside), self.loop).result()
+
+    async def listen(self, path, target):
+        if self.server is not None:
+            # Its path leads to the next one.
+            self.server.close()
+        self.target = target
+        self.server = await asyncio.start_unix_server(self.accept, path)
+
+    async def accept(self, reader, writer):
+        link = self.links[self.link_of(caller(writer))]
+        await link.connect(reader, writer, self.target)
 
     def become(self, name, mode, delay=0.0):
         self.loop.call_soon_threadsafe(self.links[name].become, mode, delay)

@@ -29,19 +29,20 @@ class Setup:
     def __init__(self, bin_dir, mounts):
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="gristmill-chaos-"))
         self.gristmill, self.fetcher = self.root / "gristmill", self.root / "gristmill-fetcher"
-        self.env = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.root / "home")}
+        self.env = {
+            "PATH": os.environ.get("PATH", ""), "HOME": str(self.root / "home"), "XDG_RUNTIME_DIR": str(self.root / "run"),
+        }
         self.disk = self.links = self.service = None
         try:
             for name in ("gristmill", "gristmill-fetcher"):
                 shutil.copy2(bin_dir / name, self.root / name)
             (self.root / "logs").mkdir()
             (self.root / "home").mkdir()
+            (self.root / "run").mkdir(mode=0o700)
             self.disk = disk.Disk(self.root / "disk", mounts)
-            self.links = proxy.Proxy(processes.LINKS)
+            self.links = proxy.Proxy(processes.LINKS, processes.link_of)
             state, log = self.root / "disk" / "state", self.root / "logs" / "service.log"
-            self.service = processes.Service(
-                self.gristmill, self.root, state, log, self.env, self.links,
-            )
+            self.service = processes.Service(self.gristmill, state, log, self.env, self.links)
         except BaseException:
             self.close(keep=False)
             raise

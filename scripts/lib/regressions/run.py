@@ -84,7 +84,8 @@ def attempt(one, folder, programs, root):
 
 def run(found, programs, root, keep, as_json, known=None):
     """Runs the cases, and lists the defects that are `known` and open; the exit code."""
-    base = pathlib.Path(tempfile.mkdtemp(prefix="gristmill-regressions-"))
+    # Not in memory: gristmill would look for a disk outside of the case's HOME.
+    base = pathlib.Path(tempfile.mkdtemp(prefix="gristmill-regressions-", dir="/var/tmp"))
     results, kept = [], []
     try:
         for one in found:

@@ -3,10 +3,11 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
-import sqlite3
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -151,9 +152,11 @@ class World:
         self.tmp = folder / "tmp"
         self.home.mkdir()
         self.tmp.mkdir()
+        # Sockets and the register of services lie there. The path of a socket must be short.
+        self.runtime = pathlib.Path(tempfile.mkdtemp(prefix="gm-"))
         dropped = ("AWS_", "GRISTMILL_", "RUST_LOG", "XDG_")
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-        self.env |= {"HOME": str(self.home), "TMPDIR": str(self.tmp)}
+        self.env |= {"HOME": str(self.home), "TMPDIR": str(self.tmp), "XDG_RUNTIME_DIR": str(self.runtime)}
         self.programs = []
 
     # -- programs ---------------------------------------------------------------------------------------------
@@ -175,6 +178,15 @@ class World:
         program = self.start(self.gristmill, "up", "--json", "--state-dir", state, *arguments, **options)
         program.wait_for('"endpoint"', seconds)
         return program
+
+    def services(self):
+        """The entries of the services that run, in the register."""
+        return sorted((self.runtime / "gristmill").glob("*.json"))
+
+    def end_services(self):
+        """Ends the services that programs have started and would leave for some seconds."""
+        ended = self.run("ps", "--stop-all")
+        expect(ended.code == 0, f"{ended.name}: exit {ended.code}: {ended.lines()[-2:]}")
 
     def fetcher(self, job, *arguments, state="state", socket=None, **options):
         """`gristmill-fetcher` for `job`, serving `socket` (default: JOB.sock)."""
@@ -241,30 +253,12 @@ class World:
     def close(self):
         for program in self.programs:
             program.end()
-
-
-class ScalerState:
-    """The scaler's item of `job` in the table of a service that is down: changes to `item` are written on exit."""
-
-    def __init__(self, world, job, state="state"):
-        self.file = world.folder / state / "table.sqlite"
-        self.key = (f"S:T#default#J#{job}", "S:SCALE")
-
-    def __enter__(self):
-        self.table = sqlite3.connect(self.file)
-        found = self.table.execute("select item_json from gristmill where pk = ? and sk = ?", self.key).fetchone()
-        self.row = json.loads(found[0])
-        self.item = json.loads(self.row["json"]["S"])
-        return self
-
-    def __exit__(self, failed, *_):
-        if not failed:
-            self.row["json"]["S"] = json.dumps(self.item)
-            self.row["v"]["N"] = str(int(self.row["v"]["N"]) + 1)
-            changed = (json.dumps(self.row), *self.key)
-            self.table.execute("update gristmill set item_json = ? where pk = ? and sk = ?", changed)
-            self.table.commit()
-        self.table.close()
+        if self.services():
+            # Those that were killed are in the register still.
+            command = [self.gristmill, "ps", "--stop-all"]
+            null = subprocess.DEVNULL
+            subprocess.run(command, env=self.env, stdin=null, stdout=null, stderr=null, timeout=60, check=False)
+        shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 FORMATS = {"I64": "q", "I32": "i", "U64": "Q", "U32": "I", "U8": "B", "F32": "f", "F64": "d"}

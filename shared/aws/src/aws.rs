@@ -1,8 +1,7 @@
-//! Endpoints and credentials of AWS or a local service, and one lazily built client per service.
+//! Endpoints and credentials of AWS, or of services that speak its protocols, and one lazily built client per service.
 
 use crate::{
-    DynamoTable, HttpCoordinator, LambdaInvoker, Probes, S3Objects,
-    SettingsError,
+    DynamoTable, HttpCoordinator, LambdaInvoker, Probes, S3Objects, SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
     dynamodb::DynamoClient,
@@ -207,23 +206,20 @@ impl Aws {
     }
 
     pub(crate) fn s3(&self) -> &aws_sdk_s3::Client {
-        self.0.s3.get_or_init(|| self.s3_at(self.0.at.s3.as_deref()))
-    }
-
-    /// A client of S3 at `endpoint`, or as configured in the environment.
-    fn s3_at(&self, endpoint: Option<&str>) -> aws_sdk_s3::Client {
-        // Chunks carry checksums of their own, per frame; another pass over every byte would gain
-        // nothing.
-        let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
-            .force_path_style(self.0.path_style)
-            .interceptor(self.counting("s3"))
-            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-            .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
-            .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
-        if let Some(endpoint) = endpoint {
-            config.set_endpoint_url(Some(endpoint.to_owned()));
-        }
-        aws_sdk_s3::Client::from_conf(config.build())
+        self.0.s3.get_or_init(|| {
+            // Chunks carry checksums of their own, per frame; another pass over every byte would gain
+            // nothing.
+            let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
+                .force_path_style(self.0.path_style)
+                .interceptor(self.counting("s3"))
+                .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+                .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+                .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
+            if let Some(endpoint) = &self.0.at.s3 {
+                config.set_endpoint_url(Some(endpoint.clone()));
+            }
+            aws_sdk_s3::Client::from_conf(config.build())
+        })
     }
 
     /// Lambda's asynchronous invocation.

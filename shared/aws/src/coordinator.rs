@@ -6,7 +6,7 @@ use crate::{
     counts::Counts,
     credentials::CredentialsCache,
     fault::{is_passing_status, one_line, reason},
-    signing::sign_json,
+    signing::sign_post,
 };
 use async_trait::async_trait;
 use aws_credential_types::provider::SharedCredentialsProvider;
@@ -15,7 +15,7 @@ use aws_smithy_types::byte_stream::ByteStream;
 use gristmill_model::Namespace;
 use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, Request, VERSION};
 use gristmill_ports::{CallError, Coordinator};
-use http::{Method, Uri, header};
+use http::{Uri, header};
 use std::time::Duration;
 
 /// Deadline of one call, from signing to the last byte of the response.
@@ -72,7 +72,7 @@ impl HttpCoordinator {
         }
         let identity = self.credentials.identity().await;
         let identity = identity.map_err(|error| CallError::Rejected(reason(&error)))?;
-        let signed = sign_json(Method::POST, &self.uri, &self.region, body, &identity);
+        let signed = sign_post(&self.uri, &self.region, body, &identity);
         let request =
             signed.map_err(|text| CallError::Rejected(format!("{}: {text}", self.url)))?;
         self.counts.add("coordinator", call.name());
@@ -119,12 +119,12 @@ fn function_url_region(uri: &Uri) -> Option<&str> {
     rest.strip_suffix(".on.aws")
 }
 
-pub(crate) enum Unread {
+enum Unread {
     TooLong,
     Broken(String),
 }
 
-pub(crate) async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
+async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
     let length = answer.headers().get(header::CONTENT_LENGTH.as_str());
     let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or(0);
     if length > MAX_MESSAGE_BYTES {
@@ -168,7 +168,7 @@ fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<AnyReply, Ca
 }
 
 /// The message of an error response; the platform puts it into `Message` or `message`.
-pub(crate) fn message(body: &[u8]) -> String {
+fn message(body: &[u8]) -> String {
     let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let named = json.as_ref().and_then(|json| json.get("Message").or_else(|| json.get("message")));
     match named.and_then(|message| message.as_str()) {

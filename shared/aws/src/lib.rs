@@ -1,6 +1,5 @@
 //! The ports on AWS: DynamoDB for the table, S3 for objects, Lambda for the invoker, a signed function URL
-//! for the coordinator. Only this crate uses the SDK. AWS and a local service differ only in their
-//! endpoints.
+//! for the coordinator. Only this crate uses the SDK.
 
 mod aws;
 mod connect;

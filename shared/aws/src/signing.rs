@@ -1,4 +1,4 @@
-//! Signs JSON requests for a function URL, or for a local service with the same check.
+//! Signs requests to a function URL.
 
 use aws_sigv4::{
     http_request::{PayloadChecksumKind, SignableBody, SignableRequest, SigningSettings, sign},
@@ -11,9 +11,8 @@ use std::time::SystemTime;
 
 const JSON: &str = "application/json";
 
-/// A request with `body`, signed (Signature Version 4) for the service `lambda`.
-pub(crate) fn sign_json(
-    method: Method,
+/// A POST of JSON, signed (Signature Version 4) for the service `lambda`.
+pub(crate) fn sign_post(
     uri: &Uri,
     region: &str,
     body: Vec<u8>,
@@ -32,11 +31,12 @@ pub(crate) fn sign_json(
     let headers = [(header::CONTENT_TYPE.as_str(), JSON)];
     let url = uri.to_string();
     let body_to_sign = SignableBody::Bytes(&body);
-    let signable = SignableRequest::new(method.as_str(), &url, headers.into_iter(), body_to_sign);
+    let signable =
+        SignableRequest::new(Method::POST.as_str(), &url, headers.into_iter(), body_to_sign);
     let signed = signable.and_then(|signable| sign(signable, &params.into()));
     let (instructions, _) = signed.map_err(|error| error.to_string())?.into_parts();
     let mut request = http::Request::builder()
-        .method(method)
+        .method(Method::POST)
         .uri(uri.clone())
         .header(header::CONTENT_TYPE, JSON)
         .body(SdkBody::from(body))

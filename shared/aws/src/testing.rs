@@ -3,11 +3,9 @@
 use crate::{Aws, Credentials, Endpoints};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use gristmill_local::{TableConfig, TableServer};
-use http::{HeaderMap, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
-use hyper::{body::Frame, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::{body::Frame, service::service_fn};
 use std::{
     io,
     sync::{
@@ -17,25 +15,14 @@ use std::{
 };
 use tokio::net::TcpListener;
 
-const REGION: &str = "us-east-1";
-const ACCESS_KEY_ID: &str = "AKIDEXAMPLE";
-const SECRET_ACCESS_KEY: &str = "wJalrXUtnFEMI";
+#[path = "../tests/stand_ins/dynamodb.rs"]
+pub(crate) mod dynamodb;
+#[path = "../tests/stand_ins/loopback.rs"]
+mod loopback;
+#[path = "../tests/stand_ins/signature.rs"]
+pub(crate) mod signature;
 
-/// A received request.
-#[derive(Debug, Clone)]
-pub(crate) struct Asked {
-    pub method: String,
-    /// Path and query.
-    pub target: String,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
-impl Asked {
-    pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
-    }
-}
+pub(crate) use loopback::Asked;
 
 pub(crate) enum Answer {
     Full(u16, Vec<(&'static str, String)>, Bytes),
@@ -65,37 +52,26 @@ pub(crate) struct Server {
 impl Server {
     /// Answers the request with number `n` (from 0) by `answer(n, request)`.
     pub async fn start(answer: impl Fn(usize, &Asked) -> Answer + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let connections: Arc<AtomicUsize> = Arc::default();
         let (answer, log, opened) = (Arc::new(answer), asked.clone(), connections.clone());
-        tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                opened.fetch_add(1, Ordering::Relaxed);
+        let url = loopback::serve(move || {
+            opened.fetch_add(1, Ordering::Relaxed);
+            let (answer, log) = (answer.clone(), log.clone());
+            service_fn(move |request| {
                 let (answer, log) = (answer.clone(), log.clone());
-                let service = service_fn(move |request| {
-                    let (answer, log) = (answer.clone(), log.clone());
-                    async move {
-                        let (parts, body) = http::Request::into_parts(request);
-                        let body: hyper::body::Incoming = body;
-                        let asked = Asked {
-                            method: parts.method.to_string(),
-                            target: parts.uri.to_string(),
-                            headers: parts.headers,
-                            body: body.collect().await.unwrap().to_bytes(),
-                        };
-                        let n = {
-                            let mut log = log.lock().unwrap();
-                            log.push(asked.clone());
-                            log.len() - 1
-                        };
-                        respond(answer(n, &asked))
-                    }
-                });
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), service));
-            }
-        });
+                async move {
+                    let asked = Asked::of(request).await;
+                    let n = {
+                        let mut log = log.lock().unwrap();
+                        log.push(asked.clone());
+                        log.len() - 1
+                    };
+                    respond(answer(n, &asked))
+                }
+            })
+        })
+        .await;
         Self { url, asked, connections }
     }
 
@@ -118,11 +94,11 @@ pub(crate) fn aws(url: &str) -> Aws {
         s3: url.to_owned(),
         dynamodb: url.to_owned(),
         lambda: url.to_owned(),
-        region: REGION.to_owned(),
+        region: signature::REGION.to_owned(),
     };
     let credentials = Credentials {
-        access_key_id: ACCESS_KEY_ID.to_owned(),
-        secret_access_key: SECRET_ACCESS_KEY.to_owned(),
+        access_key_id: signature::ACCESS_KEY_ID.to_owned(),
+        secret_access_key: signature::SECRET_ACCESS_KEY.to_owned(),
         session_token: Some("session".to_owned()),
     };
     Aws::with(endpoints, credentials)
@@ -160,23 +136,4 @@ fn respond(answer: Answer) -> Result<Response<Body>, io::Error> {
         response.headers_mut().insert(name, value.parse().unwrap());
     }
     Ok(response)
-}
-
-/// The table of a local service, without tables, for the life of the process.
-pub(crate) fn dynamodb() -> String {
-    let server = TableServer::start(TableConfig {
-        file: None,
-        tables: Vec::new(),
-        region: REGION.to_owned(),
-        credentials: gristmill_local::Credentials {
-            access_key_id: ACCESS_KEY_ID.to_owned(),
-            secret_access_key: SECRET_ACCESS_KEY.to_owned(),
-        },
-        listener: None,
-    });
-    let server = server.unwrap();
-    let url = server.endpoint();
-    // It stops when dropped.
-    std::mem::forget(server);
-    url
 }

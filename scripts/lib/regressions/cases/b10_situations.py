@@ -45,19 +45,23 @@ def places(world):
 def garbage_state(world):
     world.integers([40])
     good = world.integers_pipeline(8)
-    world.write("one/service.json", "{}")
-    world.write("two/service.json", b"\0" * 100)
-    world.write("three/table.sqlite", b"no table" * 600)
-    world.up(state="used")
+    # As a version before left it, or nobody did.
+    world.write("one/table.sqlite", b"no table" * 600)
+    world.write("two/format", b"\0" * 100)
+    world.up(state="three").end()
+    for path in (world.folder / "three/table").iterdir():
+        path.write_bytes(b"no table" * 600)
     found = []
-    for state, says in (("one", "service.json"), ("two", "service.json"), ("three", "table.sqlite"), ("used", "another")):
+    for state, code, says in (("one", 2, "another version"), ("two", 2, "another version"), ("three", 1, "table")):
         for command in (["up"], ["run", good, "--epochs", "1"]):
-            found.append((f"{command[0]} {state}", lambda command=command, state=state, says=says: judge(
-                run(world, *command, "--state-dir", state), 1, says)))
+            found.append((f"{command[0]} {state}", lambda command=command, state=state, code=code, says=says: judge(
+                run(world, *command, "--state-dir", state), code, state, says)))
+    world.up(state="used")
+    found.append(("up used", lambda: judge(run(world, "up", "--state-dir", "used"), 1, "another service")))
     each(found)
 
 
-@case("B10.environments", "HOME that is missing, unset, a file or read-only; a port that is taken; few descriptors")
+@case("B10.environments", "HOME that is missing, unset or a file; a port that is taken; few descriptors")
 def environments(world):
     world.integers([40])
     good = world.integers_pipeline(8)
@@ -81,8 +85,8 @@ def environments(world):
         ("HOME relative", lambda: works({"HOME": "home-here"})),
         ("no colour", lambda: works({"NO_COLOR": "1"})),
         ("TMPDIR missing", lambda: works({"TMPDIR": str(world.folder / "nowhere")})),
-        ("port taken", lambda: says(1, [port], "up", "--port", port)),
-        ("HOME a file", lambda: says(1, ["file"], "run", *at, env={"HOME": str(world.folder / "file")})),
+        ("port taken", lambda: says(2, [port], "up", "--port", port)),
+        ("HOME a file", lambda: works({"HOME": str(world.folder / "file")})),
     ])
     taken.close()
     few = world.start("bash", "-c", 'ulimit -n 64; exec "$@"', "few", world.gristmill, "run", *at)
@@ -124,16 +128,25 @@ def interrupts(world):
         expect(time.monotonic() - asked < SECONDS, f"it took {time.monotonic() - asked:.1f} s to end")
         errors = [line for line in program.lines("err") if line.startswith("gristmill")]
         expect(len(errors) <= 1 and "panicked" not in program.err, f"it said {program.lines('err')}")
-        give_up = time.monotonic() + 3
+        world.end_services()
+        none_is_left(3, f"after {after} s")
+
+    def none_is_left(seconds, when):
+        give_up = time.monotonic() + seconds
         while (left := processes_of(world)) and time.monotonic() < give_up:
             time.sleep(0.05)
-        expect(not left, f"left behind after {after} s: {left[:3]}")
+        expect(not left, f"left behind {when}: {left[:3]}")
 
     each([(f"{number.name} {after}", lambda after=after, number=number: check(after, number))
           for after in (0, 0.02, 0.05, 0.08, 0.12, 0.2, 0.3, 0.4, 0.6, 0.9, 1.3, 1.8)
           for number in (signal.SIGINT, signal.SIGTERM)])
-    services = [path.name for path in (world.home / ".local/state/gristmill/services").glob("*")]
-    expect(not services, f"services that are gone are named: {services[:3]}")
+    # The service ends by itself too, a few seconds after its last client.
+    program = world.start(world.gristmill, "run", slow, "--epochs", "3", "--step-time", "0ms")
+    time.sleep(1.5)
+    program.signal(signal.SIGINT)
+    expect(program.wait(15) == 130, f"exit {program.code}: {program.err}")
+    none_is_left(12, "by itself")
+    expect(not world.services(), f"services that are gone are named: {world.services()[:3]}")
 
 
 @case("B10.two-demos", "two demos at a time in one HOME: both end well, with the same batches")

@@ -19,6 +19,7 @@ def remove_again(world):
     modes = lambda: [epoch["mode"] for epoch in world.run("run", pipeline, *FEW).json["epochs"]]
     expect(modes()[-1] == "get", "the first job did not read what it had stored")
     expect(modes() == ["get"] * 3, "the second job did not read what the first had stored")
+    world.end_services()
     up = world.up()
     listed = lambda: world.run("cache", "ls", "--state-dir", "state", "--json").json
     expect(len(listed()["entries"]) == 1, f"{listed()}")

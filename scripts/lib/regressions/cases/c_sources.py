@@ -8,7 +8,7 @@ import json
 import random
 import threading
 
-import signed
+import s3
 from regressions.model import Batch
 from regressions.run import case
 from regressions.world import expect
@@ -27,25 +27,14 @@ def braces(world):
     run.failed_in_one_line(2, "no file matches", "train-00004")
 
 
-def elsewhere(world):
-    """A second service, as somebody else's S3 with a bucket `theirs`: the variables that lead there."""
-    world.up(state="other")
-    file = json.loads((world.folder / "other/endpoint.json").read_text())
-    keys = {
-        "AWS_ENDPOINT_URL_S3": file["s3"], "AWS_ACCESS_KEY_ID": file["access_key_id"],
-        "AWS_SECRET_ACCESS_KEY": file["secret_access_key"], "AWS_REGION": file["region"],
-    }
-    signed.request(keys, "PUT", "/theirs")
-    return keys
-
-
 @case("C.s3-of-others", "a local service reads other people's buckets with the user's credentials")
 def s3_of_others(world):
-    keys = elsewhere(world)
     world.integers([20, 20], folder="set")
     (world.folder / "set/notes.json").write_text("x")
-    for path in sorted((world.folder / "set").iterdir()):
-        signed.request(keys, "PUT", f"/theirs/set/{path.name}", path.read_bytes())
+    theirs = {f"set/{path.name}": path.read_bytes() for path in (world.folder / "set").iterdir()}
+    # A bucket that is called as the program is the user's like any other.
+    server = s3.S3({"theirs": theirs, "gristmill": {"set/train-0": theirs["set/train-00001"]}})
+    keys = server.variables
     pipeline = world.integers_pipeline(5)
     run = world.run("run", pipeline, "--data", "s3://theirs/set/", "--epochs", "1", "--step-time", "0ms", "--json", "--sink", "sink",
                     env=keys, seconds=90)
@@ -59,9 +48,6 @@ def s3_of_others(world):
                     ("plan", pipeline, "--data", "s3://theirs/set", "--step-time", "1ms", "--json")):
         looked = world.run(*command, env=keys)
         expect(looked.code == 0, f"{looked.name}: exit {looked.code}: {looked.err}")
-    # A bucket that is called as the program is the user's like any other.
-    signed.request(keys, "PUT", "/gristmill")
-    signed.request(keys, "PUT", "/gristmill/set/train-0", (world.folder / "set/train-00001").read_bytes())
     trained(world, pipeline, "--data", "s3://gristmill/set/", env=keys)
     expect(read(world) == list(range(20, 40)), f"of s3://gristmill: {len(read(world))} of 20")
     run = world.run("run", pipeline, "--data", "s3://nobodys/set/", env=keys)
@@ -71,6 +57,7 @@ def s3_of_others(world):
     without = {name: value for name, value in keys.items() if "KEY" not in name}
     run = world.run("run", pipeline, "--data", "s3://theirs/set/", env=without | {"AWS_EC2_METADATA_DISABLED": "true"})
     run.failed_in_one_line(1, "no AWS credentials found")
+    server.shutdown()
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

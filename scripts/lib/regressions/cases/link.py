@@ -7,11 +7,13 @@ import json
 import os
 import pathlib
 import signal
+import socket
+import socketserver
 import stat
 import threading
 import time
-import urllib.parse
 
+from chaos.proxy import take_over
 from regressions.client import Client
 from regressions.run import case
 from regressions.world import Failed, expect
@@ -246,18 +248,35 @@ def reconnects(world):
     expect(fetcher.wait(20) == 0, "it does not end well")
 
 
-class Refusing(http.server.ThreadingHTTPServer):
-    """Passes calls on to the service; answers some with 403 or 500, and loses the answers of others."""
+class ToService(http.client.HTTPConnection):
+    """A connection to the socket of a service."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=30)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+class Refusing(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Passes requests on to the service, in whose place it listens; answers some calls otherwise, and loses the answers
+    of others."""
 
     daemon_threads = True
 
-    def __init__(self, target, refuses):
-        self.target, self.refuses, self.calls = urllib.parse.urlsplit(target), refuses, 0
-        super().__init__(("127.0.0.1", 0), RefusingHandler)
+    def __init__(self, endpoint, refuses):
+        self.path, self.target = take_over(endpoint)
+        self.refuses, self.calls = refuses, 0
+        super().__init__(str(self.path), RefusingHandler)
 
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}{self.target.path}"
+    def end(self):
+        """The service listens in its place again."""
+        self.shutdown()
+        self.server_close()
+        os.replace(self.target, self.path)
 
 
 class RefusingHandler(http.server.BaseHTTPRequestHandler):
@@ -265,63 +284,64 @@ class RefusingHandler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.calls += 1
-        verdict, answer = self.server.refuses(self.server.calls, body), b'{"Message":"not now"}'
+        verdict, answer = None, b'{"message":"not now"}'
+        if self.path == "/call":
+            self.server.calls += 1
+            verdict = self.server.refuses(self.server.calls, body)
         status = verdict
         if verdict in (None, "lose"):
-            target = self.server.target
-            link = http.client.HTTPConnection(target.hostname, target.port, timeout=30)
-            link.request("POST", self.path, body, dict(self.headers))
+            link = ToService(self.server.target)
+            link.request(self.command, self.path, body, dict(self.headers))
             reply = link.getresponse()
             status, answer = reply.status, reply.read()
             link.close()
         if verdict == "lose":
-            status, answer = 500, b'{"Message":"lost"}'
+            status, answer = 500, b'{"message":"lost"}'
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
+
+    do_GET = do_POST
 
     def log_message(self, *_):
         pass
 
 
 @contextlib.contextmanager
-def refusing(world, refuses):
-    """A state directory `via` whose coordinator is behind a proxy that refuses."""
-    file = json.loads((world.folder / "state/endpoint.json").read_text())
-    server = Refusing(file["coordinator_url"], refuses)
+def refusing(up, refuses):
+    """A proxy that refuses, in the place of the service `up`."""
+    server = Refusing(json.loads(up.lines("out")[0])["endpoint"], refuses)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    world.write("via/endpoint.json", json.dumps({**file, "coordinator_url": server.url}))
     try:
         yield server
     finally:
-        server.shutdown()
+        server.end()
 
 
-@case("B4.refused-poll", "an answer of 403 or 500 to a poll is tried again, and said if it lasts")
+@case("B4.refused-poll", "an answer of 401 or 500 to a poll is tried again, and said if it lasts")
 def refused_poll(world):
     pipeline = data(world)
-    world.up()
-    codes = {5: 403, 8: 500, 9: 400, 12: 403, 13: 403, 20: 404}
+    up = world.up()
+    codes = {5: 401, 8: 500, 9: 503, 12: 401, 13: 401, 20: 502}
 
     def refuses(call, body):
         return codes.get(call) if b'"call":"poll"' in body else None
 
-    with refusing(world, refuses):
-        fetcher = serve(world, "a", pipeline, state="via")
+    with refusing(up, refuses):
+        fetcher = serve(world, "a", pipeline)
         log = {}
         expect(Client(world, "a").hello().rest(log), "no end")
         exact(log)
         expect(fetcher.wait(20) == 0, f"exit {fetcher.code}: {fetcher.err}")
-    always = lambda _, body: 403 if b'"call":"poll"' in body else None
-    with refusing(world, always):
-        fetcher = serve(world, "b", pipeline, "--patience", "8s", state="via")
-        expect("403" in fetcher.wait_for("waiting for", 3), "it does not say what was answered")
+    always = lambda _, body: 401 if b'"call":"poll"' in body else None
+    with refusing(up, always):
+        fetcher = serve(world, "b", pipeline, "--patience", "8s")
+        expect("401" in fetcher.wait_for("waiting for", 3), "it does not say what was answered")
         client = Client(world, "b").hello()
-        expect("403" in client.refusal(), "its trainer is not refused with it")
+        expect("401" in client.refusal(), "its trainer is not refused with it")
         fetcher.wait(20)
-        fetcher.failed_in_one_line(1, "403")
+        fetcher.failed_in_one_line(1, "401")
 
 
 @case("B4.missing-chunk", "committed objects that vanish or are damaged are made again, and named")

@@ -154,23 +154,23 @@ def no_file(world):
     expect(world.run("status", "a", "--state-dir", "state").code == 2, "a job was started")
 
 
-@case("B4.refused-registration", "403 at registration is tried again, and ends after the patience if it lasts")
+@case("B4.refused-registration", "401 at registration is tried again, and ends after the patience if it lasts")
 def refused_registration(world):
     pipeline = data(world)
-    world.up()
-    with refusing(world, lambda call, _: {1: 403, 2: 500, 3: 403, 5: 403, 7: 404}.get(call)):
-        fetcher = serve(world, "a", pipeline, state="via")
+    up = world.up()
+    with refusing(up, lambda call, _: {1: 401, 2: 500, 3: 401, 5: 401, 7: 503}.get(call)):
+        fetcher = serve(world, "a", pipeline)
         log = {}
         expect(Client(world, "a").hello().rest(log), "no end")
         exact(log)
         expect(fetcher.wait(20) == 0, f"exit {fetcher.code}: {fetcher.err}")
-    with refusing(world, lambda *_: 403):
+    with refusing(up, lambda *_: 401):
         began = time.monotonic()
-        fetcher = world.fetcher("b", "--pipeline", pipeline, "--patience", "5s", state="via")
-        expect("403" in fetcher.wait_for("waiting for", 3), "it does not say what was answered")
+        fetcher = world.fetcher("b", "--pipeline", pipeline, "--patience", "5s")
+        expect("401" in fetcher.wait_for("waiting for", 3), "it does not say what was answered")
         fetcher.wait(20)
         expect(time.monotonic() - began < 12, "it has another patience")
-        fetcher.failed_in_one_line(1, "403")
+        fetcher.failed_in_one_line(1, "401")
 
 
 @case("B4.failed-at-once", "a job that fails when it is registered is reported as failed, though the answer got lost")
@@ -180,7 +180,7 @@ def failed_at_once(world):
     pipeline = world.write("e.yaml", (
         f"source:\n  jsonl: {empty.name}\n  features: {{ x: {{ dtype: i64 }} }}\nops:\n  - batch: {{ size: 4 }}\n"
     ))
-    world.up()
+    up = world.up()
     # Indexed now, so that the next job over it fails as it is registered.
     first = world.fetcher("first", "--pipeline", pipeline)
     first.wait(40)
@@ -193,8 +193,8 @@ def failed_at_once(world):
             return "lose"
         return None
 
-    with refusing(world, loses):
-        fetcher = world.fetcher("a", "--pipeline", pipeline, state="via")
+    with refusing(up, loses):
+        fetcher = world.fetcher("a", "--pipeline", pipeline)
         fetcher.wait(20)
         fetcher.failed_in_one_line(1, "no records")
         expect("exists" not in fetcher.err and "forget" not in fetcher.err, fetcher.err)

@@ -1,4 +1,4 @@
-//! Any bucket on S3, with the credentials, region and endpoint configured in the environment.
+//! S3 as this process's environment configures it, for a service whose own objects lie elsewhere.
 
 use super::S3Objects;
 use crate::Aws;
@@ -8,13 +8,16 @@ use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::ops::Range;
 use tokio::sync::OnceCell;
 
-/// Objects that the user may read. Nothing is configured before the first one: loading credentials takes time.
+/// Objects of any bucket, on S3, with the credentials, region and endpoint of the environment.
 #[derive(Debug, Default)]
-pub struct AmbientObjects(OnceCell<S3Objects>);
+pub struct AmbientObjects {
+    /// Created on first use: loading credentials takes time.
+    loaded: OnceCell<S3Objects>,
+}
 
 impl AmbientObjects {
-    async fn get_or_load(&self) -> &S3Objects {
-        self.0.get_or_init(async || Aws::ambient().await.objects()).await
+    async fn s3(&self) -> &S3Objects {
+        self.loaded.get_or_init(async || Aws::ambient().await.objects()).await
     }
 }
 
@@ -26,11 +29,11 @@ impl Objects for AmbientObjects {
         body: Bytes,
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
-        self.get_or_load().await.put_if_absent(path, body, put_id).await
+        self.s3().await.put_if_absent(path, body, put_id).await
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
-        self.get_or_load().await.get(path).await
+        self.s3().await.get(path).await
     }
 
     async fn get_range(
@@ -39,14 +42,14 @@ impl Objects for AmbientObjects {
         range: Range<u64>,
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
-        self.get_or_load().await.get_range(path, range, etag).await
+        self.s3().await.get_range(path, range, etag).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        self.get_or_load().await.list(bucket, prefix).await
+        self.s3().await.list(bucket, prefix).await
     }
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
-        self.get_or_load().await.delete(bucket, keys).await
+        self.s3().await.delete(bucket, keys).await
     }
 }

@@ -9,7 +9,7 @@ use gristmill_ports::conformance;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 async fn made() -> (Aws, DynamoTable) {
-    let aws = testing::aws(&testing::dynamodb());
+    let aws = testing::aws(&testing::dynamodb::start().await);
     let table = aws.table("gristmill");
     aws.make_table("gristmill").await.unwrap();
     (aws, table)

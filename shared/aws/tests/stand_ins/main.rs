@@ -1,21 +1,21 @@
-//! The adapters on the embedded services, with signature checks; and on other implementations, in ignored tests that
+//! The adapters on stand-ins in memory, which check signatures; and on other implementations, in ignored tests that
 //! `scripts/test-peers` runs.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
+mod dynamodb;
+mod loopback;
+mod s3;
+mod signature;
+
 use bytes::Bytes;
 use gristmill_aws::{Aws, Credentials, Endpoints};
-use gristmill_local::{ObjectServer, Serving, TableConfig, TableServer};
 use gristmill_ports::{
     ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, Table as _, TableError, conformance,
 };
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use signature::{ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY};
 
-const KEY: &str = "AKIAEXAMPLE";
-const SECRET: &str = "a-secret";
-const REGION: &str = "us-east-1";
+const NOBODY: &str = "http://127.0.0.1:1";
 
 fn aws(s3: &str, dynamodb: &str, secret: &str) -> Aws {
     let endpoints = Endpoints {
@@ -25,47 +25,30 @@ fn aws(s3: &str, dynamodb: &str, secret: &str) -> Aws {
         region: REGION.to_owned(),
     };
     let credentials = Credentials {
-        access_key_id: KEY.to_owned(),
+        access_key_id: ACCESS_KEY_ID.to_owned(),
         secret_access_key: secret.to_owned(),
         session_token: None,
     };
     Aws::with(endpoints, credentials)
 }
 
-/// A store with a bucket named `bucket`; the directory lives as long as it is held.
-async fn objects() -> (String, Serving, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let server = ObjectServer::builder(directory.path()).bucket("bucket").credentials(KEY, SECRET);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let serving = server.open().unwrap().serve(listener, CancellationToken::new()).unwrap();
-    (format!("http://{}", serving.address()), serving, directory)
-}
-
-fn table() -> TableServer {
-    let config = TableConfig {
-        file: None,
-        tables: vec!["gristmill".to_owned()],
-        region: REGION.to_owned(),
-        credentials: gristmill_local::Credentials {
-            access_key_id: KEY.to_owned(),
-            secret_access_key: SECRET.to_owned(),
-        },
-        listener: None,
-    };
-    TableServer::start(config).unwrap()
+/// Clients of an S3 with a bucket named `bucket`, and its URL.
+async fn s3() -> (Aws, String) {
+    let url = s3::start().await;
+    let aws = aws(&url, NOBODY, SECRET_ACCESS_KEY);
+    aws.make_bucket("bucket").await.unwrap();
+    (aws, url)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_conform() {
-    let (url, _serving, _directory) = objects().await;
-    let objects = aws(&url, "http://127.0.0.1:1", SECRET).objects();
+    let objects = s3().await.0.objects();
     conformance::objects(&objects, "bucket", "t").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_object_comes_back_whole_and_in_part() {
-    let (url, _serving, _directory) = objects().await;
-    let objects = aws(&url, "http://127.0.0.1:1", SECRET).objects();
+    let objects = s3().await.0.objects();
     whole_and_in_part(&objects, "bucket", "t").await;
 }
 
@@ -82,8 +65,7 @@ async fn whole_and_in_part(objects: &dyn Objects, bucket: &str, prefix: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_and_deletes_go_beyond_one_request() {
-    let (url, _serving, _directory) = objects().await;
-    beyond_one_request(&aws(&url, "http://127.0.0.1:1", SECRET), "bucket", "many").await;
+    beyond_one_request(&s3().await.0, "bucket", "many").await;
 }
 
 async fn beyond_one_request(aws: &Aws, bucket: &str, prefix: &str) {
@@ -103,14 +85,13 @@ async fn beyond_one_request(aws: &Aws, bucket: &str, prefix: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_secret_or_bucket_is_rejected() {
-    let (url, _serving, _directory) = objects().await;
-    let stranger = aws(&url, "http://127.0.0.1:1", "another-secret").objects();
+    let (mine, url) = s3().await;
+    let stranger = aws(&url, NOBODY, "another-secret").objects();
     let path = ObjectPath::new("bucket", "k");
     let error = stranger.put_if_absent(&path, Bytes::new(), "id").await.unwrap_err();
     assert!(matches!(&error, ObjectError::Rejected(text) if text.contains("Signature")), "{error}");
-    let objects = aws(&url, "http://127.0.0.1:1", SECRET).objects();
     let absent = ObjectPath::new("absent", "k");
-    let error = objects.get(&absent).await.unwrap_err();
+    let error = mine.objects().get(&absent).await.unwrap_err();
     assert!(
         matches!(&error, ObjectError::Rejected(text) if text.contains("NoSuchBucket")),
         "{error}"
@@ -118,15 +99,33 @@ async fn another_secret_or_bucket_is_rejected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_and_a_table_that_exist_are_kept() {
+    let (aws, _) = s3().await;
+    let path = ObjectPath::new("bucket", "k");
+    aws.objects().put_if_absent(&path, Bytes::from_static(b"x"), "id").await.unwrap();
+    aws.make_bucket("bucket").await.unwrap();
+    assert_eq!(aws.objects().get(&path).await.unwrap(), "x");
+    let aws = self::aws(NOBODY, &dynamodb::start().await, SECRET_ACCESS_KEY);
+    aws.make_table("gristmill").await.unwrap();
+    let (table, key) = (aws.table("gristmill"), ItemKey { pk: "p".to_owned(), sk: "s".to_owned() });
+    table.write(&key, 0, Bytes::from_static(b"x"), None).await.unwrap();
+    aws.make_table("gristmill").await.unwrap();
+    assert_eq!(table.read(&[key]).await.unwrap()[0].as_ref().unwrap().body, "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_table_conforms_and_checks_signatures() {
-    let server = table();
-    let endpoint = server.endpoint();
-    let mine = aws("http://127.0.0.1:1", &endpoint, SECRET).table("gristmill");
-    conformance::table(&mine, "T#t").await;
-    let stranger = aws("http://127.0.0.1:1", &endpoint, "another-secret").table("gristmill");
+    let endpoint = dynamodb::start().await;
+    let mine = aws(NOBODY, &endpoint, SECRET_ACCESS_KEY);
+    mine.make_table("gristmill").await.unwrap();
+    conformance::table(&mine.table("gristmill"), "T#t").await;
+    let stranger = aws(NOBODY, &endpoint, "another-secret").table("gristmill");
     let key = ItemKey { pk: "p".to_owned(), sk: "s".to_owned() };
     let error = stranger.read(&[key]).await.unwrap_err();
-    assert!(matches!(error, TableError::Rejected(_)), "{error}");
+    assert!(
+        matches!(&error, TableError::Rejected(text) if text.contains("InvalidSignature")),
+        "{error}"
+    );
 }
 
 /// Other implementations, with a bucket and a table `gristmill`, started and named by `scripts/test-peers`.
@@ -159,7 +158,7 @@ mod peer {
     }
 
     fn s3() -> Aws {
-        peer(&variable("GRISTMILL_PEER_S3"), "http://127.0.0.1:1")
+        peer(&variable("GRISTMILL_PEER_S3"), NOBODY)
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,7 +182,7 @@ mod peer {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "needs another DynamoDB: scripts/test-peers"]
     async fn table_conforms() {
-        let aws = peer("http://127.0.0.1:1", &variable("GRISTMILL_PEER_DYNAMODB"));
+        let aws = peer(NOBODY, &variable("GRISTMILL_PEER_DYNAMODB"));
         conformance::table(&aws.table("gristmill"), &fresh("T#t")).await;
     }
 }
