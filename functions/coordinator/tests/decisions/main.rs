@@ -115,6 +115,7 @@ impl World {
             split_ms: 0,
             local: false,
             resent: false,
+            needed: None,
         };
         self.call(claim).await
     }
