@@ -1,6 +1,7 @@
-//! Claims: lease a returned bundle, or the next bundle of a partition.
+//! Claims: lease the bundle that a trainer waits for, a returned one, or the next bundle of a partition.
 
 mod leasing;
+mod needed;
 
 use self::leasing::leased;
 use crate::{
@@ -84,6 +85,9 @@ impl Handle<Claim> for Coordinator {
             }
         }
         let claiming = Claiming::new(claim, &snapshot, self.clock.now_ms());
+        if let Some(place) = claim.needed {
+            return self.take_needed(&claiming, place).await;
+        }
         if claim.resent
             && let Some(reply) = self.lease_taken_before(&claiming).await?
         {
@@ -149,8 +153,19 @@ impl Coordinator {
         if bundles.is_empty() {
             return Ok(None);
         }
-        let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, now_ms, .. } = claiming;
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
         self.read_by_key(&claim.job, item, &mut bundles).await?;
+        self.take_first(claiming, bundles, put_off).await
+    }
+
+    /// As [`take_returned`](Self::take_returned), with bundles as just read.
+    async fn take_first(
+        &self,
+        claiming: &Claiming<'_>,
+        bundles: Vec<ScannedBundle>,
+        put_off: &mut Vec<ScannedBundle>,
+    ) -> Result<Option<ClaimReply>, Refusal> {
+        let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, now_ms, .. } = claiming;
         for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
             let control = match bundle.has_suspect() {
                 true => self.control(&claim.job, item, progress).await?,

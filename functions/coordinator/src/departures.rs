@@ -144,7 +144,11 @@ impl Coordinator {
     }
 
     /// Adds freed bundles to the hints for later claims, and makes the next poll look again.
-    async fn note_freed(&self, job: &JobName, bundles: &[BundleAt]) -> Result<(), Refusal> {
+    pub(crate) async fn note_freed(
+        &self,
+        job: &JobName,
+        bundles: &[BundleAt],
+    ) -> Result<(), Refusal> {
         let decide = |before: Option<&Frontier>| Ok::<_, Refusal>(Frontier::freed(before, bundles));
         self.store.update(&ItemName::Frontier(job), decide).await?;
         Ok(())

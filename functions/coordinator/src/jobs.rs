@@ -239,7 +239,9 @@ fn cut(text: &str) -> String {
 
 pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
     match error {
-        ObjectError::Unavailable(_) | ObjectError::Denied(_) => busy(error.to_string()),
+        ObjectError::Unavailable(_) | ObjectError::Full(_) | ObjectError::Denied(_) => {
+            busy(error.to_string())
+        }
         _ => invalid(error.to_string()),
     }
 }

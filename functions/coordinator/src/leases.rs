@@ -1,4 +1,4 @@
-//! Leases: mark, flush and fail, each one transition of one bundle.
+//! Leases: mark, flush, fail and give back, each one transition of one bundle.
 
 use crate::{
     Coordinator, Handle,
@@ -17,7 +17,8 @@ impl Handle<Mark> for Coordinator {
         let Mark { lease, split_index } = mark;
         let LeaseRef { attempt, nonce, .. } = *lease;
         let command = splits::Mark { attempt, nonce, split_index: *split_index };
-        self.transition(lease, |before| splits::mark(before, &command)).await
+        self.transition(lease, |before| splits::mark(before, &command)).await?;
+        Ok(Applied {})
     }
 }
 
@@ -38,26 +39,36 @@ impl Handle<Flush> for Coordinator {
             };
             splits::flush(before, &command)
         };
-        let reply = self.transition(&flush.lease, decide).await?;
+        self.transition(&flush.lease, decide).await?;
         if let Some(profile) = &flush.profile {
             self.add_profile(&flush.lease.job, profile).await;
         }
-        Ok(reply)
+        Ok(Applied {})
     }
 }
 
 impl Handle<Fail> for Coordinator {
-    /// Returns a bundle for another attempt; a fatal failure ends the job.
+    /// Returns a bundle for another attempt, or for the same one if it is blameless; a fatal failure ends the job.
     async fn handle(&self, fail: &Fail) -> Result<Applied, Refusal> {
-        let Fail { lease, error, fatal, record: _ } = fail;
+        let Fail { lease, error, fatal, record: _, blameless } = fail;
         let LeaseRef { attempt, nonce, .. } = *lease;
+        if *blameless {
+            let command = splits::GiveBack { attempt, nonce };
+            let after =
+                self.transition(lease, |before| splits::give_back(before, &command)).await?;
+            // A bundle on trial waits for the next look, which allows one trial at a time.
+            if after.suspect.is_none() {
+                self.note_freed(&lease.job, &[(lease.epoch, lease.bundle)]).await?;
+            }
+            return Ok(Applied {});
+        }
         let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(attempt));
         let command = splits::Fail { attempt, nonce, error, retry_at_ms, fatal: *fatal };
-        let reply = self.transition(lease, |before| splits::fail(before, &command)).await?;
+        self.transition(lease, |before| splits::fail(before, &command)).await?;
         if *fatal {
             self.end_job(&lease.job, &JobEvent::Failed { error: error.clone() }).await?;
         }
-        Ok(reply)
+        Ok(Applied {})
     }
 }
 
@@ -66,7 +77,7 @@ impl Coordinator {
         &self,
         lease: &LeaseRef,
         mut decide: impl FnMut(Option<&Bundle>) -> Result<Outcome<Bundle>, SplitRefusal>,
-    ) -> Result<Applied, Refusal> {
+    ) -> Result<Bundle, Refusal> {
         let LeaseRef { job, home, epoch, bundle, .. } = lease;
         let (home, epoch, bundle) = (*home, *epoch, *bundle);
         let name = ItemName::Bundle(job, home, epoch, bundle);
@@ -84,8 +95,8 @@ impl Coordinator {
         let decide = |before: Option<&Bundle>| decide(before).map_err(Unchanged::Declined);
         let (bundle, version) = self.store.update_versioned(&name, read, decide).await?;
         if is_known && bundle.state == BundleState::Leased {
-            self.memory.keep_lease(at, Versioned { version, item: Some(bundle) });
+            self.memory.keep_lease(at, Versioned { version, item: Some(bundle.clone()) });
         }
-        Ok(Applied {})
+        Ok(bundle)
     }
 }

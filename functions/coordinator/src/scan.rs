@@ -2,7 +2,7 @@
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::splits::{
-    Bundle, BundleState, Committed, JobProgress, Place, SplitKind,
+    Bundle, BundleState, Committed, JobProgress, ObjectSizes, Place, SplitKind,
     window::{Ahead, Window},
 };
 use gristmill_model::wire::Refusal;
@@ -122,12 +122,12 @@ impl Scan {
         self.window.is_none_or(|window| window.needs_workers(self.ahead, at_work))
     }
 
-    /// Whether the next split for the trainer is claimable: its worker died while others filled the window
+    /// Whether a split that a trainer may wait for is claimable: its worker died while others filled the window
     /// behind it. A worker is then needed even if the window is full.
     pub fn is_head_of_line_blocked(&self, now_ms: u64) -> bool {
-        let head = |bundle: &&ScannedBundle| bundle.stretch().contains(&self.ahead.delivered);
-        let head = self.bundles.iter().find(head);
-        self.window.is_some() && head.is_some_and(|bundle| bundle.is_claimable(now_ms))
+        let Some(window) = self.window else { return false };
+        let is_awaited = |bundle: &ScannedBundle| window.is_awaited(self.ahead, &bundle.stretch());
+        self.bundles.iter().any(|bundle| is_awaited(bundle) && bundle.is_claimable(now_ms))
     }
 
     /// Error of the first bundle that was given up; it fails the job.
@@ -194,6 +194,8 @@ pub(crate) struct Reach {
     pub delivered: u64,
     /// The first position that must not be worked on yet.
     pub end: u64,
+    /// The same, wherever the window ends.
+    pub most: u64,
     /// None while indexing: every file may be indexed at once.
     pub window: Option<Window>,
     /// The run has more positions after `end`.
@@ -205,14 +207,15 @@ impl Reach {
     pub fn of(item: &JobItem, progress: &JobProgress, splits: u32) -> Self {
         let run = item.run();
         let (Some(plan), Some(window)) = (item.plan, window(item, progress, splits)) else {
-            return Self { delivered: 0, end: run, window: None, goes_on: false };
+            return Self { delivered: 0, end: run, most: run, window: None, goes_on: false };
         };
         let n = plan.n_splits;
         let delivered = progress.delivered.linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
         let settled = unsettled.map_or(run, |epoch| u64::from(epoch) * u64::from(n));
-        let end = window.end(delivered).min(run).min(settled);
-        Self { delivered, end, window: Some(window), goes_on: end < run }
+        let most = run.min(settled);
+        let end = window.end(delivered).min(most);
+        Self { delivered, end, most, window: Some(window), goes_on: end < run }
     }
 }
 
@@ -226,22 +229,26 @@ impl Coordinator {
         progress: &JobProgress,
         from: Place,
     ) -> Result<Scan, Refusal> {
-        let Reach { delivered, end, window, goes_on } = Reach::of(item, progress, 0);
+        let Reach { delivered, end, window, goes_on, .. } = Reach::of(item, progress, 0);
         let from = item.plan.map_or(0, |plan| from.linear(plan.n_splits));
         let bundles = self.read_bundles(job, item, &item.course(from.min(delivered)..end)).await?;
-        Ok(Scan { ahead: ahead(&bundles, delivered), bundles, window, goes_on })
+        let ahead = ahead(&bundles, delivered, self.settings.object_sizes);
+        Ok(Scan { ahead, bundles, window, goes_on })
     }
 }
 
 /// The committed splits of `bundles` that the trainer has not received.
-fn ahead(bundles: &[ScannedBundle], delivered: u64) -> Ahead {
+fn ahead(bundles: &[ScannedBundle], delivered: u64, sizes: ObjectSizes) -> Ahead {
     let mut ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
     for bundle in bundles {
         let Some(item) = &bundle.item else { continue };
-        for (linear, entry) in bundle.stretch().zip(&item.entries) {
+        for ((position, linear), entry) in
+            bundle.positions.clone().zip(bundle.stretch()).zip(&item.entries)
+        {
             if let Some(entry) = entry.filter(|_| linear >= delivered) {
+                let place = Place::new(bundle.epoch, position);
                 ahead.ready += 1;
-                ahead.ready_bytes += entry.outcome.object_bytes;
+                ahead.ready_bytes += sizes.bytes(place, entry.outcome.object_bytes);
             }
         }
     }
@@ -251,5 +258,6 @@ fn ahead(bundles: &[ScannedBundle], delivered: u64) -> Ahead {
 /// A scan of `bundles`, without a window.
 #[cfg(test)]
 pub(crate) fn scanned(bundles: Vec<ScannedBundle>) -> Scan {
-    Scan { ahead: ahead(&bundles, 0), bundles, window: None, goes_on: false }
+    let ahead = ahead(&bundles, 0, ObjectSizes::Real);
+    Scan { ahead, bundles, window: None, goes_on: false }
 }

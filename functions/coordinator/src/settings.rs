@@ -1,7 +1,7 @@
 //! Settings that an operator tunes.
 
 use crate::snapshot::JobSnapshot;
-use gristmill_model::splits::Limits;
+use gristmill_model::splits::{Limits, ObjectSizes};
 use gristmill_model::{ErrorPolicy, Namespace};
 use gristmill_pipeline::Batching;
 use std::{num::NonZeroU32, time::Duration};
@@ -26,6 +26,8 @@ pub struct Settings {
     pub min_splits: u64,
     /// No more splits are leased once this many bytes are ready but not yet received by the trainer.
     pub window_bytes: u64,
+    /// The bytes of objects, as the window counts them.
+    pub object_sizes: ObjectSizes,
     /// Capacity of the cache, in bytes; the least useful entries are evicted to make room.
     pub cache_bytes: u64,
     /// A job whose trainer has not polled for this long is abandoned and stopped; its chunks are gone by then.
@@ -82,6 +84,7 @@ impl Settings {
             object_bytes: OBJECT_BYTES,
             min_splits: MIN_SPLITS,
             window_bytes: 2 << 30,
+            object_sizes: ObjectSizes::Real,
             cache_bytes: CACHE_BYTES,
             retention: Duration::from_secs(14 * 86_400),
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },

@@ -133,6 +133,7 @@ impl World {
             split_ms: 0,
             local: false,
             resent: false,
+            needed: None,
         })
         .await
     }

@@ -3,7 +3,7 @@
 
 use crate::{
     Batch, EpochTotals, FetchError,
-    downloader::{Arrival, Room},
+    downloader::{Arrival, Budget, Room},
     own_batches::Picked,
     progress::Progress,
     rows::{Chunks, Rows},
@@ -86,7 +86,11 @@ impl Assembler {
 
     /// Consumes splits until the last one of the last epoch. Returns without an error if the queue is closed,
     /// because the trainer is then gone.
-    pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<(), FetchError> {
+    pub async fn run(
+        mut self,
+        mut arrivals: mpsc::Receiver<Arrival>,
+        budget: &Budget,
+    ) -> Result<(), FetchError> {
         if self.plan.n_splits == 0 {
             for epoch in self.totals.epoch..self.epochs {
                 self.totals = EpochTotals { epoch, ..EpochTotals::default() };
@@ -95,6 +99,7 @@ impl Assembler {
         }
         loop {
             self.enter(Stage::Commit);
+            budget.await_next();
             let Some(arrival) = arrivals.recv().await else { break };
             let Arrival { entry, picked, contents } = arrival;
             if !contents.is_empty() {

@@ -6,13 +6,14 @@ mod needs;
 
 use crate::{
     FetchError, OwnRanks,
+    bounds::MemoryBound,
     ledger::Ledger,
     local::LocalStore,
     own_batches::{OwnBatches, Picked},
     progress::Progress,
     start::counts,
 };
-use budget::Budget;
+pub(crate) use budget::Budget;
 pub use budget::Room;
 use bytes::Bytes;
 use fetching::Fetching;
@@ -63,7 +64,8 @@ pub(crate) struct Downloader {
     pub ledger: Arc<Ledger>,
     pub progress: Arc<Progress>,
     pub local: Arc<LocalStore>,
-    pub budget_bytes: u64,
+    /// The bound on objects fetched or in use.
+    pub bound: Arc<MemoryBound>,
     /// How long the object store may keep failing.
     pub patience: Duration,
 }
@@ -75,37 +77,42 @@ impl Downloader {
         start: Place,
         mut own: OwnBatches,
         plan: Plan,
-        arrivals: mpsc::Sender<Arrival>,
+        (budget, arrivals): (Arc<Budget>, mpsc::Sender<Arrival>),
     ) -> Result<(), FetchError> {
         let n_splits = plan.n_splits;
         let mut needs = Needs::new(plan.batch_size, own.is_part());
-        let mut budget: Option<Budget> = None;
+        self.local.begins_at(start);
         let mut downloads = JoinSet::new();
         let mut place = start;
         while place.epoch < self.context.view.spec.epochs && n_splits > 0 {
             let entry = self.ledger.take(place).await?;
             let picked = own.push(place, counts(&entry));
             let shares = needs.of(&entry, &picked);
-            let mut here = self.local.take(&entry);
+            self.bound.learn(&plan, place, &entry.outcome);
             let mut contents = Vec::with_capacity(shares.len());
-            if !shares.is_empty() {
-                // Bytes that were computed here are all in memory.
-                let bytes_of = |(of, share): &(ReadySplit, Share)| match &here {
-                    Some(_) if of.place == place => of.outcome.object_bytes,
-                    _ => share.bytes(of),
-                };
-                let bytes = shares.iter().map(bytes_of).fold(0, u64::saturating_add);
-                let usual = entry.outcome.object_bytes;
-                let budget = budget.get_or_insert_with(|| Budget::new(self.budget_bytes, usual));
-                let room = budget.take(bytes).await?;
-                for share in shares {
-                    let here = here.take_if(|_| share.0.place == place);
-                    let (sender, chunk) = oneshot::channel();
-                    let entry = share.0.clone();
-                    let fetch = self.fetch(share, here);
-                    downloads.spawn(async move { drop(sender.send(fetch.await)) });
-                    contents.push(Content { entry, chunk, room: room.clone() });
+            let room = match shares.is_empty() {
+                true => Room::default(),
+                false => {
+                    let is_here = self.local.holds(&entry);
+                    // Bytes that were computed here are all in memory.
+                    let bytes_of = |(of, share): &(ReadySplit, Share)| {
+                        let all = self.bound.size_of(of);
+                        if is_here && of.place == place { all } else { share.bytes(of, all) }
+                    };
+                    let bytes = shares.iter().map(bytes_of).fold(0, u64::saturating_add);
+                    // Nothing that was admitted is left for the assembler.
+                    let is_next = || arrivals.capacity() == arrivals.max_capacity();
+                    budget.take(bytes, is_next).await
                 }
+            };
+            let mut here = self.local.take(&entry);
+            for share in shares {
+                let here = here.take_if(|_| share.0.place == place);
+                let (sender, chunk) = oneshot::channel();
+                let entry = share.0.clone();
+                let fetch = self.fetch(share, here);
+                downloads.spawn(async move { drop(sender.send(fetch.await)) });
+                contents.push(Content { entry, chunk, room: room.clone() });
             }
             if arrivals.send(Arrival { entry, picked, contents }).await.is_err() {
                 return Ok(());
@@ -113,6 +120,7 @@ impl Downloader {
             while downloads.try_join_next().is_some() {}
             place = place.next(n_splits);
         }
+        self.local.end();
         // Dropping the set would cancel the last downloads.
         while downloads.join_next().await.is_some() {}
         Ok(())

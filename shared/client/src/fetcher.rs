@@ -11,6 +11,7 @@ pub use delivery::{Batch, Delivery, EpochTotals, Snapshot};
 use crate::{
     FetchError, OwnRanks,
     assembler::Assembled,
+    downloader::Downloader,
     ledger::Ledger,
     progress::{BatchTimes, Progress},
     stream::BatchSource,
@@ -76,7 +77,9 @@ impl Fetcher {
             _ => at.max(self.progress.durable_until()),
         };
         self.progress.reopen(at);
-        self.ledger.reopen(Place::start_of(at.epoch));
+        let start = Place::start_of(at.epoch);
+        self.ledger.reopen(start);
+        self.source.downloader.local.reopen(start);
         self.batches = self.source.stream(at, self.config.own, &mut self.streaming);
         self.begin = at;
         (self.held, self.last_batch, self.ended) = (None, None, false);
@@ -311,9 +314,13 @@ impl Fetcher {
         let metrics = self.progress.metrics();
         let healed = self.ledger.healed();
         let fetched_bytes = self.ledger.fetched_bytes();
+        let Downloader { bound, local, .. } = &self.source.downloader;
+        let (prefetch_bytes, local_bytes) = (bound.bytes(), local.held_bytes());
         self.ledger.watch(|scale, active_workers, workers_max, indexed_files| Snapshot {
             healed,
             fetched_bytes,
+            prefetch_bytes,
+            local_bytes,
             metrics,
             scale: scale.clone(),
             active_workers,

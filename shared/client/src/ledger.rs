@@ -1,6 +1,8 @@
 //! The fetcher's knowledge of its job: committed entries not yet consumed, the job's state, and the
 //! error that ended it. Written by the poller, awaited by the downloader.
 
+mod turns;
+
 use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
 use gristmill_model::Epoch;
 use gristmill_model::splits::order::{visit_number, visit_of};
@@ -13,6 +15,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::Notify;
+use turns::Asking;
 
 /// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +55,7 @@ struct Inner {
     cached: Option<CacheManifest>,
     /// Folders that errors name by their paths.
     folders: Folders,
+    asking: Asking,
 }
 
 impl Inner {
@@ -124,6 +128,8 @@ impl Ledger {
         let mut inner = self.lock();
         inner.entries.clear();
         (inner.known_until, inner.frontier, inner.misplaced) = (start, None, None);
+        inner.asking.awaited = None;
+        inner.asking.answered(None);
         drop(inner);
         self.changed.notify_waiters();
     }
@@ -149,6 +155,9 @@ impl Ledger {
         }
         let is_complete = plan.is_some() && from == inner.known_until;
         inner.frontier = is_complete.then_some(from);
+        let is_blocked = plan.is_some() && polled.head_of_line_blocked;
+        let next = inner.known_until;
+        inner.asking.answered(is_blocked.then_some(next));
         inner.workers_max = inner.workers_max.max(polled.active_workers);
         inner.answered = true;
         inner.active_workers = polled.active_workers;
@@ -283,7 +292,12 @@ impl Ledger {
 
     /// Takes the entry at `place`, once it is committed.
     pub async fn take(&self, place: Place) -> Result<ReadySplit, FetchError> {
-        self.wait(|inner| inner.entries.remove(&place).or_else(|| inner.cached_entry(place))).await
+        self.wait(|inner| {
+            let entry = inner.entries.remove(&place).or_else(|| inner.cached_entry(place));
+            inner.asking.awaited = entry.is_none().then_some(place);
+            entry
+        })
+        .await
     }
 
     /// A copy of the entry at `place`, or none if it is not committed. Resolves once every earlier entry is

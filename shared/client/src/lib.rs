@@ -9,6 +9,7 @@
 mod asking;
 mod assembler;
 mod authored;
+mod bounds;
 mod cached;
 pub mod cursor;
 mod dataset;
@@ -18,6 +19,7 @@ mod failure;
 mod fetcher;
 mod folders;
 pub mod framing;
+mod host_memory;
 mod images;
 mod job;
 mod ledger;
@@ -50,6 +52,7 @@ pub mod waiting;
 mod waits;
 
 pub use authored::Authored;
+pub use bounds::Prefetch;
 pub use dataset::{Found, Listing, Source};
 pub use downloader::Room;
 pub use error::FetchError;

@@ -45,8 +45,10 @@ pub(crate) async fn tell(
         (ObjectPath::new(own_bucket, keys::listing(ns, version)), bytes::Bytes::from(list));
     // A concurrent writer stores the same bytes: the name is their hash.
     let put = async || ports.objects.put_if_absent(&path, list.clone(), "listing").await;
-    let passes =
-        |error: &ObjectError| matches!(error, ObjectError::Unavailable(_) | ObjectError::Denied(_));
+    let passes = |error: &ObjectError| {
+        use ObjectError::{Denied, Full, Unavailable};
+        matches!(error, Unavailable(_) | Full(_) | Denied(_))
+    };
     insist(&*ports.clock, patience, put, passes, |error| refused(&error)).await?;
     Ok(register.with_listing(version))
 }

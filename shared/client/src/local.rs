@@ -1,20 +1,26 @@
 //! Workers inside the trainer's process: the same loop as remote workers, but splits stay in memory.
 
-use crate::{FetchError, ledger::Ledger};
+mod store;
+
+pub(crate) use store::LocalStore;
+
+use crate::{FetchError, bounds::MemoryBound, ledger::Ledger};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Footer, FormatError, Limits, checksum, repack};
 use gristmill_model::splits::{Commit, Place, SplitKind};
-use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, IdleReason, ReadySplit};
-use gristmill_model::{Epoch, InvocationId, Nonce, Position};
+use gristmill_model::wire::{
+    CacheOrders, CachedChunk, CachingView, ClaimReply, Idle, IdleReason, ReadySplit,
+};
+use gristmill_model::{Epoch, InvocationId, Position};
 use gristmill_runner::{
-    Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink, SplitName,
+    Claimable, Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink,
+    SplitName,
 };
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -26,56 +32,76 @@ const REST_AFTER_ERROR: Duration = Duration::from_secs(2);
 /// No platform stops a local worker, so its leases may last as long as allowed.
 const NO_DEADLINE_MS: u64 = 3_600_000;
 
-/// Splits computed here and not yet taken by the trainer.
-pub(crate) struct LocalStore {
-    outputs: Mutex<HashMap<(Place, Nonce), Bytes>>,
-    held_bytes: AtomicU64,
-    max_bytes: u64,
-}
-
-impl LocalStore {
-    pub fn new(max_bytes: u64) -> Self {
-        Self { outputs: Mutex::default(), held_bytes: AtomicU64::new(0), max_bytes }
-    }
-
-    fn put(&self, place: Place, nonce: Nonce, object: Bytes) {
-        self.held_bytes.fetch_add(object.len() as u64, Ordering::Relaxed);
-        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-        outputs.insert((place, nonce), object);
-    }
-
-    /// Takes the split committed as `entry`, if this process computed it.
-    pub fn take(&self, entry: &ReadySplit) -> Option<Bytes> {
-        let key = (entry.place, entry.nonce);
-        let object = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).remove(&key)?;
-        self.held_bytes.fetch_sub(object.len() as u64, Ordering::Relaxed);
-        Some(object)
-    }
-
-    fn has_room(&self) -> bool {
-        self.held_bytes.load(Ordering::Relaxed) < self.max_bytes
-    }
-}
-
-struct LocalSink {
+/// Where local workers put their splits, and what it lets them claim.
+pub(crate) struct LocalSink {
     store: Arc<LocalStore>,
+    bound: Arc<MemoryBound>,
     ledger: Arc<Ledger>,
     /// Stores chunks that other processes read too.
     objects: ObjectSink,
     /// Whether other readers of the run need every chunk.
     is_shared: bool,
+    /// Whether the window refused this worker's last claim.
+    is_refused: AtomicBool,
+}
+
+impl LocalSink {
+    /// The sink of one worker. Chunks are stored too if they are shared with other readers.
+    pub fn new(
+        runner: &Runner,
+        context: &JobContext,
+        (store, bound, ledger): (Arc<LocalStore>, Arc<MemoryBound>, Arc<Ledger>),
+        is_shared: bool,
+    ) -> Self {
+        let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
+        Self { store, bound, ledger, objects, is_shared, is_refused: AtomicBool::new(false) }
+    }
 }
 
 #[async_trait]
 impl Sink for LocalSink {
-    /// A full store stops claims but never commits: the split that the trainer waits for may finish next.
-    fn has_room(&self) -> bool {
-        self.store.has_room() && self.ledger.error().is_none()
+    /// A full store, or a full window, bars all claims but that of the split which the stream waits for: only that
+    /// one empties it.
+    fn claimable(&self) -> Claimable {
+        let has_room = self.store.has_room();
+        if self.ledger.error().is_some() {
+            return Claimable::Nothing;
+        }
+        if has_room && !self.is_refused.load(Ordering::Relaxed) {
+            return Claimable::Any;
+        }
+        match self.ledger.turn() {
+            Some(turn) => Claimable::Needed { place: turn.place, turn: Box::new(turn) },
+            None if has_room => Claimable::Any,
+            None => Claimable::Nothing,
+        }
+    }
+
+    fn answered(&self, reply: &ClaimReply) {
+        let is_refused = *reply == ClaimReply::Idle(Idle { reason: IdleReason::WindowFull });
+        self.is_refused.store(is_refused, Ordering::Relaxed);
+    }
+
+    /// With a full store, the worker goes on only to a split that the stream waits for, or will wait for next.
+    fn goes_on(&self, epoch: Epoch, rest: &[Position]) -> bool {
+        if self.store.has_room() {
+            return true;
+        }
+        let Some((awaited, plan)) = self.ledger.awaited().zip(self.ledger.plan()) else {
+            return false;
+        };
+        let is_next = |first: &Position| Place::new(epoch, *first) == awaited.next(plan.n_splits);
+        awaited.epoch == epoch && rest.contains(&awaited.position)
+            || rest.first().is_some_and(is_next)
     }
 
     async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError> {
         if split.indexed {
             return Ok(split.commit(name.split_index, SplitKind::Local, 0));
+        }
+        let place = Place::new(name.epoch, name.position);
+        if let Some(plan) = self.ledger.plan() {
+            self.bound.learn(&plan, place, &split.outcome);
         }
         // A chunk on a shelf belongs to the cache, or may become part of it.
         let commit = match self.is_shared || split.shelf.is_some() {
@@ -86,22 +112,18 @@ impl Sink for LocalSink {
                 split.commit(name.split_index, SplitKind::Local, checksum)
             }
         };
-        self.store.put(Place::new(name.epoch, name.position), name.nonce, split.object.clone());
+        self.store.put(place, name.nonce, split.object.clone());
         Ok(commit)
+    }
+
+    fn discard(&self, name: &SplitName) {
+        self.store.discard(Place::new(name.epoch, name.position), name.nonce);
     }
 }
 
-/// Claims and works in this process until the job ends or the run fails. Chunks are stored too if they are shared
-/// with other readers.
-pub(crate) async fn work(
-    runner: Runner,
-    context: Arc<JobContext>,
-    store: Arc<LocalStore>,
-    ledger: Arc<Ledger>,
-    is_shared: bool,
-) {
-    let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
-    let sink = LocalSink { store, ledger: Arc::clone(&ledger), objects, is_shared };
+/// Claims and works in this process until the job ends or the run fails.
+pub(crate) async fn work(runner: Runner, context: Arc<JobContext>, sink: LocalSink) {
+    let ledger = Arc::clone(&sink.ledger);
     let invocation = InvocationId(format!("local-{}", runner.clock.nonce()));
     while ledger.error().is_none() {
         let deadline_ms = runner.clock.now_ms() + NO_DEADLINE_MS;
@@ -118,6 +140,7 @@ pub(crate) async fn work(
             biased;
             () = runner.clock.sleep(REST) => {}
             () = ledger.changed() => {}
+            () = sink.store.freed(), if !sink.store.has_room() => {}
         }
     }
 }
@@ -219,10 +242,14 @@ fn bad(name: &str, error: impl std::fmt::Display) -> FetchError {
 mod tests {
     use super::*;
     use crate::{
-        FetcherPorts, Folders,
-        samples::{SampleJob, entry, split},
+        FetcherPorts, Folders, Prefetch,
+        samples::{SampleJob, entry, polled, split},
     };
-    use gristmill_model::splits::WorkerTimes;
+    use futures::FutureExt as _;
+    use gristmill_model::Nonce;
+    use gristmill_model::splits::{ObjectSizes, WorkerTimes};
+    use gristmill_model::wire::Polled;
+    use gristmill_ports::Objects;
     use gristmill_runner::RunnerConfig;
 
     /// A chunk without frames, computed as the split at position 1.
@@ -247,33 +274,95 @@ mod tests {
         (name, finished)
     }
 
+    /// A sink over a store of `bytes`, and the objects that it puts.
+    async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn Objects>, String) {
+        let (_, ports, config) = SampleJob::new(0, 0).await;
+        let bound = MemoryBound::new(Prefetch::Bytes(bytes), (1, 1), ObjectSizes::Real);
+        let bound = Arc::new(bound);
+        let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
+        let ledger = Ledger::new(crate::samples::view(), split(0, 0), Folders::default());
+        let objects = Arc::clone(&ports.objects);
+        let FetcherPorts { coordinator, objects: put, clock, compute, operators } = ports;
+        let bucket = config.bucket.clone();
+        let at = RunnerConfig { ns: config.ns, bucket: config.bucket, local: true, shape: None };
+        let runner = Runner { coordinator, objects: put, clock, compute, operators, config: at };
+        let sink = LocalSink {
+            store,
+            bound,
+            ledger: Arc::new(ledger),
+            objects: ObjectSink { runner, job: config.job },
+            is_shared,
+            is_refused: AtomicBool::new(false),
+        };
+        (sink, objects, bucket)
+    }
+
     #[tokio::test]
     async fn a_chunk_is_stored_for_other_readers_and_kept_here() {
         for is_shared in [true, false] {
-            let (_, ports, config) = SampleJob::new(0, 0).await;
-            let store = Arc::new(LocalStore::new(1 << 20));
-            let ledger =
-                Arc::new(Ledger::new(crate::samples::view(), split(0, 0), Folders::default()));
-            let objects = Arc::clone(&ports.objects);
-            let FetcherPorts { coordinator, objects: put, clock, compute, operators } = ports;
-            let at = RunnerConfig {
-                ns: config.ns,
-                bucket: config.bucket.clone(),
-                local: true,
-                shape: None,
-            };
-            let runner =
-                Runner { coordinator, objects: put, clock, compute, operators, config: at };
-            let put = ObjectSink { runner, job: config.job };
-            let sink = LocalSink { store: Arc::clone(&store), ledger, objects: put, is_shared };
+            let (sink, objects, bucket) = sink(1 << 20, is_shared).await;
             let (name, finished) = finished();
             let Commit { outcome, .. } = sink.store(&name, &finished).await.unwrap();
             let kind = if is_shared { SplitKind::Object } else { SplitKind::Local };
             assert_eq!(outcome.kind, kind);
-            let stored = objects.list(&config.bucket, "").await.unwrap();
+            let stored = objects.list(&bucket, "").await.unwrap();
             assert_eq!(stored.len(), usize::from(is_shared));
             let entry = ReadySplit { nonce: name.nonce, outcome, ..entry(0, 1, 0) };
-            assert_eq!(store.take(&entry), Some(finished.object));
+            assert_eq!(sink.store.take(&entry), Some(finished.object));
         }
+    }
+
+    /// A poll is answered: `committed` splits are, and nobody works on the next.
+    fn answer(ledger: &Ledger, committed: u32) {
+        let from = ledger.known_until();
+        let ready: Vec<_> = (from.position..committed).map(|at| entry(0, at, 4)).collect();
+        ledger.merge(Polled { head_of_line_blocked: true, ..polled(&ready) }, from);
+    }
+
+    fn needed(sink: &LocalSink) -> Option<u32> {
+        match sink.claimable() {
+            Claimable::Needed { place, .. } => Some(place.position),
+            Claimable::Any => panic!("it may claim anything"),
+            Claimable::Nothing => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_store_asks_only_for_the_split_that_the_stream_waits_for() {
+        let (sink, ..) = sink(1, false).await;
+        assert!(matches!(sink.claimable(), Claimable::Any));
+        let (name, finished) = finished();
+        sink.store(&name, &finished).await.unwrap();
+        answer(&sink.ledger, 0);
+        assert_eq!(needed(&sink), None, "the stream does not wait");
+        assert!(!sink.goes_on(0, &[0]));
+        let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert_eq!([needed(&sink), needed(&sink)], [Some(0), None], "once for each answer");
+        assert!(sink.goes_on(0, &[5, 0]) && sink.goes_on(0, &[1, 2]), "it is needed now, or next");
+        assert!(!sink.goes_on(0, &[2, 3]) && !sink.goes_on(1, &[0]));
+        answer(&sink.ledger, 1);
+        assert!(waits.now_or_never().is_some());
+        sink.discard(&name);
+        assert!(matches!(sink.claimable(), Claimable::Any) && sink.goes_on(0, &[9]));
+    }
+
+    #[tokio::test]
+    async fn a_full_window_bars_all_but_the_split_that_the_stream_waits_for() {
+        let (sink, ..) = sink(1, true).await;
+        let (name, finished) = finished();
+        sink.store(&name, &finished).await.unwrap();
+        assert!(matches!(sink.claimable(), Claimable::Any), "its copies may go at any time");
+        answer(&sink.ledger, 0);
+        let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(matches!(sink.claimable(), Claimable::Any), "the window did not refuse it");
+        let idle = |reason| ClaimReply::Idle(Idle { reason });
+        sink.answered(&idle(IdleReason::WindowFull));
+        assert_eq!(needed(&sink), Some(0));
+        assert!(matches!(sink.claimable(), Claimable::Any), "the window may have moved");
+        sink.answered(&idle(IdleReason::AllClaimed));
+        answer(&sink.ledger, 0);
+        assert!(matches!(sink.claimable(), Claimable::Any));
     }
 }

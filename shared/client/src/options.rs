@@ -75,9 +75,10 @@ pub struct JobOptions {
 /// How batches are fetched.
 #[derive(Debug, Clone, Args)]
 pub struct StreamOptions {
-    /// Memory for prefetched objects, in MiB; room for two objects is always reserved
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
-    pub prefetch_mib: u64,
+    /// Memory for prefetched objects, and as much for splits made by local workers, in MiB. Less than
+    /// the work needs costs speed only [default: what the work needs, at most an eighth of the memory]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub prefetch_mib: Option<u64>,
     /// Time for which service and object store may fail before the program ends, such as 90s or 10m
     #[arg(long, default_value = "120s", value_parser = parse_patience)]
     pub patience: Duration,

@@ -3,7 +3,7 @@
 use crate::{
     FetchError, OwnRanks,
     assembler::{Assembled, Assembler},
-    downloader::{Downloader, ahead},
+    downloader::{Budget, Downloader, ahead},
     own_batches::OwnBatches,
     progress::Progress,
     start::{Start, cut},
@@ -83,8 +83,9 @@ impl BatchSource {
         let program = (Arc::clone(program), finisher);
         let stages = (stages, Arc::clone(&downloader.runner.clock));
         let (epochs, to) = (view.spec.epochs, (queue, progress));
+        let budget = Arc::new(Budget::new(Arc::clone(&downloader.bound)));
         let assembler = Assembler::new(program, plan, epochs, &start, to, stages);
-        let downloading = downloader.run(place, own, plan, sender);
-        tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
+        let downloading = downloader.run(place, own, plan, (Arc::clone(&budget), sender));
+        tokio::try_join!(downloading, assembler.run(arrivals, &budget)).map(|_| ())
     }
 }

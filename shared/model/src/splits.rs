@@ -32,6 +32,7 @@ mod refusal;
 pub mod run;
 pub mod search;
 pub mod silence;
+mod sizes;
 mod view;
 pub mod window;
 
@@ -45,10 +46,12 @@ pub use job_progress::{
     Ack, Cursor, JobProgress, Place, ack, ack_at_most_once, collected, register,
 };
 pub use lease::{
-    Fail, Flush, Lapse, Mark, Release, fail, flush, lapse, mark, release, retry_delay_ms,
+    Fail, Flush, GiveBack, Lapse, Mark, Release, fail, flush, give_back, lapse, mark, release,
+    retry_delay_ms,
 };
 pub use outcome::{Commit, Committed, SplitKind, SplitOutcome, WorkerTimes};
 pub use plan::{SplitPlan, Visit};
 pub use readers::ReaderProgress;
 pub use refusal::{Outcome, Refusal};
+pub use sizes::ObjectSizes;
 pub use view::{Member, Run, ViewError};

@@ -91,6 +91,9 @@ pub enum ObjectError {
     /// Retries are exhausted; the store or the network is failing.
     #[error("{0}")]
     Unavailable(String),
+    /// The store has no space left. Another try may succeed once something is deleted.
+    #[error("{0}")]
+    Full(String),
     /// Permission denied. Policies take effect with a delay, so another try may succeed.
     #[error("{0}")]
     Denied(String),

@@ -5,8 +5,8 @@
 
 use crate::{
     FinishedSplit, RunError, RunnerConfig, Sink,
-    lease::{Handover, LeaseRun, STOP_MARGIN_MS},
-    storing::put,
+    lease::{Handover, LeaseRun, STOP_MARGIN_MS, SplitName},
+    storing::{put, put_cached},
 };
 use gristmill_model::splits::{Commit, WorkerTimes, silence::sign_of_life_ms};
 use gristmill_model::stored::keys;
@@ -24,10 +24,23 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) async fn commit_all(
     run: &LeaseRun<'_>,
     sink: &dyn Sink,
+    finished: Receiver<Handover>,
+) -> Result<(), RunError> {
+    let mut pending = Pending::new(run.lease.todo.len(), run.runner.clock.monotonic());
+    let committed = commit_each(run, sink, finished, &mut pending).await;
+    if committed.is_err() {
+        pending.uncommitted.iter().for_each(|name| sink.discard(name));
+    }
+    committed
+}
+
+async fn commit_each(
+    run: &LeaseRun<'_>,
+    sink: &dyn Sink,
     mut finished: Receiver<Handover>,
+    pending: &mut Pending,
 ) -> Result<(), RunError> {
     let clock = &*run.runner.clock;
-    let mut pending = Pending::new(run.lease.todo.len(), clock.monotonic());
     loop {
         let heartbeat = pending.heartbeat_in(run, clock.monotonic());
         let received = tokio::select! {
@@ -42,7 +55,8 @@ pub(crate) async fn commit_all(
             Some(Handover { mut split, next, committed }) => {
                 let started = clock.monotonic();
                 let (times, profile) = (split.times, split.profile.take());
-                let commit = store(run, sink, &split, &mut pending).await?;
+                pending.uncommitted.push(run.name(split.position));
+                let commit = store(run, sink, &split, pending).await?;
                 run.context.recycle(split.object);
                 let now = clock.monotonic();
                 let put_ms = u32::try_from(now.saturating_sub(started).as_millis());
@@ -97,8 +111,10 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, runner) = (&run.context.view.job, run.runner);
     for (key, content) in &split.cached {
-        // Every worker stores the same bytes for a split on this shelf.
-        put(runner, &ObjectPath::new(bucket, key), content, "cached").await?;
+        // Every worker stores the same bytes for a split on this shelf. The index of several parts comes last.
+        if !put_cached(runner, &ObjectPath::new(bucket, key), content).await? {
+            break;
+        }
     }
     for (record, raw) in &split.quarantined {
         // Every epoch and attempt stores the same object for a record.
@@ -116,6 +132,8 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
 
 struct Pending {
     commits: Vec<Commit>,
+    /// Splits that the sink has, or was about to have, and that no flush has committed.
+    uncommitted: Vec<SplitName>,
     times: WorkerTimes,
     profile: Option<WorkProfile>,
     /// Time of the last flush, on the runner's clock.
@@ -130,6 +148,7 @@ impl Pending {
     fn new(splits: usize, now: Duration) -> Self {
         Self {
             commits: Vec::new(),
+            uncommitted: Vec::new(),
             times: WorkerTimes::default(),
             profile: None,
             last_flush: now,
@@ -175,6 +194,7 @@ impl Pending {
         let runner = run.runner;
         let Applied {} =
             call_with_retry(&*runner.coordinator, &*runner.clock, call, FLUSH_PATIENCE).await?;
+        self.uncommitted.drain(..splits);
         self.last_flush = runner.clock.monotonic();
         tracing::info!(splits, "committed");
         Ok(())

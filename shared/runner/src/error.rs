@@ -12,6 +12,9 @@ pub enum RunError {
     /// The platform stops this worker soon: give the bundle back.
     #[error("out of time")]
     OutOfTime,
+    /// There is no room for more results: give the rest of the bundle back, without a failure.
+    #[error("no room for more results")]
+    NoRoom,
     /// A temporary fault: give the bundle back, because another attempt may succeed.
     #[error("{0}")]
     Passing(String),
@@ -33,7 +36,7 @@ impl RunError {
 impl From<ObjectError> for RunError {
     fn from(error: ObjectError) -> Self {
         match error {
-            ObjectError::Unavailable(_) | ObjectError::Denied(_) => {
+            ObjectError::Unavailable(_) | ObjectError::Full(_) | ObjectError::Denied(_) => {
                 Self::Passing(error.to_string())
             }
             ObjectError::Changed(_) => Self::fatal(format!(

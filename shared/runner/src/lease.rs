@@ -1,13 +1,12 @@
 //! Works on one lease: reads sources ahead, computes splits in order, and commits them concurrently.
 
 use crate::{
-    FinishedSplit, JobContext, RunError, Runner, SplitRead, committer,
+    FinishedSplit, JobContext, RunError, Runner, Sink, SplitRead, committer,
     compute::join,
     indexing::ensure_index,
     split::{Computed, from_the_source},
 };
-use async_trait::async_trait;
-use gristmill_model::splits::{Commit, Place, WorkerTimes};
+use gristmill_model::splits::{Place, WorkerTimes};
 use gristmill_model::wire::{Applied, CacheOrders, Lease, LeaseRef, Mark, Work};
 use gristmill_model::{Attempt, BundleIndex, Epoch, Nonce, Position};
 use gristmill_ports::call_with_retry;
@@ -50,18 +49,6 @@ pub(crate) struct Handover {
     pub committed: oneshot::Sender<()>,
 }
 
-/// Destination of finished splits.
-#[async_trait]
-pub trait Sink: Send + Sync {
-    /// Whether the worker may claim another bundle.
-    fn has_room(&self) -> bool {
-        true
-    }
-
-    /// Stores the split's result as durably as its commit promises, and returns the commit.
-    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError>;
-}
-
 /// A lease in progress.
 pub(crate) struct LeaseRun<'a> {
     pub runner: &'a Runner,
@@ -98,7 +85,7 @@ impl LeaseRun<'_> {
         let computing = async {
             match self.lease.work {
                 Work::Index => self.index_files(finished).await,
-                Work::Splits => self.run_splits(finished, &stop).await,
+                Work::Splits => self.run_splits(sink, finished, &stop).await,
             }
         };
         let (committed, computed) = tokio::join!(committing, computing);
@@ -151,6 +138,7 @@ impl LeaseRun<'_> {
     /// Reads splits ahead, computes as many at a time as there are threads, and hands them over in order.
     async fn run_splits(
         &self,
+        sink: &dyn Sink,
         finished: mpsc::Sender<Handover>,
         stop: &Arc<AtomicBool>,
     ) -> Result<(), RunError> {
@@ -164,6 +152,11 @@ impl LeaseRun<'_> {
         for (i, &position) in self.lease.todo.iter().enumerate() {
             if self.out_of_time() {
                 outcome = Err(RunError::OutOfTime);
+                break;
+            }
+            // A worker that waited for room while it holds a lease could wait for its own splits.
+            if i > 0 && !sink.goes_on(self.lease.epoch, &self.lease.todo[i..]) {
+                outcome = Err(RunError::NoRoom);
                 break;
             }
             // The flush of each split marks the next one.

@@ -1,11 +1,47 @@
-//! Stores finished splits as objects, one put each.
+//! Destinations of finished splits: what they let a worker claim, and how they store a result.
 
-use crate::{FinishedSplit, RunError, Runner, Sink, SplitName, storing::put};
+use crate::{FinishedSplit, RunError, Runner, SplitName, storing::put};
 use async_trait::async_trait;
-use gristmill_model::JobName;
-use gristmill_model::splits::{Commit, SplitKind};
+use gristmill_model::splits::{Commit, Place, SplitKind};
 use gristmill_model::stored::keys;
+use gristmill_model::wire::ClaimReply;
+use gristmill_model::{Epoch, JobName, Position};
 use gristmill_ports::{ObjectPath, PutOutcome};
+
+/// What a worker may claim now.
+pub enum Claimable {
+    /// Any bundle.
+    Any,
+    /// Only the bundle of this split, for which the trainer waits. Others ask once `turn` is dropped.
+    Needed {
+        place: Place,
+        turn: Box<dyn Send>,
+    },
+    Nothing,
+}
+
+/// Destination of finished splits.
+#[async_trait]
+pub trait Sink: Send + Sync {
+    /// What the worker may claim now.
+    fn claimable(&self) -> Claimable {
+        Claimable::Any
+    }
+
+    /// Takes note of the answer to a claim.
+    fn answered(&self, _reply: &ClaimReply) {}
+
+    /// Whether the worker goes on with a lease of which the splits at `rest` are left. It gives them back otherwise.
+    fn goes_on(&self, _epoch: Epoch, _rest: &[Position]) -> bool {
+        true
+    }
+
+    /// Stores the split's result as durably as its commit promises, and returns the commit.
+    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError>;
+
+    /// The split was stored, and its commit did not become known.
+    fn discard(&self, _name: &SplitName) {}
+}
 
 /// Puts each split as one object, under a key that no other attempt uses.
 pub struct ObjectSink {

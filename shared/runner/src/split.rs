@@ -2,7 +2,7 @@
 
 use crate::{
     FinishedSplit, JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored,
-    parts, storing::put,
+    parts, storing::put_cached,
 };
 use bytes::Bytes;
 use futures::future::Either;
@@ -45,8 +45,8 @@ struct Extras {
     /// Point whose output to cache, and its key.
     put: Option<(u32, String)>,
     profile: bool,
-    /// Sizes of the parts of the cached output that are already stored.
-    stored: Vec<u64>,
+    /// Sizes of the parts of the cached output that are already stored; none if the store had no room for one.
+    stored: Option<Vec<u64>>,
     /// Bytes that were read, and the time in microseconds.
     took: (u64, u64),
 }
@@ -168,7 +168,7 @@ impl Task {
         (source, more): (&Arc<SplitSource>, u32),
         mut begun: Option<Begun>,
         mut extras: Extras,
-    ) -> Result<(Begun, Vec<u64>, Duration), RunError> {
+    ) -> Result<(Begun, Option<Vec<u64>>, Duration), RunError> {
         let (mut begin, mut took) = (0, Duration::ZERO);
         loop {
             let (task, source, extras_of) = (self.clone(), Arc::clone(source), extras.clone());
@@ -183,9 +183,12 @@ impl Task {
             took += computed;
             if let Some((_, key)) = &extras.put {
                 for made in after.unfinished.take_cached() {
-                    let (key, content) = parts::object(key, &mut extras.stored, made);
+                    let Some(sizes) = &mut extras.stored else { continue };
+                    let (key, content) = parts::object(key, sizes, made);
                     let path = ObjectPath::new(&runner.config.bucket, key);
-                    put(runner, &path, &content, "cached").await?;
+                    if !put_cached(runner, &path, &content).await? {
+                        extras.stored = None;
+                    }
                 }
             }
             if is_last {
@@ -258,9 +261,9 @@ impl Task {
         let stored =
             Stored { object: &object, read_bytes: extras.took.0, metrics: &output.metrics };
         self.context.packing.learn(stored, || self.clock.monotonic());
-        let cached = match (&extras.put, output.cached) {
-            (Some((_, key)), Some(last)) => {
-                parts::objects(key, extras.stored.clone(), output.cached_before, last)
+        let cached = match (&extras.put, output.cached, extras.stored.clone()) {
+            (Some((_, key)), Some(last), Some(stored)) => {
+                parts::objects(key, stored, output.cached_before, last)
             }
             _ => Vec::new(),
         };

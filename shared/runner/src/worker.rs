@@ -2,7 +2,7 @@
 
 use crate::{
     Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun, packing::Packing,
-    read_ahead::ReadAhead,
+    read_ahead::ReadAhead, sink::Claimable,
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch};
@@ -16,7 +16,7 @@ use gristmill_model::{
 };
 use gristmill_pipeline::{Pipeline, Registry};
 use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
+use gristmill_ports::{Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
@@ -253,16 +253,33 @@ impl Runner {
     ) -> Result<Ended, RunError> {
         let split_ms = AtomicU64::new(0);
         loop {
-            if !sink.has_room() {
-                return Ok(Ended::Idle(IdleReason::WindowFull));
-            }
+            let (needed, turn) = match sink.claimable() {
+                Claimable::Any => (None, None),
+                Claimable::Needed { place, turn } => (Some(place), Some(turn)),
+                Claimable::Nothing => return Ok(Ended::Idle(IdleReason::WindowFull)),
+            };
             if self.remaining_ms(deadline_ms) < MIN_CLAIM_MS + split_ms.load(Ordering::Relaxed) {
                 return Ok(Ended::OutOfTime);
             }
             // Every claim has a new nonce: it names this attempt's objects and proves ownership.
             let nonce = self.clock.nonce();
-            let lease = match self.claim(context, nonce, invocation, deadline_ms, &split_ms).await?
-            {
+            let call = Claim {
+                job: context.view.job.clone(),
+                registered_ms: context.view.registered_ms,
+                nonce,
+                invocation: invocation.clone(),
+                numerics: gristmill_executor::NUMERICS.to_owned(),
+                remaining_ms: self.remaining_ms(deadline_ms),
+                split_ms: split_ms.load(Ordering::Relaxed),
+                local: self.config.local,
+                resent: false,
+                needed,
+            };
+            let reply =
+                call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await?;
+            drop(turn);
+            sink.answered(&reply);
+            let lease = match reply {
                 ClaimReply::Leased(lease) => lease,
                 ClaimReply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
             };
@@ -284,34 +301,13 @@ impl Runner {
                     self.give_back(context, &lease, nonce, &error).await;
                     match error {
                         RunError::OutOfTime => return Ok(Ended::OutOfTime),
+                        RunError::NoRoom => {}
                         RunError::Passing(_) => tracing::warn!(%error, "bundle given back"),
                         error => return Err(error),
                     }
                 }
             }
         }
-    }
-
-    async fn claim(
-        &self,
-        context: &JobContext,
-        nonce: Nonce,
-        invocation: &InvocationId,
-        deadline_ms: u64,
-        split_ms: &AtomicU64,
-    ) -> Result<ClaimReply, CallError> {
-        let call = Claim {
-            job: context.view.job.clone(),
-            registered_ms: context.view.registered_ms,
-            nonce,
-            invocation: invocation.clone(),
-            numerics: gristmill_executor::NUMERICS.to_owned(),
-            remaining_ms: self.remaining_ms(deadline_ms),
-            split_ms: split_ms.load(Ordering::Relaxed),
-            local: self.config.local,
-            resent: false,
-        };
-        call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await
     }
 
     /// Reports to the coordinator that this attempt is over. Best effort: the lease expires anyway.
@@ -325,6 +321,7 @@ impl Runner {
             error: error.to_string(),
             fatal,
             record,
+            blameless: matches!(error, RunError::NoRoom),
         };
         let sent = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
         if let Err(refusal) = sent {

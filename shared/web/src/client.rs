@@ -126,6 +126,7 @@ fn of_server(error: ObjectError) -> ObjectError {
     let named = |why| format!("web server: {why}");
     match error {
         ObjectError::Unavailable(why) => ObjectError::Unavailable(named(why)),
+        ObjectError::Full(why) => ObjectError::Full(named(why)),
         ObjectError::Denied(why) => ObjectError::Denied(named(why)),
         ObjectError::Rejected(why) => ObjectError::Rejected(named(why)),
         of_object @ (ObjectError::NotFound(_) | ObjectError::Changed(_)) => of_object,

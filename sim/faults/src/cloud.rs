@@ -15,9 +15,11 @@ use gristmill_coordinator::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{BundleState, Commit};
-use gristmill_model::wire::{AnyCall, AnyReply, Call, Flush, LeaseRef, Refusal, Request, VERSION};
+use gristmill_model::wire::{
+    AnyCall, AnyReply, Call, Claim, Flush, LeaseRef, Refusal, Request, VERSION,
+};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
-use gristmill_runner::{Compute, Runner, RunnerConfig};
+use gristmill_runner::{Runner, RunnerConfig};
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
@@ -109,6 +111,12 @@ impl Cloud {
         workers.iter().filter(|worker| worker.is_well()).count() as u32
     }
 
+    /// All workers die.
+    pub fn kill_workers(&self) {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.drain(..).for_each(|worker| worker.kill());
+    }
+
     /// Whether `function` can be invoked: a deleted version cannot.
     pub fn is_deployed(&self, function: &str) -> bool {
         function == SCALER || function == self.worker_function()
@@ -147,7 +155,12 @@ impl Cloud {
             self.objects(process),
             self.platform(process),
             Arc::new(SimClock(process.clone())),
-            Settings { shared_reads: vec![(1, shared_ms)], ..settings },
+            Settings {
+                shared_reads: vec![(1, shared_ms)],
+                window_bytes: self.sim.plan.memory.window_bytes,
+                object_sizes: self.sim.plan.memory.sizes,
+                ..settings
+            },
         )
         .sharing(&self.warm[self.sim.below(self.warm.len() as u64) as usize])
     }
@@ -241,6 +254,14 @@ impl Cloud {
                     (flush.lease.attempt, flush.lease.nonce) = (bundle.attempt, bundle.owner);
                 }
             }
+            (Some(Mutant::JudgedBySlowest), AnyCall::Claim(Claim { needed: Some(needed), .. })) => {
+                let key = inspect::progress_key(&self.store.ns, &self.store.job);
+                if let Some(item) = self.items.item(&key).await
+                    && let Ok(Stored::Progress(progress)) = inspect::decode(&key, &item.body)
+                {
+                    *needed = progress.delivered.min(*needed);
+                }
+            }
             (Some(Mutant::CollectsDelivered), AnyCall::Poll(poll)) => {
                 if let Some(ack) = &mut poll.ack {
                     ack.durable_place = ack.delivered;
@@ -289,7 +310,7 @@ impl Cloud {
             coordinator: self.link(process),
             objects: self.objects(process),
             clock: Arc::new(SimClock(process.clone())),
-            compute: Compute::Inline,
+            compute: self.sim.plan.memory.compute,
             operators: Arc::new(gristmill_operators::registry().clone()),
             config: RunnerConfig {
                 ns: self.store.ns.clone(),

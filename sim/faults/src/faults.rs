@@ -1,6 +1,7 @@
 //! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
 //! kinds.
 
+use crate::memory::Memory;
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -90,6 +91,8 @@ pub enum Fault {
     HintLost,
     /// A repeated claim lacks the mark that it is repeated.
     ResentLost,
+    /// The service is down for up to a minute: its workers die, and nobody answers.
+    ServiceDown,
     /// The account's concurrency is exhausted: 429. Counted, not drawn: it depends on the workers.
     AccountFull,
     /// A launcher ends a run of several ranks, and starts another.
@@ -103,7 +106,7 @@ pub enum Fault {
 }
 
 /// Every fault with its usual probability per occasion.
-const USUAL: [(Fault, f64); 49] = [
+const USUAL: [(Fault, f64); 50] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),
@@ -152,6 +155,7 @@ const USUAL: [(Fault, f64); 49] = [
     (Fault::HintTorn, 0.1),
     (Fault::HintLost, 0.1),
     (Fault::ResentLost, 0.3),
+    (Fault::ServiceDown, 0.0005),
     (Fault::AccountFull, 1.0),
 ];
 
@@ -185,6 +189,7 @@ pub struct FaultPlan {
     pub partition_writes: u64,
     /// Concurrency of the account, if limited: (reserved for coordinators, others).
     pub concurrency: Option<(u32, u32)>,
+    pub memory: Memory,
 }
 
 impl FaultPlan {
@@ -196,6 +201,7 @@ impl FaultPlan {
             skew: Duration::ZERO,
             partition_writes: 1000,
             concurrency: None,
+            memory: Memory::usual(),
         }
     }
 
@@ -229,6 +235,7 @@ impl FaultPlan {
             skew: Duration::from_secs(if random.bool() { 0 } else { 600 }),
             partition_writes: random.u64(2..20),
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
+            memory: Memory::draw(random),
         };
         match plan.probability(Fault::AccountFull) > 0.0 {
             true => plan,

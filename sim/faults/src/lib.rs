@@ -15,6 +15,7 @@ mod hints;
 mod histories;
 mod jobs;
 mod link;
+mod memory;
 mod mutant;
 mod objects;
 mod process;

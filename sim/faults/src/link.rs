@@ -8,7 +8,8 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Flush, Poll, PollReader, Refusal, RefusalKind, Register,
+    AnyCall, AnyReply, Claim, ClaimReply, Flush, Idle, IdleReason, Poll, PollReader, Refusal,
+    RefusalKind, Register,
 };
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
 use serde::Serialize;
@@ -114,7 +115,18 @@ impl Coordinator for Link {
         let call = &call;
         sim.count_call();
         show(process, call);
+        if let AnyCall::Claim(Claim { needed: Some(_), .. }) = call
+            && sim.mutant == Some(Mutant::StoreStopsClaims)
+        {
+            let idle = Idle { reason: IdleReason::WindowFull };
+            return Ok(AnyReply::Claim(ClaimReply::Idle(idle)));
+        }
         process.point(LATENCY_MS).await;
+        if sim.lasts(Fault::ServiceDown) {
+            cloud.kill_workers();
+            process.point(LATENCY_MS).await;
+            return Err(no_answer("the service is down"));
+        }
         let leave_is_lost = || *self.leave_is_lost.get_or_init(|| sim.happens(Fault::LeaveLost));
         if sim.happens(Fault::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost() {
             sim.time.sleep(CALL_TIMEOUT).await;

@@ -63,19 +63,24 @@ pub enum Mutant {
     PastTokenLetIn,
     /// Each rank takes the last batches of an epoch if its own exists.
     TailPerRank,
+    /// A full store stops all claims, also that of the split which the trainer waits for.
+    StoreStopsClaims,
+    /// The claim of a needed split is judged by the slowest of all readers.
+    JudgedBySlowest,
 }
 
 impl Mutant {
     /// Bugs that only training with several ranks can show.
-    pub const OF_RANKS: [Self; 5] = [
+    pub const OF_RANKS: [Self; 6] = [
         Self::MergesAnyGeneration,
         Self::MissingReaderIsDone,
         Self::GreatestForLeast,
         Self::PastTokenLetIn,
         Self::TailPerRank,
+        Self::JudgedBySlowest,
     ];
 
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,
         Self::CachedSplitsShareKeys,
@@ -100,6 +105,7 @@ impl Mutant {
         Self::ClaimsUnseen,
         Self::NamedUnseen,
         Self::LeasesForGood,
+        Self::StoreStopsClaims,
     ];
 
     /// Faults required to expose the bug; simulations with it have them.
@@ -113,6 +119,11 @@ impl Mutant {
             Self::PastTokenLetIn => &[Fault::RunRestarts, Fault::OldRunWakes],
             _ => &[],
         }
+    }
+
+    /// Whether it is a bug of bounds on memory: simulations with it have the tightest ones, and local workers.
+    pub fn is_of_memory(self) -> bool {
+        matches!(self, Self::StoreStopsClaims | Self::JudgedBySlowest)
     }
 
     /// Whether it is a bug of the fetcher's server.

@@ -107,6 +107,9 @@ impl Life {
         let sim = &cloud.sim;
         let hosts: Vec<_> = (0..run.hosts).map(RankHost::new).collect();
         let serve = async |host: &Arc<RankHost>| {
+            if run.hosts_come_late && host.index > 0 {
+                run.begun().await;
+            }
             let serving = Serving {
                 cloud: Arc::clone(cloud),
                 run: Arc::clone(run),

@@ -64,9 +64,12 @@ fn fitted(
     mutant: Option<Mutant>,
 ) -> FaultPlan {
     let mut plan = plan.with(mutant.map_or(&[], Mutant::needs));
+    if mutant.is_some_and(Mutant::is_of_memory) {
+        plan.memory = plan.memory.tightest();
+    }
     if scenario.poison {
         // Other deaths could incriminate its split.
-        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
+        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen, Fault::ServiceDown]);
     }
     if scenario.is_long() {
         // So that much work is left when the faults end.

@@ -78,9 +78,10 @@ impl Expected {
 impl Scenario {
     /// Draws one of a few dozen jobs, so that each expected delivery is computed only once.
     pub fn draw(random: &mut fastrand::Rng) -> Self {
-        let scenario = match random.u64(0..78) {
+        let scenario = match random.u64(0..90) {
             shape @ 0..72 => Self::short(shape),
-            shape => Self::long(shape),
+            shape @ 72..78 => Self::long(shape),
+            shape => Self::of_bundles(shape),
         };
         Self { served: scenario.may_be_served() && random.u8(0..3) == 0, ..scenario }
     }
@@ -123,6 +124,22 @@ impl Scenario {
         }
     }
 
+    /// A job of so many splits that a bundle has several, for workers on the trainer's host.
+    fn of_bundles(shape: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(shape);
+        let batch_size = random.u32(1..3);
+        let splits = random.u32(256..600);
+        Self {
+            files: vec![splits * batch_size / 2, splits * batch_size / 2 + 1],
+            batch_size,
+            epochs: random.u32(1..3),
+            workers: random.u32(0..4),
+            local_workers: [1, 2, 4, 14, 32][random.usize(0..5)],
+            split_ms: 0,
+            ..Self::long(shape)
+        }
+    }
+
     /// One epoch of `splits` splits of one record each, whose trainer dies when one percent is left.
     pub fn large(splits: u32) -> Self {
         let files = vec![splits.div_ceil(100); 100];
@@ -159,21 +176,25 @@ impl Scenario {
         let mut random = fastrand::Rng::with_seed(shape);
         let mut files: Vec<u32> = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
         files[0] += 1;
-        let local_workers = u32::from(random.u8(0..4) == 0);
+        let (workers, local_workers) = workers(&mut random);
         let scenario = Self {
             files,
             batch_size: random.u32(2..9),
             drop_last: random.u8(0..4) == 0,
             split_batches: random.u32(1..3),
             epochs: if shape < 48 { random.u32(1..4) } else { random.u32(2..5) },
-            workers: random.u32(1..6),
+            workers,
             local_workers,
             visitation: match random.u8(0..6) {
                 0 => Visitation::AtMostOnce,
                 1 => Visitation::ZeroOnceOrMore,
                 _ => Visitation::ExactlyOnce,
             },
-            sharding: if random.u8(0..8) == 0 { Sharding::Off } else { Sharding::Dynamic },
+            // Each worker visits the dataset.
+            sharding: match random.u8(0..8) {
+                0 if workers + local_workers < 8 => Sharding::Off,
+                _ => Sharding::Dynamic,
+            },
             // A local worker dies with its trainer, which does not incriminate the split.
             poison: random.u8(0..6) == 0 && local_workers == 0 && shape < 48,
             cached: match shape {
@@ -285,6 +306,20 @@ impl Scenario {
     pub fn left_out(&self) -> usize {
         let visits = self.visits().count();
         if self.drop_last { visits % self.batch_size as usize } else { 0 }
+    }
+}
+
+/// Remote and local workers: one of them at least, few in most jobs, and up to 32 of each.
+fn workers(random: &mut fastrand::Rng) -> (u32, u32) {
+    let mut some = || match random.u8(0..8) {
+        0 => random.u32(6..33),
+        _ => random.u32(1..6),
+    };
+    let (remote, local) = (some(), some());
+    match random.u8(0..6) {
+        0..3 => (remote, 0),
+        3..5 => (remote, local),
+        _ => (0, local),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     client::{Client, Ending},
     cloud::{BUCKET, Cloud},
     scenario::BatchName,
-    trainer::{Log, fetcher_of},
+    trainer::{Log, check_emptied, fetcher_of},
     verdict::{Fate, judge},
 };
 use gristmill_client::{
@@ -242,7 +242,9 @@ async fn run_once(
     let mut server = Server::new(fetcher, file, cursor)?;
     let (sender, visitors) = mpsc::channel(1);
     *lock(&host.socket) = Some(sender);
-    server.serve(visitors).await
+    server.serve(visitors).await?;
+    check_emptied(cloud, server.fetcher());
+    Ok(())
 }
 
 /// Trains over the connection until the job is done, resuming after every death.

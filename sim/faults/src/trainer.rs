@@ -8,7 +8,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
-use gristmill_client::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
+use gristmill_client::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts, Prefetch};
 use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_model::splits::{
     Cursor,
@@ -21,7 +21,6 @@ use gristmill_model::splits::{
 use gristmill_model::wire::Register;
 use gristmill_model::{Epoch, Visitation};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
-use gristmill_runner::Compute;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -31,9 +30,7 @@ use std::{
 /// Time for a trainer to register its job.
 pub const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Prefetched chunks: few, so that trainers wait for each other's budgets.
-const PREFETCH_BYTES: u64 = 4 << 10;
-/// The same for jobs with much to fetch.
+/// Prefetched chunks of jobs with much to fetch.
 const LARGE_PREFETCH_BYTES: u64 = 32 << 20;
 
 /// Deliveries to all trainers of a job, and their checkpoints.
@@ -220,6 +217,25 @@ async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
     }
 }
 
+/// What local workers hold stays within its bounds.
+fn check_memory(cloud: &Cloud, fetcher: &Fetcher, register: &Register) {
+    let (sim, snapshot) = (&cloud.sim, fetcher.snapshot());
+    if sim.plan.memory.exceeds(&snapshot, register.spec.settings.local_workers) {
+        let (held, bound) = (snapshot.local_bytes, snapshot.prefetch_bytes);
+        sim.violated(format_args!(
+            "{held} bytes of splits made here are held: the bound is {bound}"
+        ));
+    }
+}
+
+/// Everything that local workers made was taken or dropped.
+pub fn check_emptied(cloud: &Cloud, fetcher: &Fetcher) {
+    let held = fetcher.snapshot().local_bytes;
+    if held > 0 {
+        cloud.sim.violated(format_args!("{held} bytes of splits made here are held at the end"));
+    }
+}
+
 /// The last checkpoint, or occasionally an earlier one.
 pub fn choose_checkpoint(sim: &Simulation, log: &Log) -> BatchName {
     let saved = log.entries().saved.clone();
@@ -239,13 +255,18 @@ pub fn fetcher_of(
         coordinator: cloud.link(process),
         objects: cloud.objects(process),
         clock: Arc::new(SimClock(process.clone())),
-        compute: Compute::Inline,
+        compute: cloud.sim.plan.memory.compute,
         operators: Arc::new(gristmill_operators::registry().clone()),
     };
+    let memory = cloud.sim.plan.memory;
     let Register { job, spec, .. } = register;
     let config = FetcherConfig {
         local_workers: spec.settings.local_workers,
-        prefetch_bytes: if cloud.store.is_large() { LARGE_PREFETCH_BYTES } else { PREFETCH_BYTES },
+        prefetch: match cloud.store.is_large() {
+            true => Prefetch::Bytes(LARGE_PREFETCH_BYTES),
+            false => memory.prefetch,
+        },
+        object_sizes: memory.sizes,
         ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())
     };
     (ports, config)
@@ -265,7 +286,7 @@ async fn run_once(
     let spec = &register.spec;
     let config = FetcherConfig { resume: Cursor::new(resume.0, resume.1), ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
-    let step_ms = 1 + sim.below(60);
+    let step_ms = 1 + sim.below(sim.plan.memory.step_ms);
     let (mut unsaved, mut batches) = (None, 0);
     loop {
         match fetcher.next().await? {
@@ -275,6 +296,7 @@ async fn run_once(
                     cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.max_bundle_splits));
                 }
                 check_loss(cloud, process, &fetcher).await;
+                check_memory(cloud, &fetcher, register);
                 let seen =
                     BatchSeen { epoch: batch.epoch, g: batch.batch_index, frame: &batch.frame };
                 log.note(sim, spec.settings.visitation, &seen);
@@ -294,11 +316,14 @@ async fn run_once(
             Delivery::End => break,
         }
     }
+    check_emptied(cloud, &fetcher);
     save(process, log, &fetcher, unsaved).await;
     log.save((spec.epochs, 0));
     process.point(10).await;
     fetcher.checkpointed_epochs(spec.epochs);
-    let counted = fetcher.finish().await?.metrics.batches;
+    fetcher.settle().await?;
+    check_emptied(cloud, &fetcher);
+    let counted = fetcher.snapshot().metrics.batches;
     if counted != batches {
         sim.violated(format_args!("{batches} batches were counted as {counted}"));
     }

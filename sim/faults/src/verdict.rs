@@ -6,10 +6,11 @@ use gristmill_model::ErrorPolicy;
 use gristmill_model::wire::JobSpec;
 
 /// Faults that end a worker, or appear to.
-const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];
+const DEATHS: [Fault; 4] =
+    [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies, Fault::ServiceDown];
 
 /// Faults that delay the report of a death.
-const UNHEARD: [Fault; 8] = [
+const UNHEARD: [Fault; 9] = [
     Fault::ReportLost,
     Fault::CallLost,
     Fault::AnswerLost,
@@ -18,10 +19,11 @@ const UNHEARD: [Fault; 8] = [
     Fault::WriteThrottled,
     Fault::GetFails,
     Fault::PutFails,
+    Fault::ServiceDown,
 ];
 
 /// Faults that keep workers from starting, from finishing, or from reporting it.
-pub(crate) const HINDRANCES: [Fault; 24] = [
+pub(crate) const HINDRANCES: [Fault; 25] = [
     Fault::WorkerDies,
     Fault::CoordinatorDies,
     Fault::ScalerDies,
@@ -46,6 +48,7 @@ pub(crate) const HINDRANCES: [Fault; 24] = [
     Fault::ObjectDenied,
     Fault::Slow,
     Fault::AccountFull,
+    Fault::ServiceDown,
 ];
 /// Number of hindrances after which giving a job up is justified: one may cost several workers.
 const GIVEN_UP_AFTER: u64 = 10;
@@ -92,7 +95,9 @@ pub fn judge(
         FetchError::JobFailed(why)
             if (why.contains("workers died or could not start within")
                 || why.contains("given up after"))
-                && (sim.count(&HINDRANCES) >= GIVEN_UP_AFTER || !sim.plan.skew.is_zero()) =>
+                && (sim.count(&HINDRANCES) >= GIVEN_UP_AFTER
+                    || sim.count(&[Fault::ServiceDown]) > 0
+                    || !sim.plan.skew.is_zero()) =>
         {
             Fate::GivenUp
         }

@@ -123,7 +123,9 @@ impl Program {
             None => args.extend(["--backend".to_owned(), "aws".to_owned()]),
         }
         args.extend(["--job".to_owned(), job.to_string()]);
-        args.extend(["--prefetch-mib".to_owned(), stream.prefetch_mib.to_string()]);
+        if let Some(mib) = stream.prefetch_mib {
+            args.extend(["--prefetch-mib".to_owned(), mib.to_string()]);
+        }
         args.extend(["--patience".to_owned(), format!("{}s", stream.patience.as_secs().max(1))]);
         Ok(Self { launcher, args: args.into_iter().map(OsString::from).collect() })
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
+mod needed;
 #[path = "../quiet/mod.rs"]
 mod quiet;
 mod readers;
@@ -59,6 +60,11 @@ struct World {
 impl World {
     /// A job whose dataset is indexed.
     async fn running(on_error: ErrorPolicy) -> Self {
+        Self::with_batches(on_error, BATCH).await
+    }
+
+    /// The same, with batches of `batch` records.
+    async fn with_batches(on_error: ErrorPolicy, batch: u32) -> Self {
         let ns: Namespace = "team".parse().unwrap();
         let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
         let (table, objects) =
@@ -73,7 +79,7 @@ impl World {
         );
         let world =
             Self { coordinator, clock, table, objects, kicks, ns, job: "j".parse().unwrap() };
-        assert!(world.register(on_error, BATCH).await.is_ok());
+        assert!(world.register(on_error, batch).await.is_ok());
         let lease = world.leased(0).await;
         assert_eq!(lease.work, Work::Index);
         world.flush(&lease, RECORDS, 0).await;
@@ -115,6 +121,7 @@ impl World {
             split_ms: 0,
             local: false,
             resent: false,
+            needed: None,
         };
         self.call(claim).await
     }

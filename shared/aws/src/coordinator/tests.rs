@@ -122,6 +122,7 @@ async fn messages_are_capped_both_ways() {
         },
         error: "x".repeat(MAX_MESSAGE_BYTES),
         fatal: false,
+        blameless: false,
         record: None,
     };
     let sent = coordinator(&server.url).exchange(&fail.into()).await;

@@ -1,75 +1,135 @@
-//! The memory budget of objects that are fetched ahead.
+//! The memory budget of objects that are fetched ahead or in use.
 
-use crate::FetchError;
-use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// Unit of the memory budget.
-const PERMIT_BYTES: u64 = 1 << 16;
+use crate::bounds::MemoryBound;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+use tokio::sync::Notify;
 
 /// The share of an object in the budget. The fetcher takes it back when all batches made from the object have dropped
 /// theirs: with the batch, or before, by a trainer that keeps batches.
 #[derive(Debug, Clone, Default)]
 pub struct Room {
-    _permit: Option<Arc<OwnedSemaphorePermit>>,
+    _share: Option<Arc<Share>>,
 }
 
-/// Memory for objects that are being downloaded or still in use.
-pub(super) struct Budget {
-    permits: u32,
-    free: Arc<Semaphore>,
+#[derive(Debug)]
+struct Share {
+    bytes: u64,
+    held: Arc<Held>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.held.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.held.changed.notify_one();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: AtomicU64,
+    /// Whether the assembler waits for the next object.
+    is_awaited: AtomicBool,
+    changed: Notify,
+}
+
+/// Memory for the objects of one stream that are being downloaded or still in use.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bound: Arc<MemoryBound>,
+    held: Arc<Held>,
 }
 
 impl Budget {
-    /// A budget of `bytes`, but of at least two objects of the usual size: one to train on and one in
-    /// transit.
-    pub fn new(bytes: u64, object_bytes: u64) -> Self {
-        let permits = bytes.max(object_bytes.saturating_mul(2)).div_ceil(PERMIT_BYTES).max(1);
-        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        Self { permits, free: Arc::new(Semaphore::new(permits as usize)) }
+    pub fn new(bound: Arc<MemoryBound>) -> Self {
+        Self { bound, held: Arc::default() }
     }
 
-    /// Permits are taken in delivery order, so the split that is needed next always gets its permits.
-    /// An object larger than the budget takes all of it.
-    pub async fn take(&self, object_bytes: u64) -> Result<Room, FetchError> {
-        let wanted = u32::try_from(object_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.free).acquire_many_owned(wanted.min(self.permits)).await;
-        let permit = permit.map_err(|error| FetchError::BadObject(error.to_string()))?;
-        Ok(Room { _permit: Some(Arc::new(permit)) })
+    /// The assembler waits for the next object, having used up all that came before.
+    pub fn await_next(&self) {
+        self.held.is_awaited.store(true, Ordering::Relaxed);
+        self.held.changed.notify_one();
+    }
+
+    /// Resolves once there is room for objects of `bytes`, which are admitted in the order of delivery by one caller.
+    /// Room for two of them is always there: one to train on and one on its way. The objects that the assembler waits
+    /// for are admitted however much is in use, because a trainer may keep batches; `is_next` says whether all that
+    /// was admitted before has reached it.
+    pub async fn take(&self, bytes: u64, is_next: impl Fn() -> bool) -> Room {
+        while !self.admits(bytes, &is_next) {
+            self.held.changed.notified().await;
+        }
+        self.held.is_awaited.store(false, Ordering::Relaxed);
+        self.held.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Room { _share: Some(Arc::new(Share { bytes, held: Arc::clone(&self.held) })) }
+    }
+
+    fn admits(&self, bytes: u64, is_next: &impl Fn() -> bool) -> bool {
+        let most = self.bound.bytes().max(bytes.saturating_mul(2));
+        let held = self.held.bytes.load(Ordering::Relaxed);
+        held.saturating_add(bytes) <= most
+            || self.held.is_awaited.load(Ordering::Relaxed) && is_next()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Prefetch;
     use futures::FutureExt as _;
+    use gristmill_model::splits::ObjectSizes;
+
+    fn budget(bytes: u64) -> Budget {
+        let bound = MemoryBound::new(Prefetch::Bytes(bytes), (0, 1), ObjectSizes::Real);
+        Budget::new(Arc::new(bound))
+    }
+
+    fn take(budget: &Budget, bytes: u64) -> Option<Room> {
+        budget.take(bytes, || true).now_or_never()
+    }
 
     #[test]
-    fn the_budget_holds_two_objects_of_the_usual_size() {
-        let budget = Budget::new(0, PERMIT_BYTES * 3);
-        let take = |permits| budget.take(PERMIT_BYTES * permits).now_or_never().map(Result::unwrap);
-        let (first, second) = (take(3), take(3));
-        assert!(first.is_some() && second.is_some() && take(1).is_none());
+    fn the_budget_holds_two_objects() {
+        let budget = budget(1);
+        let (first, second) = (take(&budget, 3), take(&budget, 3));
+        assert!(first.is_some() && second.is_some() && take(&budget, 1).is_none());
         drop(first);
-        assert!(take(3).is_some());
+        assert!(take(&budget, 3).is_some());
     }
 
     #[test]
-    fn an_object_larger_than_the_budget_takes_all_of_it() {
-        let budget = Budget::new(PERMIT_BYTES, 1);
-        let large = budget.take(PERMIT_BYTES * 100).now_or_never();
-        assert!(large.is_some());
-        assert!(budget.take(1).now_or_never().is_none());
+    fn an_object_larger_than_the_budget_is_admitted() {
+        let budget = budget(10);
+        let large = take(&budget, 1_000);
+        assert!(large.is_some() && take(&budget, 1).is_none());
+        drop(large);
+        assert!(take(&budget, 5).is_some_and(|_| take(&budget, 5).is_some()));
     }
 
-    #[tokio::test]
-    async fn an_object_gives_its_room_back_with_its_last_batch() {
-        let budget = Budget::new(PERMIT_BYTES, 1);
-        let first = budget.take(PERMIT_BYTES).await.unwrap();
+    #[test]
+    fn an_object_gives_its_room_back_with_its_last_batch() {
+        let budget = budget(10);
+        let first = take(&budget, 10).unwrap();
         let second = first.clone();
         drop(first);
-        assert!(budget.take(1).now_or_never().is_none());
+        assert!(take(&budget, 1).is_none());
         drop(second);
-        assert!(budget.take(1).now_or_never().is_some());
+        assert!(take(&budget, 1).is_some());
+    }
+
+    #[test]
+    fn one_object_that_the_assembler_waits_for_is_admitted_however_much_is_in_use() {
+        let budget = budget(1);
+        let _kept = take(&budget, 1_000).unwrap();
+        for bytes in [10, 1] {
+            assert!(take(&budget, bytes).is_none(), "nobody waits for it");
+            budget.await_next();
+            let unsent = budget.take(bytes, || false).now_or_never();
+            assert!(unsent.is_none(), "what was admitted before has not arrived");
+            std::mem::forget(take(&budget, bytes).unwrap());
+        }
+        assert!(take(&budget, 1).is_none(), "the one before is on its way");
     }
 }

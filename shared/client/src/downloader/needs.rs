@@ -42,12 +42,12 @@ impl Share {
         Self::Frames { frames, bytes: u64::try_from(bytes).unwrap_or(u64::MAX) }
     }
 
-    /// About how many bytes of the object of `entry` this is.
-    pub fn bytes(&self, entry: &ReadySplit) -> u64 {
-        match self {
-            Self::Whole => entry.outcome.object_bytes,
-            Self::Frames { bytes, .. } => *bytes,
-        }
+    /// About how many of the `all` bytes that the object of `entry` counts for this is.
+    pub fn bytes(&self, entry: &ReadySplit, all: u64) -> u64 {
+        let Self::Frames { bytes, .. } = self else { return all };
+        let object_bytes = u128::from(entry.outcome.object_bytes.max(1));
+        let part = u128::from(all) * u128::from(*bytes) / object_bytes;
+        u64::try_from(part).unwrap_or(u64::MAX)
     }
 }
 
@@ -149,7 +149,8 @@ mod tests {
         let [(first, remainder), (second, own)] = shares.as_slice() else { panic!("{shares:?}") };
         assert_eq!((first.place.position, frames_of(remainder)), (0, vec![4]));
         assert_eq!((second.place.position, frames_of(own)), (1, vec![2, 4]));
-        assert_eq!(own.bytes(second), (1 << 20) * 12 / 36);
+        assert_eq!(own.bytes(second, 1 << 20), (1 << 20) * 12 / 36);
+        assert_eq!(own.bytes(second, 36), 11, "about a third, whatever the object counts for");
         assert!(needs.entries.is_empty());
     }
 

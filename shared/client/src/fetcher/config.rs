@@ -1,7 +1,7 @@
 //! Settings and services of a trainer's stream.
 
-use crate::{Folders, OwnRanks};
-use gristmill_model::splits::Cursor;
+use crate::{Folders, OwnRanks, Prefetch};
+use gristmill_model::splits::{Cursor, ObjectSizes};
 use gristmill_model::{JobName, Namespace};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
@@ -16,8 +16,10 @@ pub struct FetcherConfig {
     pub job: JobName,
     /// Workers inside this process.
     pub local_workers: u32,
-    /// Memory for objects fetched ahead, in bytes.
-    pub prefetch_bytes: u64,
+    /// Memory for objects that are fetched ahead, and as much for splits made here.
+    pub prefetch: Prefetch,
+    /// The bytes of objects, as bounds count them.
+    pub object_sizes: ObjectSizes,
     /// The batch to begin with: the first one not safe in a checkpoint. Unless the job is visited
     /// exactly once, the coordinator's position replaces it if that is later.
     pub resume: Cursor,
@@ -37,7 +39,8 @@ impl FetcherConfig {
             bucket,
             job,
             local_workers: 0,
-            prefetch_bytes: 32 << 20,
+            prefetch: Prefetch::Bytes(32 << 20),
+            object_sizes: ObjectSizes::Real,
             resume: Cursor::default(),
             own: None,
             patience: Duration::from_secs(120),

@@ -94,4 +94,8 @@ pub struct Snapshot {
     pub healed: u32,
     /// Bytes of objects that this fetcher read from the store.
     pub fetched_bytes: u64,
+    /// The bound on bytes of objects ahead of the trainer, and of splits made here and not yet taken.
+    pub prefetch_bytes: u64,
+    /// Bytes of splits that were made here and not yet taken.
+    pub local_bytes: u64,
 }

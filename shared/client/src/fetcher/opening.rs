@@ -4,10 +4,11 @@ use super::{Fetcher, FetcherConfig, FetcherPorts};
 use crate::{
     FetchError, OwnRanks,
     asking::{beginning, insist, run_error},
+    bounds::MemoryBound,
     cached::Shelves,
     downloader::Downloader,
     ledger::Ledger,
-    local::{self, LocalStore},
+    local::{self, LocalSink, LocalStore},
     poller::Poller,
     progress::Progress,
     stream::BatchSource,
@@ -43,7 +44,10 @@ impl Fetcher {
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
         }
-        let store = Arc::new(LocalStore::new(config.prefetch_bytes));
+        let ranks = config.own.map_or(1, |own| own.range.count.get());
+        let holders = (config.local_workers, ranks);
+        let bound = Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes));
+        let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
         let mut tasks = JoinSet::new();
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
         let poller = Poller {
@@ -58,9 +62,11 @@ impl Fetcher {
         };
         tasks.spawn(poller.run());
         for _ in 0..config.local_workers {
-            let (context, store) = (Arc::new((*context).clone()), Arc::clone(&store));
-            let ledger = Arc::clone(&ledger);
-            tasks.spawn(local::work(runner.clone(), context, store, ledger, is_shared));
+            let context = Arc::new((*context).clone());
+            let (store, ledger) = (Arc::clone(&store), Arc::clone(&ledger));
+            let bound = Arc::clone(&bound);
+            let sink = LocalSink::new(&runner, &context, (store, bound, ledger), is_shared);
+            tasks.spawn(local::work(runner.clone(), context, sink));
         }
         let downloader = Downloader {
             runner,
@@ -68,7 +74,7 @@ impl Fetcher {
             ledger: Arc::clone(&ledger),
             progress: Arc::clone(&progress),
             local: store,
-            budget_bytes: config.prefetch_bytes,
+            bound,
             patience: config.patience,
         };
         let source = BatchSource {

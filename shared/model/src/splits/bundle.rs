@@ -27,6 +27,9 @@ pub enum BundleState {
     Done,
     /// Given up; the job fails with `error`. Final.
     Dead,
+    /// Its owner gave it back without a failure: anybody may claim it now, and the claim goes on with
+    /// the same attempt.
+    Returned,
 }
 
 /// From this attempt on, a bundle's suspect is run first, by itself. Its neighbours had their
@@ -158,7 +161,7 @@ impl Bundle {
         match self.state {
             BundleState::Leased => Some(self.until_ms),
             BundleState::Failed => Some(self.retry_at_ms),
-            BundleState::Released => Some(0),
+            BundleState::Released | BundleState::Returned => Some(0),
             BundleState::Done | BundleState::Dead => None,
         }
     }
@@ -169,7 +172,9 @@ impl Bundle {
         match self.state {
             BundleState::Leased => self.until_ms <= now_ms,
             BundleState::Released => true,
-            BundleState::Failed | BundleState::Done | BundleState::Dead => false,
+            BundleState::Failed | BundleState::Done | BundleState::Dead | BundleState::Returned => {
+                false
+            }
         }
     }
 }

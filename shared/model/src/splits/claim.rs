@@ -94,7 +94,7 @@ pub struct Claim<'a> {
 /// split proved to be poison; a dead bundle. Committed splits carry over and are never redone.
 ///
 /// # Errors
-/// [`Refusal::Leased`], [`Refusal::NotDue`], [`Refusal::Done`], [`Refusal::Dead`],
+/// [`Refusal::Leased`], [`Refusal::NotDue`], [`Refusal::Done`], [`Refusal::Dead`], [`Refusal::Lost`],
 /// [`Refusal::DeathUnrecorded`], [`Refusal::Invalid`].
 pub fn claim(
     before: Option<&Bundle>,
@@ -128,7 +128,12 @@ pub fn claim(
         BundleState::Failed if now_ms < before.retry_at_ms => {
             return Err(Refusal::NotDue { retry_at_ms: before.retry_at_ms });
         }
-        BundleState::Leased | BundleState::Released | BundleState::Failed => {}
+        // Every claim has a nonce of its own: this is a late copy of the claim that was given back.
+        BundleState::Returned if before.owner == command.nonce => return Err(Refusal::Lost),
+        BundleState::Leased
+        | BundleState::Released
+        | BundleState::Failed
+        | BundleState::Returned => {}
     }
     let mut after = before.clone();
     // An owner that claims its own bundle again is slow, not dead.
@@ -163,7 +168,10 @@ pub fn claim(
             );
             dead(after, &error)
         }
-        BundleState::Leased | BundleState::Released | BundleState::Failed => lease(after, command),
+        BundleState::Leased
+        | BundleState::Released
+        | BundleState::Failed
+        | BundleState::Returned => lease(after, command),
         BundleState::Done | BundleState::Dead => after,
     };
     invariants::check_bundle_step(Some(before), &after);
@@ -189,8 +197,11 @@ fn fresh(command: &Claim<'_>) -> Bundle {
 }
 
 fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
+    // Giving back is no failure: marks, trials and the limit of attempts count failures.
+    if bundle.state != BundleState::Returned {
+        bundle.attempt = bundle.attempt.saturating_add(1);
+    }
     bundle.state = BundleState::Leased;
-    bundle.attempt = bundle.attempt.saturating_add(1);
     bundle.owner = command.nonce;
     bundle.invocation = command.invocation.clone();
     bundle.until_ms = lease_until_ms(command.term);

@@ -1,4 +1,4 @@
-//! Transitions of a lease: mark, flush and fail by its owner; release and lapse by others.
+//! Transitions of a lease: mark, flush, fail and give back by its owner; release and lapse by others.
 //!
 //! Safety does not depend on time: the current (attempt, owner) may commit, however late, until
 //! another worker claims the bundle. From then on only the new owner may.
@@ -198,6 +198,37 @@ pub fn fail(before: Option<&Bundle>, command: &Fail<'_>) -> Result<Outcome<Bundl
     Ok(Outcome::Write(after))
 }
 
+/// Gives a bundle back without a failure: its owner has no room for more results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GiveBack {
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+}
+
+/// GIVE BACK: the bundle may be claimed at once. Its committed splits stay committed, no attempt is
+/// counted, and no split is suspected for it.
+///
+/// # Errors
+/// [`Refusal::Lost`].
+pub fn give_back(before: Option<&Bundle>, command: &GiveBack) -> Result<Outcome<Bundle>, Refusal> {
+    let GiveBack { attempt, nonce } = *command;
+    let before = before
+        .filter(|bundle| (bundle.attempt, bundle.owner) == (attempt, nonce))
+        .ok_or(Refusal::Lost)?;
+    match before.state {
+        BundleState::Returned => Ok(Outcome::AlreadyApplied(before.clone())),
+        BundleState::Leased => {
+            let state = BundleState::Returned;
+            let after = Bundle { state, current_split: None, ..before.clone() };
+            invariants::check_bundle_step(Some(before), &after);
+            Ok(Outcome::Write(after))
+        }
+        BundleState::Released | BundleState::Failed | BundleState::Done | BundleState::Dead => {
+            Err(Refusal::Lost)
+        }
+    }
+}
+
 /// The platform reported that an invocation died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Release<'a> {
@@ -227,7 +258,9 @@ pub fn release(before: Option<&Bundle>, command: &Release<'_>) -> Result<Outcome
             invariants::check_bundle_step(Some(before), &after);
             Ok(Outcome::Write(after))
         }
-        BundleState::Failed | BundleState::Done | BundleState::Dead => Err(Refusal::Lost),
+        BundleState::Failed | BundleState::Done | BundleState::Dead | BundleState::Returned => {
+            Err(Refusal::Lost)
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Window {
     splits: u64,
     /// Two bundles, and the steps of several ranks.
     least: u64,
+    /// Positions of these steps; 0 for one rank.
+    steps: u64,
     ready_bytes: u64,
 }
 
@@ -47,7 +49,7 @@ impl Window {
     /// the one after it always fit) and `ready_bytes`.
     pub fn new(splits: u32, ready_bytes: u64, max_bundle_splits: u32) -> Self {
         let least = 2 * u64::from(max_bundle_splits);
-        Self { splits: u64::from(splits).max(least), least, ready_bytes }
+        Self { splits: u64::from(splits).max(least), least, steps: 0, ready_bytes }
     }
 
     /// This window for a run of several ranks, which take a batch each at every step: it holds four
@@ -58,10 +60,12 @@ impl Window {
             return self;
         }
         let batches = STEPS_AHEAD * u64::from(ranks);
-        let least = self.least + batches.div_ceil(u64::from(split_batches.max(1)));
+        let steps = batches.div_ceil(u64::from(split_batches.max(1)));
+        let least = self.least + steps;
         Self {
             splits: self.splits.max(least),
             least,
+            steps,
             ready_bytes: self.ready_bytes.max(batches.saturating_mul(batch_bytes)),
         }
     }
@@ -82,10 +86,18 @@ impl Window {
         delivered.saturating_add(self.splits)
     }
 
-    /// Whether a bundle of these positions may be handed out. The bundle the trainer waits for
-    /// always is, however many bytes are ready.
+    /// Whether a trainer may wait for a bundle of these positions: it is the next, or holds a part of the next
+    /// steps. A reader of some ranks needs whole steps before the last of all readers moves.
+    pub fn is_awaited(&self, ahead: Ahead, bundle: &Range<u64>) -> bool {
+        let steps = ahead.delivered.saturating_add(self.steps.max(1));
+        bundle.end > ahead.delivered && bundle.start < steps
+    }
+
+    /// Whether a bundle of these positions may be handed out. One that a trainer may wait for always
+    /// is, however many bytes are ready.
     pub fn admits(&self, ahead: Ahead, bundle: &Range<u64>) -> bool {
         bundle.start <= ahead.delivered
+            || self.is_awaited(ahead, bundle)
             || bundle.end <= self.end(ahead.delivered) && ahead.ready_bytes < self.ready_bytes
     }
 
@@ -151,6 +163,16 @@ mod tests {
         assert_eq!((many.splits(), many.ready_bytes), (16 + 86, 2_560));
         assert_eq!(many.at_most(1).splits(), 16 + 86, "fewer workers need the steps as well");
         assert_eq!(window.for_ranks(64, 0, u64::MAX).ready_bytes, u64::MAX);
+    }
+
+    #[test]
+    fn the_next_steps_of_several_ranks_are_handed_out_however_many_bytes_are_ready() {
+        let window = Window::new(64, 1_000, 8).for_ranks(4, 2, 10);
+        let full = ahead(10, 3, u64::MAX);
+        assert!(window.admits(full, &(16..24)) && window.is_awaited(full, &(17..25)));
+        assert!(!window.admits(full, &(18..26)) && !window.is_awaited(full, &(0..8)));
+        let one = Window::new(64, 1_000, 8);
+        assert!(one.admits(full, &(8..16)) && !one.admits(full, &(11..16)));
     }
 
     proptest! {

@@ -27,6 +27,9 @@ pub struct Claim {
     /// An earlier sending of this claim got no answer and may have taken a lease.
     #[serde(default)]
     pub resent: bool,
+    /// The split that the caller's trainer waits for: only its bundle is wanted, wherever the window is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needed: Option<Place>,
 }
 
 impl Call for Claim {
@@ -165,7 +168,8 @@ impl Call for Flush {
     const NAME: &'static str = "flush";
 }
 
-/// Gives a bundle back. With `fatal` the job fails, because a retry cannot succeed.
+/// Gives a bundle back. With `fatal` the job fails, because a retry cannot succeed. If it is `blameless`, nothing
+/// has failed, and it may be claimed at once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Fail {
     #[serde(flatten)]
@@ -173,6 +177,8 @@ pub struct Fail {
     pub error: String,
     pub fatal: bool,
     pub record: Option<SkippedRecord>,
+    #[serde(default)]
+    pub blameless: bool,
 }
 
 impl Call for Fail {

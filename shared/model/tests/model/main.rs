@@ -142,6 +142,11 @@ fn one_invocation_delivered_twice() {
 }
 
 #[test]
+fn leases_that_are_given_back() {
+    explore("returns", World::returns(), 10_000);
+}
+
+#[test]
 fn poison() {
     explore("poison", World::poison(), 50_000);
 }

@@ -10,8 +10,9 @@ use gristmill_model::splits::collect::{self, ChunkName, Verdict};
 use gristmill_model::splits::epoch::{self, EpochState, Seal};
 use gristmill_model::splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Claim, Commit, Committed, Cursor, DeathRecord, Fail, Flush, Limits,
-    Mark, Outcome, Place, Refusal, Release, SplitKind, SplitOutcome, Term, WorkerTimes,
+    Ack, Bundle, BundleState, Claim, Commit, Committed, Cursor, DeathRecord, Fail, Flush, GiveBack,
+    Limits, Mark, Outcome, Place, Refusal, Release, SplitKind, SplitOutcome, Term, WorkerTimes,
+    give_back,
 };
 use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
@@ -168,6 +169,7 @@ impl World {
                 let command = Fail { attempt, nonce, error: "", retry_at_ms: 0, fatal: false };
                 self.mutation.fail(before.as_ref(), &command)
             }
+            Call::GiveBack => give_back(before.as_ref(), &GiveBack { attempt, nonce }),
         };
         if let (Call::Claim { death: Some(death), .. }, Ok(Outcome::Write(_)), Some(before)) =
             (&message.call, &answer, &before)
@@ -540,7 +542,7 @@ fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, 
             worker.found = Some((DeathRecord { epoch: 0, bundle, attempt }, at));
         }
         (Call::Claim { .. }, Err(_)) => worker.death = None,
-        (Call::Fail, _) | (_, Err(Refusal::Lost)) => worker.held = None,
+        (Call::Fail | Call::GiveBack, _) | (_, Err(Refusal::Lost)) => worker.held = None,
         (Call::Mark(at), Ok(_)) => {
             if let Some(held) = &mut worker.held {
                 held.marked = Some(*at);

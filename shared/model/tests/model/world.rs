@@ -52,11 +52,20 @@ pub struct Budget {
     pub copies: u8,
     /// Failures a worker survives.
     pub fails: u8,
+    /// Leases that their owner gives back without a failure.
+    pub returns: u8,
     pub trainer_crashes: u8,
 }
 
-const NOTHING: Budget =
-    Budget { crashes: 0, steals: 0, lost_answers: 0, copies: 0, fails: 0, trainer_crashes: 0 };
+const NOTHING: Budget = Budget {
+    crashes: 0,
+    steals: 0,
+    lost_answers: 0,
+    copies: 0,
+    fails: 0,
+    returns: 0,
+    trainer_crashes: 0,
+};
 
 impl World {
     fn small(bundles: Vec<Range<Position>>, workers: u8, attempts: Attempt) -> Self {
@@ -86,6 +95,12 @@ impl World {
     pub fn twins() -> Self {
         let budget = Budget { crashes: 1, steals: 1, fails: 1, ..NOTHING };
         Self { twins: true, budget, ..Self::small(vec![0..2], 2, 3) }
+    }
+
+    /// As [`World::leases`], with leases that are given back.
+    pub fn returns() -> Self {
+        let budget = Budget { steals: 1, lost_answers: 1, copies: 1, returns: 1, ..NOTHING };
+        Self { local: true, budget, ..Self::small(vec![0..2], 2, 2) }
     }
 
     /// A poison split beside a good one, and a host that kills workers too.
@@ -237,6 +252,9 @@ impl World {
             if state.budget.fails > 0 {
                 calls.push(Call::Fail);
             }
+            if state.budget.returns > 0 && held.put.is_empty() {
+                calls.push(Call::GiveBack);
+            }
             return;
         }
         if worker.found.is_some() {
@@ -361,6 +379,7 @@ pub enum Call {
     Mark(u8),
     Flush(Vec<u8>),
     Fail,
+    GiveBack,
 }
 
 /// A call on its way.

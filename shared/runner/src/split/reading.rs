@@ -48,7 +48,7 @@ impl JobContext {
         };
         let took = (bytes, micros(runner.clock.monotonic().saturating_sub(began)));
         let (shelf, profile) = (orders.chunks.clone(), orders.profile);
-        let extras = Extras { shelf, put, profile, stored: Vec::new(), took };
+        let extras = Extras { shelf, put, profile, stored: Some(Vec::new()), took };
         Ok(SplitRead { content, extras })
     }
 }

@@ -173,9 +173,12 @@ impl Objects for SimObjects {
         if keys::is_chunk(&path.key) {
             sim.time.sleep(Duration::from_millis(self.store.scenario.split_ms)).await;
         }
-        let throttled = sim.lasts(Fault::StoreThrottled) || sim.lasts(Fault::StoreFull);
-        if throttled && sim.mutant == Some(Mutant::FullIsFinal) {
+        let (throttled, full) = (sim.lasts(Fault::StoreThrottled), sim.lasts(Fault::StoreFull));
+        if (throttled || full) && sim.mutant == Some(Mutant::FullIsFinal) {
             return Err(ObjectError::Rejected(format!("{path}: no room")));
+        }
+        if full {
+            return Err(ObjectError::Full(format!("{path}: simulated")));
         }
         if throttled || sim.happens(Fault::PutFails) {
             return Err(unavailable(path));

@@ -5,7 +5,7 @@ use super::run::Run;
 use crate::{
     Fault, Kind, Mutant, Process, Simulation,
     cloud::{BUCKET, Cloud},
-    trainer::{Log, fetcher_of},
+    trainer::{Log, check_emptied, fetcher_of},
     verdict::{Fate, judge},
 };
 use gristmill_client::{
@@ -189,7 +189,9 @@ impl Serving {
         let mut server = RankServer::new(fetcher, file, beginning)?;
         let (sender, visitors) = mpsc::channel(1);
         *lock(&host.socket) = Some(sender);
-        server.serve(visitors).await
+        server.serve(visitors).await?;
+        check_emptied(cloud, server.fetcher());
+        Ok(())
     }
 
     /// The ranks of this host.

@@ -35,6 +35,8 @@ pub struct Run {
     pub speaks: Speaks,
     /// Checkpoints are written after each step whose number is a multiple of it.
     pub save_every: u64,
+    /// Whether the first host's ranks take a step, or come to the end, before there is a fetcher on another host.
+    pub hosts_come_late: bool,
     /// A rank that takes longer for each step while there are faults.
     pub slow: Option<(u32, Duration)>,
     epochs: u32,
@@ -54,6 +56,8 @@ struct State {
     /// The latest checkpoint of each rank.
     saved: BTreeMap<u32, Cursor>,
     hosts_done: u32,
+    /// Whether a rank has taken a step, or come to the end.
+    has_begun: bool,
     /// The beginning of this run according to the job's progress, once that was of this run.
     began: Option<Cursor>,
 }
@@ -82,6 +86,7 @@ impl Run {
             tells_fetchers: sim.below(2) == 0,
             speaks: [Speaks::EachRank, Speaks::WholeJob][sim.below(2) as usize],
             save_every: 1 + sim.below(4),
+            hosts_come_late: sim.below(3) == 0,
             slow: None,
             epochs,
             expected: Arc::clone(expected),
@@ -140,6 +145,7 @@ impl Run {
         (name, is_repeat): (BatchName, bool),
         frame: &[u8],
     ) -> Step {
+        self.begin_steps();
         let cursor = Cursor::new(name.0, name.1);
         let ranks = self.ranks();
         let step = ranks.step_of(cursor).unwrap_or(Step { epoch: name.0, number: 0 });
@@ -195,6 +201,7 @@ impl Run {
 
     /// Waits until every rank has reached the end of the job, or no fetcher is left for those that have not.
     pub async fn meet_at_end(&self, end: Cursor) {
+        self.begin_steps();
         let step = Step { epoch: end.epoch, number: 0 };
         *self.state().met.entry(step).or_default() += 1;
         let count = self.ranks.count.get();
@@ -290,6 +297,16 @@ impl Run {
     /// Resolves once the job's progress is of this run.
     pub async fn joined(&self) {
         self.wait_until(|state| state.began.is_some()).await;
+    }
+
+    fn begin_steps(&self) {
+        self.state().has_begun = true;
+        self.moved.notify_waiters();
+    }
+
+    /// Resolves once a rank has taken a step, or come to the end.
+    pub async fn begun(&self) {
+        self.wait_until(|state| state.has_begun).await;
     }
 
     /// Records that a host's fetcher has finished.

@@ -6,7 +6,9 @@ use crate::{
     modes::{in_deployment, start_workers},
     training::{self, Failure},
 };
-use gristmill_client::{FetchError, Fetcher, FetcherConfig, OwnRanks, StepDelivery, Steps};
+use gristmill_client::{
+    FetchError, Fetcher, FetcherConfig, OwnRanks, Prefetch, StepDelivery, Steps,
+};
 use gristmill_model::RunToken;
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Ranks, Tail};
@@ -121,7 +123,7 @@ async fn read(
     let objects = own.range.count.get().div_ceil(deployment.setting.split_batches);
     let config = FetcherConfig {
         own: Some(own),
-        prefetch_bytes: 2 * u64::from(objects) * OBJECT_BYTES,
+        prefetch: Prefetch::Bytes(2 * u64::from(objects) * OBJECT_BYTES),
         ..training::fetcher_config(&deployment)
     };
     let fetcher = Fetcher::start(training::ports(&deployment), config).await.map_err(in_words)?;

@@ -32,7 +32,8 @@ pub fn invariant_03_commits_only_by_the_owner(before: Option<&Bundle>, after: &B
     Ok(())
 }
 
-/// 4. The attempt strictly increases with every claim, and changes with nothing else.
+/// 4. The attempt strictly increases with every claim, and changes with nothing else. A claim of a
+///    bundle that was given back without a failure goes on with its attempt, under another nonce.
 pub fn invariant_04_attempt_strictly_increases(before: Option<&Bundle>, after: &Bundle) -> Check {
     let Some(before) = before else {
         return hold(4, after.attempt == 1, "a first claim was not attempt 1");
@@ -40,7 +41,10 @@ pub fn invariant_04_attempt_strictly_increases(before: Option<&Bundle>, after: &
     let same_lease = before.attempt == after.attempt
         && before.owner == after.owner
         && before.invocation == after.invocation;
-    let claimed = before.attempt.checked_add(1) == Some(after.attempt)
+    let goes_on = before.state == BundleState::Returned
+        && before.attempt == after.attempt
+        && before.owner != after.owner;
+    let claimed = (goes_on || before.attempt.checked_add(1) == Some(after.attempt))
         && after.state == BundleState::Leased
         && after.current_split.is_none();
     hold(4, same_lease || claimed, "the owner changed without a new attempt")?;

@@ -244,6 +244,51 @@ fn a_failure_gives_the_bundle_back_once() {
 }
 
 #[test]
+fn a_bundle_given_back_is_claimed_as_the_same_attempt() {
+    let bundle = flushed(&claimed(None, 1), &[0]);
+    let command = GiveBack { attempt: 1, nonce: nonce(1) };
+    let returned = give_back(Some(&bundle), &command).unwrap().into_item();
+    assert_eq!((returned.state, returned.claimable_at_ms()), (BundleState::Returned, Some(0)));
+    assert!(!returned.has_dead_owner(u64::MAX));
+    let again = give_back(Some(&returned), &command);
+    assert_eq!(again, Ok(Outcome::AlreadyApplied(returned.clone())));
+    let taken = claimed(Some(&returned), 2);
+    assert_eq!((taken.state, taken.attempt, taken.todo()), (BundleState::Leased, 1, vec![1, 2]));
+    assert!(!taken.lease().unwrap().marks, "nothing has failed");
+    // Late calls of the owner that gave it back change nothing.
+    assert_eq!(give_back(Some(&taken), &command), Err(Refusal::Lost));
+    assert_eq!(flush(Some(&taken), &self::command(1, 1, &[commit(1)])), Err(Refusal::Lost));
+    let sent_again = flush(Some(&taken), &self::command(1, 1, &[commit(0)]));
+    assert_eq!(sent_again, Ok(Outcome::AlreadyApplied(taken.clone())));
+    assert_eq!(flushed(&taken, &[1, 2]).state, BundleState::Done);
+}
+
+#[test]
+fn a_late_copy_of_a_claim_does_not_bring_a_lease_back_that_was_given_back() {
+    let bundle = claimed(None, 1);
+    let command = GiveBack { attempt: 1, nonce: nonce(1) };
+    let returned = give_back(Some(&bundle), &command).unwrap().into_item();
+    let claim_of = Claim {
+        nonce: nonce(1),
+        invocation: &invocation(1),
+        term: TERM,
+        first: 0,
+        records: &[5, 5, 5],
+        death: None,
+        control: None,
+    };
+    assert_eq!(claim(Some(&returned), &claim_of, &Limits::default()), Err(Refusal::Lost));
+}
+
+#[test]
+fn giving_back_ends_the_mark_of_the_next_split() {
+    let bundle = Bundle { current_split: Some(1), ..claimed(None, 1) };
+    let command = GiveBack { attempt: 1, nonce: nonce(1) };
+    let returned = give_back(Some(&bundle), &command).unwrap().into_item();
+    assert_eq!((returned.current_split, returned.suspect), (None, None));
+}
+
+#[test]
 fn a_release_touches_only_the_lease_of_the_invocation_it_names() {
     let bundle = claimed(None, 1);
     let (one, two) = (invocation(1), invocation(2));
@@ -316,7 +361,7 @@ proptest! {
     /// No sequence of commands panics or breaks an invariant (the transitions assert them).
     #[test]
     fn any_sequence_of_commands_keeps_the_invariants(
-        commands in prop::collection::vec((0u8..5, 1u8..4, 0u32..5, 0u8..4, 0u64..200_000), 0..60),
+        commands in prop::collection::vec((0u8..6, 1u8..4, 0u32..5, 0u8..4, 0u64..200_000), 0..60),
     ) {
         let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
         let mut bundle: Option<Bundle> = None;
@@ -339,6 +384,7 @@ proptest! {
                     let retry_at_ms = now_ms;
                     fail(before, &Fail { attempt, nonce, error: "e", retry_at_ms, fatal })
                 }
+                4 => give_back(before, &GiveBack { attempt, nonce }),
                 _ => release(before, &Release { invocation: &invocation(id), attempt: None, blameless: id % 2 == 0 }),
             };
             if let Ok(Outcome::Write(after)) = outcome {

@@ -1,0 +1,118 @@
+//! Whose turn it is to ask for the split that the downloader waits for.
+
+use super::{Inner, Ledger};
+use gristmill_model::splits::Place;
+use gristmill_model::wire::Plan;
+use std::sync::Arc;
+
+/// The split that the stream waits for, and who asks for it.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// The split that the downloader waits for, while it waits.
+    pub awaited: Option<Place>,
+    /// The first split that is not committed, if the last answer says that nobody works on it.
+    blocked: Option<Place>,
+    /// Whether a worker of this process has asked for it since that answer.
+    has_asked: bool,
+    /// Whether a worker of this process is asking.
+    is_asking: bool,
+}
+
+impl Asking {
+    /// A poll was answered: nobody works on `blocked`.
+    pub fn answered(&mut self, blocked: Option<Place>) {
+        (self.blocked, self.has_asked) = (blocked, false);
+    }
+}
+
+/// The turn of one worker to ask for the split at `place`.
+pub(crate) struct Turn {
+    ledger: Arc<Ledger>,
+    pub place: Place,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.ledger.lock().asking.is_asking = false;
+    }
+}
+
+impl Ledger {
+    /// The turn to ask for the split that the downloader waits for, if nobody works on it. There is one at a time, and
+    /// one for each answer to a poll.
+    pub fn turn(self: &Arc<Self>) -> Option<Turn> {
+        let mut inner = self.lock();
+        let Inner { asking, .. } = &mut *inner;
+        let place = asking.awaited.filter(|awaited| asking.blocked == Some(*awaited))?;
+        if asking.is_asking || asking.has_asked {
+            return None;
+        }
+        (asking.is_asking, asking.has_asked) = (true, true);
+        Some(Turn { ledger: Arc::clone(self), place })
+    }
+
+    /// The split that the downloader waits for, while it waits.
+    pub fn awaited(&self) -> Option<Place> {
+        self.lock().asking.awaited
+    }
+
+    /// The job's plan, once its dataset is indexed.
+    pub fn plan(&self) -> Option<Plan> {
+        self.lock().view.as_ref()?.plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Folders,
+        samples::{entry, polled, split, view},
+    };
+    use futures::FutureExt as _;
+    use gristmill_model::wire::Polled;
+
+    fn answer(ledger: &Ledger, from: u32, committed: u32, is_blocked: bool) {
+        let ready: Vec<_> = (from..committed).map(|position| entry(0, position, 4)).collect();
+        let polled = Polled { head_of_line_blocked: is_blocked, ..polled(&ready) };
+        ledger.merge(polled, split(0, from));
+    }
+
+    #[test]
+    fn one_worker_asks_after_each_answer_while_the_downloader_waits_and_nobody_works() {
+        let ledger = Arc::new(Ledger::new(view(), Place::default(), Folders::default()));
+        answer(&ledger, 0, 2, true);
+        assert!(ledger.turn().is_none(), "the downloader does not wait");
+        for position in 0..2 {
+            assert!(ledger.take(split(0, position)).now_or_never().is_some());
+        }
+        let mut waits = Box::pin(ledger.take(split(0, 2)));
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert_eq!(ledger.awaited(), Some(split(0, 2)));
+        let turn = ledger.turn().unwrap();
+        assert_eq!(turn.place, split(0, 2));
+        assert!(ledger.turn().is_none(), "one at a time");
+        answer(&ledger, 2, 2, true);
+        assert!(ledger.turn().is_none(), "the first one is still asking");
+        drop(turn);
+        drop(ledger.turn().unwrap());
+        assert!(ledger.turn().is_none(), "it has asked, and there is no other answer");
+        answer(&ledger, 2, 2, false);
+        assert!(ledger.turn().is_none(), "somebody works on it");
+        answer(&ledger, 2, 3, true);
+        assert!(ledger.turn().is_none(), "the blocked split is not the one that is awaited");
+        assert!(waits.now_or_never().is_some());
+        assert_eq!(ledger.awaited(), None);
+    }
+
+    #[test]
+    fn nothing_is_awaited_once_the_stream_begins_again() {
+        let ledger = Arc::new(Ledger::new(view(), Place::default(), Folders::default()));
+        answer(&ledger, 0, 0, true);
+        let mut waits = Box::pin(ledger.take(split(0, 0)));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(waits);
+        ledger.reopen(Place::default());
+        assert!(ledger.turn().is_none() && ledger.awaited().is_none());
+    }
+}

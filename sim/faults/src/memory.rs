@@ -1,0 +1,81 @@
+//! The memory of a simulation: how large its objects count, and the bounds on them.
+
+use fastrand::Rng;
+use gristmill_client::{Prefetch, Snapshot};
+use gristmill_model::splits::ObjectSizes;
+use gristmill_runner::Compute;
+use std::time::Duration;
+
+/// The largest modelled object.
+const LARGEST_BYTES: u64 = 200_000_000;
+/// The largest object that is made.
+const LARGEST_REAL_BYTES: u64 = 64 << 10;
+/// Prefetched chunks where their real bytes count: few, so that trainers wait for each other's budgets.
+const PREFETCH_BYTES: u64 = 4 << 10;
+/// Results of one worker beyond the bound: the split that is finished when the store becomes full, and the next one,
+/// which begins before the first is stored.
+const BEYOND_THE_BOUND: u64 = 2;
+
+/// Sizes and bounds, and how long the work on an object takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    pub sizes: ObjectSizes,
+    /// The bound of each reader.
+    pub prefetch: Prefetch,
+    /// Bytes that may be ready beyond the trainer.
+    pub window_bytes: u64,
+    /// Longest time that a trainer takes for a batch, in milliseconds.
+    pub step_ms: u64,
+    pub compute: Compute,
+}
+
+impl Memory {
+    /// Real bytes, and bounds that seldom matter.
+    pub fn usual() -> Self {
+        Self {
+            sizes: ObjectSizes::Real,
+            prefetch: Prefetch::Bytes(PREFETCH_BYTES),
+            window_bytes: 2 << 30,
+            step_ms: 60,
+            compute: Compute::Inline,
+        }
+    }
+
+    /// Objects of 1 B to 200 MB in three simulations of four; bounds from 1 B; slow trainers and slow workers.
+    pub fn draw(random: &mut Rng) -> Self {
+        let sizes = match random.u8(0..4) {
+            0 => ObjectSizes::Real,
+            _ => ObjectSizes::Modelled { seed: random.u64(..), most: LARGEST_BYTES },
+        };
+        let prefetch = match (random.u8(0..4), sizes) {
+            (0, _) => Prefetch::AsNeeded { most: 1 << random.u32(0..36) },
+            (_, ObjectSizes::Real) => Prefetch::Bytes(1 << random.u32(0..16)),
+            _ => Prefetch::Bytes(1 << random.u32(0..34)),
+        };
+        let window_bytes = [1, LARGEST_BYTES, 2 << 30][random.usize(0..3)];
+        let step_ms = [60, 60, 500, 5_000][random.usize(0..4)];
+        let compute = match random.u8(0..2) {
+            0 => Compute::Inline,
+            _ => Compute::Modelled(Duration::from_millis(random.u64(1..1_000))),
+        };
+        Self { sizes, prefetch, window_bytes, step_ms, compute }
+    }
+
+    /// The same with the tightest bounds.
+    #[must_use]
+    pub fn tightest(self) -> Self {
+        Self { prefetch: Prefetch::Bytes(1), ..self }
+    }
+
+    /// Whether splits that a fetcher with so many local workers holds and that its stream has not taken exceed what they
+    /// may: the bound, and what is finished when it is reached.
+    pub fn exceeds(&self, snapshot: &Snapshot, local_workers: u32) -> bool {
+        let largest = match self.sizes {
+            ObjectSizes::Real => LARGEST_REAL_BYTES,
+            ObjectSizes::Modelled { most, .. } => most,
+        };
+        // One more may work for the stream alone.
+        let more = BEYOND_THE_BOUND * (u64::from(local_workers) + 1) * largest;
+        snapshot.local_bytes > snapshot.prefetch_bytes.saturating_add(more)
+    }
+}
