@@ -92,6 +92,8 @@ pub enum Fault {
     ResentLost,
     /// The account's concurrency is exhausted: 429. Counted, not drawn: it depends on the workers.
     AccountFull,
+    /// A byte of a stored chunk, cached split or index is changed for good, or its end is lost.
+    ObjectDamaged,
     /// A launcher ends a run of several ranks, and starts another.
     RunRestarts,
     /// Fetchers and ranks of a superseded run go on for a while.
@@ -103,7 +105,7 @@ pub enum Fault {
 }
 
 /// Every fault with its usual probability per occasion.
-const USUAL: [(Fault, f64); 49] = [
+const USUAL: [(Fault, f64); 50] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),
@@ -153,6 +155,7 @@ const USUAL: [(Fault, f64); 49] = [
     (Fault::HintLost, 0.1),
     (Fault::ResentLost, 0.3),
     (Fault::AccountFull, 1.0),
+    (Fault::ObjectDamaged, 0.02),
 ];
 
 /// The faults of training with several ranks, drawn after the others.
