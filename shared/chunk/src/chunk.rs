@@ -7,13 +7,16 @@ use crate::{
     ALIGN_BYTES, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, VERSION,
 };
 
-/// An object, or parts of it, with a verified index. Frames are verified when they are read.
+/// An object, or parts of it, with a verified index. Frames are verified when they are read, or all at once by
+/// [`verified`](Self::verified).
 #[derive(Clone, Debug)]
 pub struct Chunk {
     /// Bytes of the object by their offset in it, in order.
     parts: Vec<(u64, Bytes)>,
     footer: Footer,
     limits: Limits,
+    /// Whether the checksums of all frames in `parts` match.
+    verified: bool,
 }
 
 impl Chunk {
@@ -44,7 +47,22 @@ impl Chunk {
                 return Err(FormatError::corrupt(format!("frame {i} is not padded with zeros")));
             }
         }
-        Ok(Chunk { parts: vec![(0, bytes)], footer, limits: limits.clone() })
+        Ok(Chunk { parts: vec![(0, bytes)], footer, limits: limits.clone(), verified: false })
+    }
+
+    /// The object once the checksums of all its frames are found to match: no byte of it is damaged. Reading a frame
+    /// then does not compute its checksum again.
+    ///
+    /// # Errors
+    /// [`FormatError::Corrupt`] if a frame is not the one that the index has.
+    pub fn verified(mut self) -> Result<Self, FormatError> {
+        for info in self.footer.frames() {
+            if let Some(stored) = self.stored(info) {
+                info.check_stored(&stored)?;
+            }
+        }
+        self.verified = true;
+        Ok(self)
     }
 
     /// Frames of the object that `footer` indexes, out of bytes at these offsets in it. Reading another frame is an
@@ -58,13 +76,7 @@ impl Chunk {
         limits: &Limits,
     ) -> Result<Self, FormatError> {
         parts.sort_unstable_by_key(|(offset, _)| *offset);
-        let chunk = Chunk { parts, footer, limits: limits.clone() };
-        for info in chunk.frames() {
-            if let Some(stored) = chunk.stored(info) {
-                info.check_stored(&stored)?;
-            }
-        }
-        Ok(chunk)
+        Chunk { parts, footer, limits: limits.clone(), verified: false }.verified()
     }
 
     /// The frames in order: batches, then at most one remainder.
@@ -100,7 +112,11 @@ impl Chunk {
         let info = self.info(i)?;
         let absent =
             || FormatError::invalid(format!("frame {i} is not among those that were read"));
-        info.decode_with(self.stored(info).ok_or_else(absent)?, take, lend)
+        let stored = self.stored(info).ok_or_else(absent)?;
+        match self.verified {
+            true => info.decode_verified(stored, take, lend),
+            false => info.decode_with(stored, take, lend),
+        }
     }
 
     /// Frame `i` with a parsed header, checked to have the number of rows in the index.

@@ -82,6 +82,16 @@ impl FrameInfo {
         lend: impl FnOnce(BytesMut) -> Bytes,
     ) -> Result<Bytes, FormatError> {
         self.check_stored(&stored)?;
+        self.decode_verified(stored, take, lend)
+    }
+
+    /// As [`decode_with`](Self::decode_with), for bytes whose checksum is known to match.
+    pub(crate) fn decode_verified(
+        &self,
+        stored: Bytes,
+        take: impl FnOnce(usize) -> BytesMut,
+        lend: impl FnOnce(BytesMut) -> Bytes,
+    ) -> Result<Bytes, FormatError> {
         if self.encoding == Encoding::Stored {
             return Ok(stored);
         }

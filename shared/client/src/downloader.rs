@@ -141,3 +141,6 @@ impl Downloader {
         async move { source.chunk((&entry, &share), here).await }
     }
 }
+
+#[cfg(test)]
+mod tests;

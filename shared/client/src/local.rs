@@ -172,25 +172,22 @@ impl Recompute {
     }
 }
 
-/// Recomputes a split: a local one after a restart, or one whose object is missing. The result must equal
-/// the committed one.
+/// Recomputes a split: a local one after a restart, or one whose object is missing or damaged. The result must
+/// equal the committed one.
 pub(crate) async fn recompute(
     runner: &Runner,
-    context: &Arc<JobContext>,
+    context: &JobContext,
     entry: &ReadySplit,
-    Recompute { epoch, position, orders }: Recompute,
-) -> Result<Bytes, FetchError> {
-    let bad = |error: String| {
-        FetchError::BadObject(format!(
-            "split {position} of epoch {epoch}, computed again here: {error}"
+    Recompute { epoch, position, orders }: &Recompute,
+) -> Result<Bytes, RunError> {
+    let split = context.compute_again(runner, orders, Place::new(*epoch, *position)).await?;
+    let object = as_committed(split.object, entry);
+    let object = object.map_err(|error| RunError::fatal(error.to_string()))?;
+    object.ok_or_else(|| {
+        RunError::fatal(format!(
+            "split {position} of epoch {epoch}, computed again here, differs from the one committed"
         ))
-    };
-    let read = context.read(runner, &orders, epoch, position).await;
-    let read = read.map_err(|e| bad(e.to_string()))?;
-    let computed = context.compute(runner, (epoch, position), read, Arc::new(|| false)).await;
-    let (split, _) = computed.map_err(|e| bad(e.to_string()))?;
-    let object = as_committed(split.object, entry).map_err(|e| bad(e.to_string()))?;
-    object.ok_or_else(|| bad("its bytes differ from those committed".into()))
+    })
 }
 
 /// The object as its worker stored it: plain or compressed. None if neither matches the entry.

@@ -1,5 +1,7 @@
 //! Answers of a coordinator, and a whole job, for unit tests.
 
+pub(crate) mod computed;
+
 use crate::{FetcherConfig, FetcherPorts, OwnRanks};
 use async_trait::async_trait;
 use bytes::Bytes;

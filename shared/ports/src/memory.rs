@@ -122,6 +122,17 @@ impl MemoryObjects {
         let found = self.objects.lock().get(&(path.bucket.clone(), path.key.clone())).cloned();
         found.ok_or_else(|| ObjectError::NotFound(path.clone()))
     }
+
+    /// Changes the content of an object where it lies, as an editor or a bad disk does: if its length stays, so does
+    /// its etag. Returns whether there is such an object.
+    pub fn rewrite(&self, path: &ObjectPath, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> bool {
+        let mut objects = self.objects.lock();
+        let Some(object) = objects.get_mut(&(path.bucket.clone(), path.key.clone())) else {
+            return false;
+        };
+        object.body = change(object.body.to_vec()).into();
+        true
+    }
 }
 
 #[async_trait]

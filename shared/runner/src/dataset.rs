@@ -2,9 +2,9 @@
 //! records take one ranged read; Parquet takes a few, and each image its own. Zipped datasets are read concurrently.
 
 use crate::{
-    RunError,
+    Compute, RunError, Runner, RunnerConfig,
     images::read_images,
-    indexing::read_pack,
+    indexing::{IndexStore, read_pack},
     portions::{PORTION_BYTES, portions},
     stretches::{self, Span},
 };
@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use gristmill_executor::{Part, Pick, Zipped};
 use gristmill_model::splits::{Member, Run, SplitPlan, Visit, order::Order};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Manifest, Pack};
+use gristmill_model::wire::{Manifest, ManifestFile, Pack};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects, get_long_range};
@@ -172,6 +172,8 @@ impl IndexedFile {
 pub struct DatasetCache {
     ns: Namespace,
     bucket: String,
+    /// Makes an index that is missing.
+    compute: Compute,
     version: Fingerprint,
     /// One source per dataset of the zip, in order.
     sources: Vec<Arc<Source>>,
@@ -180,14 +182,14 @@ pub struct DatasetCache {
 }
 
 impl DatasetCache {
-    /// Reads the manifest of dataset `version` from `bucket`.
+    /// Reads the manifest of dataset `version`.
     pub async fn open(
-        objects: &dyn Objects,
+        runner: &Runner,
         source: &Source,
-        ns: &Namespace,
-        bucket: &str,
         version: Fingerprint,
     ) -> Result<Self, RunError> {
+        let Runner { objects, compute, config, .. } = runner;
+        let RunnerConfig { ns, bucket, .. } = config;
         let path = ObjectPath::new(bucket, keys::manifest(ns, version));
         let manifest: Manifest = serde_json::from_slice(&objects.get(&path).await?)
             .map_err(|error| RunError::fatal(format!("{path} is not a manifest: {error}")))?;
@@ -195,8 +197,8 @@ impl DatasetCache {
         if manifest.members.count() != sources.len() {
             return Err(RunError::fatal(format!("{path} lists another number of datasets")));
         }
-        let (ns, bucket) = (ns.clone(), bucket.to_owned());
-        Ok(Self { ns, bucket, version, sources, manifest, indices: Mutex::default() })
+        let (ns, bucket, compute) = (ns.clone(), bucket.clone(), *compute);
+        Ok(Self { ns, bucket, compute, version, sources, manifest, indices: Mutex::default() })
     }
 
     /// The dataset version this cache reads.
@@ -367,7 +369,7 @@ impl DatasetCache {
         format: &Format,
         file: u32,
     ) -> Result<IndexedFile, RunError> {
-        let source = &self.manifest.files[file as usize].file;
+        let ManifestFile { file: source, records } = &self.manifest.files[file as usize];
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
         if format.definition().is_packed {
             let pack = read_pack(objects, &path).await?;
@@ -375,11 +377,15 @@ impl DatasetCache {
                 .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
             return Ok(IndexedFile { path, index, pack: Some(pack) });
         }
-        let fingerprint = source.fingerprint(&self.manifest.bucket);
-        let stored =
-            ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint, &format.index_name()));
-        let index = FileIndex::decode(&objects.get(&stored).await?, format)
-            .map_err(|error| RunError::fatal(format!("{stored}: {error}")))?;
+        let Self { ns, bucket, compute, .. } = self;
+        let indices = IndexStore { objects, compute: *compute, ns, bucket };
+        let index = indices.load(format, &self.manifest.bucket, source).await?;
+        if index.len() != *records {
+            return Err(RunError::fatal(format!(
+                "{path} has changed: it holds {} records, and held {records} when it was listed",
+                index.len()
+            )));
+        }
         Ok(IndexedFile { path, index, pack: None })
     }
 

@@ -3,8 +3,8 @@
 use crate::{
     FinishedSplit, JobContext, RunError, Runner, Sink, SplitRead, committer,
     compute::join,
-    indexing::ensure_index,
-    split::{Computed, from_the_source},
+    indexing::IndexStore,
+    split::{Computed, damaged_cache, from_the_source},
 };
 use gristmill_model::splits::{Place, WorkerTimes};
 use gristmill_model::wire::{Applied, CacheOrders, Lease, LeaseRef, Mark, Work};
@@ -103,17 +103,14 @@ impl LeaseRun<'_> {
                 RunError::fatal(format!("file {position} is of no dataset of the pipeline"))
             })?;
             let started = self.runner.clock.monotonic();
-            let Runner { objects, config, .. } = self.runner;
-            let rows = ensure_index(
-                &**objects,
-                self.runner.compute,
-                &source.format,
-                &config.ns,
-                &config.bucket,
-                &listing.bucket,
-                file,
-            )
-            .await?;
+            let Runner { objects, config, compute, .. } = self.runner;
+            let indices = IndexStore {
+                objects: &**objects,
+                compute: *compute,
+                ns: &config.ns,
+                bucket: &config.bucket,
+            };
+            let rows = indices.count(&source.format, &listing.bucket, file).await?;
             let source_ms = self.millis_since(started);
             let split = FinishedSplit::indexed(position, rows, source_ms);
             let (committed, _) = oneshot::channel();
@@ -203,9 +200,9 @@ impl LeaseRun<'_> {
         let position = self.lease.todo[i];
         let (mut split, took) = match result.await {
             Err(RunError::BadCache(why)) if orders.get.is_some() => {
-                tracing::warn!(position, why, "a cached split is damaged: computing it");
                 let orders = from_the_source(orders);
                 let epoch = self.lease.epoch;
+                damaged_cache(Place::new(epoch, position), &why);
                 let source = self.context.read(self.runner, &orders, epoch, position).await?;
                 self.compute((epoch, position), source, stop).await?
             }

@@ -2,11 +2,13 @@
 //! last, so that if it exists, all parts do.
 
 use bytes::Bytes;
+use gristmill_chunk::crc32c;
 use gristmill_model::stored::keys;
 use gristmill_ports::MAX_GET_BYTES;
 
-/// First bytes of an index. The sizes of the parts follow, each a little-endian u64. No chunk begins like this.
-const MAGIC: &[u8; 8] = b"GMPARTS1";
+/// First bytes of an index. The sizes of the parts follow, each a little-endian u64, then the CRC-32C of all before.
+/// No chunk begins like this.
+const MAGIC: &[u8; 8] = b"GMPARTS2";
 
 /// The objects to put for the last parts of a split: the parts `before` and `last`, then the index. `sizes`
 /// are those of the parts that are already stored. A single part that can be read at once needs no index.
@@ -24,7 +26,9 @@ pub(crate) fn objects(
         objects.push(object(key, &mut sizes, part));
     }
     let sizes = sizes.iter().flat_map(|bytes| bytes.to_le_bytes());
-    objects.push((key.to_owned(), MAGIC.iter().copied().chain(sizes).collect()));
+    let mut index: Vec<u8> = MAGIC.iter().copied().chain(sizes).collect();
+    index.extend(crc32c(&index).to_le_bytes());
+    objects.push((key.to_owned(), index.into()));
     objects
 }
 
@@ -35,9 +39,14 @@ pub(crate) fn object(key: &str, sizes: &mut Vec<u64>, part: Vec<u8>) -> (String,
     (name, part.into())
 }
 
-/// Keys and sizes of the parts, if `object`, stored under `key`, is an index; none if it is the only part.
+/// Keys and sizes of the parts, if `object`, stored under `key`, is an index; none if it is the only part. A damaged
+/// index is taken for a part, and no chunk either.
 pub(crate) fn of_index(key: &str, object: &[u8]) -> Option<Vec<(String, u64)>> {
-    let sizes = object.strip_prefix(MAGIC)?.as_chunks::<8>().0;
+    let (index, checksum) = object.split_last_chunk::<4>()?;
+    let (sizes, []) = index.strip_prefix(MAGIC)?.as_chunks::<8>() else { return None };
+    if crc32c(index) != u32::from_le_bytes(*checksum) {
+        return None;
+    }
     let part =
         |(at, size): (usize, &[u8; 8])| (keys::cached_part(key, at), u64::from_le_bytes(*size));
     Some(sizes.iter().enumerate().map(part).collect())
@@ -61,5 +70,20 @@ mod tests {
         let parts = of_index("k.gmc", &rest[2].1).unwrap();
         let expected = [("k.gmc.0000", 5), ("k.gmc.0001", 7), ("k.gmc.0002", 3)];
         assert_eq!(parts, expected.map(|(key, size)| (key.to_owned(), size)));
+    }
+
+    #[test]
+    fn an_index_of_which_any_byte_is_damaged_or_cut_off_names_no_parts() {
+        let stored = objects("k.gmc", vec![5, 6], vec![vec![8; 7]], vec![7; 3]);
+        let index = stored.last().unwrap().1.to_vec();
+        assert!(of_index("k.gmc", &index).is_some());
+        for at in 0..index.len() {
+            assert_eq!(of_index("k.gmc", &index[..at]), None, "cut at {at}");
+            for bit in 0..8 {
+                let mut damaged = index.clone();
+                damaged[at] ^= 1 << bit;
+                assert_eq!(of_index("k.gmc", &damaged), None, "bit {bit} of byte {at}");
+            }
+        }
     }
 }

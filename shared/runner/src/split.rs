@@ -9,7 +9,7 @@ use futures::future::Either;
 use gristmill_executor::{
     CACHED_PART_BYTES, ExecError, OpMetrics, Scratch, SplitInput, SplitOutput, Unfinished,
 };
-use gristmill_model::splits::{SplitKind, SplitOutcome, Visit, WorkerTimes};
+use gristmill_model::splits::{Place, SplitKind, SplitOutcome, Visit, WorkerTimes};
 use gristmill_model::wire::{CacheOrders, OpWork, SkippedAt, WorkProfile};
 use gristmill_model::{Epoch, Position, RecordKey, SkippedRecord};
 use gristmill_pipeline::Pipeline;
@@ -79,6 +79,31 @@ struct Task {
 }
 
 impl JobContext {
+    /// Reads and computes a split that was computed before; from its source, if what is cached of it is damaged.
+    ///
+    /// # Errors
+    /// As of reading and computing a split for the first time.
+    pub async fn compute_again(
+        &self,
+        runner: &Runner,
+        orders: &CacheOrders,
+        place: Place,
+    ) -> Result<FinishedSplit, RunError> {
+        let Place { epoch, position } = place;
+        let compute = async |orders: &CacheOrders| {
+            let read = self.read(runner, orders, epoch, position).await?;
+            self.compute(runner, (epoch, position), read, Arc::new(|| false)).await
+        };
+        let (computed, _) = match compute(orders).await {
+            Err(RunError::BadCache(why)) if orders.get.is_some() => {
+                damaged_cache(place, &why);
+                compute(&from_the_source(orders)).await?
+            }
+            computed => computed?,
+        };
+        Ok(computed)
+    }
+
     /// Starts to run the pipeline over one split. Pure except for timings: all hosts compute the same bytes
     /// from the same arguments, which the redelivery of local splits relies on.
     pub fn compute(
@@ -293,6 +318,11 @@ impl Task {
 
 fn micros(taken: Duration) -> u64 {
     u64::try_from(taken.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Says that a cached split is damaged.
+pub(crate) fn damaged_cache(Place { epoch, position }: Place, why: &str) {
+    tracing::warn!("{why}: split {position} of epoch {epoch} is computed from its source");
 }
 
 /// The same orders without reading the cache, for a damaged cached split.

@@ -201,11 +201,8 @@ impl JobContext {
                     RunError::Passing("a split was leased before the job had a plan".into())
                 })?,
             };
-            let RunnerConfig { ns, bucket, .. } = &runner.config;
-            let version = self.view.dataset_version;
-            let objects = &*runner.objects;
-            let source = self.pipeline.source();
-            let dataset = DatasetCache::open(objects, source, ns, bucket, version).await?;
+            let (source, version) = (self.pipeline.source(), self.view.dataset_version);
+            let dataset = DatasetCache::open(runner, source, version).await?;
             let splits = dataset.split_plan(plan.split_records, &self.pipeline.dataset_ops())?;
             Ok::<_, RunError>((dataset, plan, splits))
         };

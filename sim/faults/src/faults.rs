@@ -95,6 +95,8 @@ pub enum Fault {
     ServiceDown,
     /// The account's concurrency is exhausted: 429. Counted, not drawn: it depends on the workers.
     AccountFull,
+    /// A byte of a stored chunk, cached split or index is changed for good, or its end is lost.
+    ObjectDamaged,
     /// A launcher ends a run of several ranks, and starts another.
     RunRestarts,
     /// Fetchers and ranks of a superseded run go on for a while.
@@ -157,6 +159,7 @@ const USUAL: [(Fault, f64); 50] = [
     (Fault::ResentLost, 0.3),
     (Fault::ServiceDown, 0.0005),
     (Fault::AccountFull, 1.0),
+    (Fault::ObjectDamaged, 0.02),
 ];
 
 /// The faults of training with several ranks, drawn after the others.

@@ -53,6 +53,10 @@ pub(crate) const HINDRANCES: [Fault; 25] = [
 /// Number of hindrances after which giving a job up is justified: one may cost several workers.
 const GIVEN_UP_AFTER: u64 = 10;
 
+/// Words of errors of damaged objects.
+const DAMAGE: [&str; 4] =
+    ["corrupt", "crc32c", "not the object that was committed", "differs from the one committed"];
+
 /// How a trainer ended.
 pub enum Fate {
     /// The job failed as its policy says.
@@ -119,6 +123,14 @@ pub fn judge(
         // A trainer of a running job must not be refused.
         FetchError::Refused(why) if accepted => {
             sim.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
+            Fate::Broken
+        }
+        // A damaged object is computed again.
+        FetchError::BadObject(why)
+            if DAMAGE.iter().any(|words| why.contains(words))
+                && !why.contains("cannot be computed again") =>
+        {
+            sim.violated(format_args!("damage ended a trainer: {why}"));
             Fate::Broken
         }
         FetchError::Misplaced(_)

@@ -9,12 +9,12 @@ use crate::{
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gristmill_chunk::{Chunk, Footer, Limits};
+use gristmill_chunk::{Chunk, Footer, FormatError, Limits};
 use gristmill_model::splits::SplitKind;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CachedChunk, CachingView, ReadySplit};
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
-use gristmill_runner::{JobContext, Runner};
+use gristmill_runner::{JobContext, RunError, Runner};
 use std::{ops::Range, sync::Arc, time::Duration};
 
 /// First and longest pause before a failing object store is retried.
@@ -33,7 +33,8 @@ pub(super) struct Fetching {
 }
 
 impl Fetching {
-    /// `share` of the split committed as `entry`; `here` holds its bytes if this process computed it.
+    /// `share` of the split committed as `entry`; `here` holds its bytes if this process computed it. A stored object
+    /// that is missing, or in which any byte is damaged, is computed again.
     pub async fn chunk(
         &self,
         (entry, share): (&ReadySplit, &Share),
@@ -63,17 +64,34 @@ impl Fetching {
                 entry.place.position,
                 entry.place.epoch
             );
-            if cached.is_none() {
-                self.ledger.note_healed();
-            }
+            self.ledger.note_healed();
         }
         let at = Recompute::of(entry, cached, caching.as_ref());
-        match (recompute(&self.runner, &self.context, entry, at).await, lacking) {
-            (Ok(object), _) => opened(object),
-            (Err(error), None) => Err(error),
-            (Err(error), Some(lacking)) => Err(FetchError::BadObject(format!(
-                "{lacking}, and cannot be computed again: {error}"
-            ))),
+        opened(self.recomputed(entry, &at).await.map_err(|error| {
+            FetchError::BadObject(match &lacking {
+                Some(lacking) => format!("{lacking}, and cannot be computed again: {error}"),
+                None => error.to_string(),
+            })
+        })?)
+    }
+
+    /// The object of the split committed as `entry`, computed here. Retries what may pass.
+    async fn recomputed(&self, entry: &ReadySplit, at: &Recompute) -> Result<Bytes, RunError> {
+        let Runner { clock, .. } = &self.runner;
+        let give_up = clock.monotonic() + self.patience;
+        let mut rest = FIRST_REST;
+        loop {
+            match recompute(&self.runner, &self.context, entry, at).await {
+                Err(RunError::Passing(why)) if clock.monotonic() < give_up => {
+                    self.ledger.set_trouble(Of::Objects, Some(why));
+                    clock.sleep(rest).await;
+                    rest = (rest * 2).min(LONGEST_REST);
+                }
+                computed => {
+                    self.ledger.set_trouble(Of::Objects, None);
+                    return computed;
+                }
+            }
         }
     }
 
@@ -85,36 +103,45 @@ impl Fetching {
         key: &str,
     ) -> Result<Result<Chunk, String>, FetchError> {
         let path = ObjectPath::new(&self.runner.config.bucket, key);
-        let gone = || Ok(Err(format!("{path} is gone")));
+        let damaged = |error: FormatError| format!("{path}: {error}");
         let object_bytes = entry.outcome.object_bytes;
         let Share::Frames { frames, .. } = share else {
-            let Some(object) = self.read(&path, 0..object_bytes).await? else { return gone() };
-            return Ok(open(object, entry, key).map_err(|error| error.to_string()));
+            let object = match self.read(&path, 0..object_bytes).await? {
+                Ok(object) => object,
+                Err(lacking) => return Ok(Err(lacking)),
+            };
+            // Once a frame is on its way to the trainer, it is too late to compute it again.
+            return Ok(open(object, entry, key)
+                .map_err(|error| error.to_string())
+                .and_then(|chunk| chunk.verified().map_err(damaged)));
         };
         let index_at = object_bytes.saturating_sub(index_bytes(entry));
-        let Some(index) = self.read(&path, index_at..object_bytes).await? else { return gone() };
-        let index = match open_index(&index, entry, key) {
+        let index = match self.read(&path, index_at..object_bytes).await? {
+            Ok(index) => open_index(&index, entry, key).map_err(|error| error.to_string()),
+            Err(lacking) => Err(lacking),
+        };
+        let index = match index {
             Ok(index) => index,
-            Err(error) => return Ok(Err(error.to_string())),
+            Err(lacking) => return Ok(Err(lacking)),
         };
         let runs = index.runs(frames.iter().map(|frame| *frame as usize));
-        let part = async |run: Range<u64>| match self.read(&path, run.clone()).await? {
-            Some(bytes) => Ok(Some((run.start, bytes))),
-            None => Ok::<_, FetchError>(None),
+        let part = async |run: Range<u64>| {
+            let read = self.read(&path, run.clone()).await?;
+            Ok::<_, FetchError>(read.map(|bytes| (run.start, bytes)))
         };
         let parts = stream::iter(runs).map(part).buffered(PARTS_AT_ONCE);
-        let parts: Vec<Option<(u64, Bytes)>> = parts.try_collect().await?;
-        let Some(parts) = parts.into_iter().collect() else { return gone() };
-        Ok(Chunk::of_parts(index, parts, &Limits::default())
-            .map_err(|error| format!("{path}: {error}")))
+        let parts: Vec<Result<(u64, Bytes), String>> = parts.try_collect().await?;
+        let parts = parts.into_iter().collect::<Result<Vec<_>, _>>();
+        Ok(parts
+            .and_then(|parts| Chunk::of_parts(index, parts, &Limits::default()).map_err(damaged)))
     }
 
-    /// Bytes `range` of the object at `path`; none if it does not exist. Retries a failing store.
+    /// Bytes `range` of the object at `path`, or why they are not there. Retries a failing store.
     async fn read(
         &self,
         path: &ObjectPath,
         range: Range<u64>,
-    ) -> Result<Option<Bytes>, FetchError> {
+    ) -> Result<Result<Bytes, String>, FetchError> {
         let Runner { objects, clock, .. } = &self.runner;
         let give_up = clock.monotonic() + self.patience;
         let mut rest = FIRST_REST;
@@ -123,9 +150,11 @@ impl Fetching {
                 Ok(bytes) => {
                     self.ledger.set_trouble(Of::Objects, None);
                     self.ledger.note_fetched(bytes.len() as u64);
-                    return Ok(Some(bytes));
+                    return Ok(Ok(bytes));
                 }
-                Err(ObjectError::NotFound(_)) => return Ok(None),
+                Err(ObjectError::NotFound(_)) => return Ok(Err(format!("{path} is gone"))),
+                // It is cut short.
+                Err(ObjectError::Rejected(why)) => return Ok(Err(why)),
                 Err(error) => error.to_string(),
             };
             if clock.monotonic() >= give_up {

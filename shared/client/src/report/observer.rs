@@ -37,6 +37,8 @@ pub struct Observed {
     pub left_out_batches: u64,
     /// Batches delivered again, after a trainer went back.
     pub repeated_batches: u64,
+    /// Splits that were computed again because their objects were missing or damaged.
+    pub recomputed_splits: u32,
     pub scaling: Vec<ScaleDecision>,
     pub recorded: Recorded,
     /// BLAKE3 over the frames of all batches in order, those left out included.
@@ -292,6 +294,7 @@ impl Observer {
             dropped: dropped + left_out_rows,
             left_out_batches,
             repeated_batches: self.repeated_batches,
+            recomputed_splits: last.healed,
             scaling: self.scaling,
             recorded: self.recorder.finish(),
             batches_blake3: self.hasher.finalize().to_string(),

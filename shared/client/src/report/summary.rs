@@ -225,6 +225,7 @@ impl Report {
             "files_left_out": self.files.as_json(),
             "duplicates": self.sum(|epoch| epoch.duplicates),
             "repeated_batches": self.observed.repeated_batches,
+            "recomputed_splits": self.observed.recomputed_splits,
             "lost": self.lost(),
             "splits": self.splits(),
             "writes_per_split": self.writes_per_split(),
@@ -297,12 +298,19 @@ impl Report {
             0 => String::new(),
             kills => format!(", {kills} processes killed"),
         };
+        let recomputed = match self.observed.recomputed_splits {
+            0 => String::new(),
+            1 => ", 1 split computed again: its object was missing or damaged".to_owned(),
+            splits => {
+                format!(", {splits} splits computed again: their objects were missing or damaged")
+            }
+        };
         text += &self.left_out.as_text(SHOWN_SKIPPED);
         let expected = self.observed.elements_expected;
         let expected = expected.map_or(String::new(), |expected| format!(" of {expected}"));
         let lost = self.lost().map_or(String::new(), |lost| format!("{lost} lost, "));
         text += &format!(
-            "delivered {}{} elements: {} skipped, {lost}{} twice{kills}\nbatches {}\n",
+            "delivered {}{} elements: {} skipped, {lost}{} twice{kills}{recomputed}\nbatches {}\n",
             self.sum(|epoch| epoch.distinct),
             expected,
             self.sum(|epoch| epoch.skipped),

@@ -144,6 +144,11 @@ pub fn index(ns: &Namespace, file: Fingerprint, format: &str) -> String {
     format!("{}/index/{file}.{format}.gmi", root(ns))
 }
 
+/// Whether a key names an index.
+pub fn is_index(key: &str) -> bool {
+    key.ends_with(".gmi")
+}
+
 /// A pack of images, by [`crate::wire::Pack::fingerprint`].
 pub fn pack(ns: &Namespace, pack: Fingerprint) -> String {
     format!("{}/index/{pack}.pack.json", root(ns))

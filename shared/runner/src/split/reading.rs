@@ -53,7 +53,7 @@ impl JobContext {
     }
 }
 
-/// The cached output under `key`; none if it is gone.
+/// The cached output under `key`; none if it is gone, or shorter than it should be.
 async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, RunError> {
     let path = ObjectPath::new(&runner.config.bucket, key);
     let read = async {
@@ -69,8 +69,8 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
     };
     match read.await {
         Ok((object, rest)) => Ok(Some(Content::Cached { point, object, rest })),
-        Err(ObjectError::NotFound(path)) => {
-            tracing::warn!(%path, "a cached split is missing: computing and storing it again");
+        Err(error @ (ObjectError::NotFound(_) | ObjectError::Rejected(_))) => {
+            tracing::warn!("{error}: this cached split is computed and stored again");
             Ok(None)
         }
         Err(error) => Err(error.into()),

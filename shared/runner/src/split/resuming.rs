@@ -43,7 +43,10 @@ impl Task {
                 let Some(next) = rest.pop_front() else { return Ok(None) };
                 let began = runner.clock.monotonic();
                 let read = part(&runner, &next).await.map_err(|error| match error {
-                    ObjectError::NotFound(_) => RunError::BadCache(error.to_string()),
+                    // A part that is shorter than its index says is damaged.
+                    ObjectError::NotFound(_) | ObjectError::Rejected(_) => {
+                        RunError::BadCache(error.to_string())
+                    }
                     error => error.into(),
                 })?;
                 extras.took.0 += read.len() as u64;

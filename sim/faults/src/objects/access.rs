@@ -46,6 +46,9 @@ impl SimObjects {
             self.store.vanished().insert(path.key.clone());
             self.store.memory.delete(&path.bucket, std::slice::from_ref(&path.key)).await?;
         }
+        if is_made_again(&path.key) && sim.happens(Fault::ObjectDamaged) {
+            self.store.memory.rewrite(path, |bytes| self.damaged(path, bytes));
+        }
         let got = get.await;
         sim.event(format_args!("get {path}: {}", got.is_ok()));
         self.process.point(LATENCY_MS).await;
@@ -69,6 +72,18 @@ impl SimObjects {
             return Ok(bytes.into());
         }
         Ok(got)
+    }
+
+    /// `bytes` with one changed bit, or without their end.
+    fn damaged(&self, path: &ObjectPath, mut bytes: Vec<u8>) -> Vec<u8> {
+        let sim = self.process.sim();
+        let at = sim.below(bytes.len() as u64) as usize;
+        match (bytes.get_mut(at), sim.below(4)) {
+            (Some(byte), 1..) => *byte ^= 1 << sim.below(8),
+            _ => bytes.truncate(at),
+        }
+        sim.event(format_args!("{path} is damaged at byte {at}"));
+        bytes
     }
 
     fn denied(&self, path: &ObjectPath) -> ObjectError {
@@ -146,6 +161,11 @@ impl SimObjects {
         };
         ObjectPath::new(&path.bucket, key)
     }
+}
+
+/// Whether an object that is missing or damaged is made again.
+fn is_made_again(key: &str) -> bool {
+    keys::is_chunk(key) || keys::is_index(key)
 }
 
 fn unavailable(path: &ObjectPath) -> ObjectError {
