@@ -3,13 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_local::{Endpoints, FunctionConfig, Service, ServiceConfig, UrlConfig};
 use gristmill_tests::{Background, TestDir};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     net::TcpListener,
-    path::Path,
     process::Command,
     time::{Duration, Instant},
 };
@@ -75,14 +73,14 @@ fn a_local_service_is_well_until_its_process_is_gone() -> Result<()> {
     for place in [["--state-dir", &state], ["--endpoint", endpoint]] {
         let said = Said::by(&mut doctor(&dir, &place))?;
         assert_eq!((said.code, said.verdicts("ok").len()), (Some(0), said.checks.len()));
-        said.expect("functions", "ok", "coordinator, scaler, worker");
+        said.expect("disk", "ok", "in use");
     }
     up.kill()?;
     let said = Said::by(&mut doctor(&dir, &["--state-dir", &state]))?;
     assert_eq!((said.code, said.verdicts("FAIL")), (Some(1), vec!["service"]));
-    said.expect("service", "FAIL", endpoint);
+    said.expect("service", "FAIL", "no service runs on");
     said.expect("service", "FAIL", "gristmill up");
-    said.expect("coordinator", "skip", "the service does not answer");
+    said.expect("coordinator", "skip", "there is no service");
     Ok(())
 }
 
@@ -139,62 +137,5 @@ fn who_does_not_answer_does_not_hold_it_up() -> Result<()> {
     said.expect("bucket", "FAIL", "no answer in time");
     said.expect("coordinator", "FAIL", "no answer within");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
-    Ok(())
-}
-
-/// Stand-ins with a coordinator whose table is `table`, at `dynamodb` if given.
-async fn stand_ins(state: &Path, table: &str, dynamodb: Option<String>) -> Service {
-    let coordinator = |endpoints: &Endpoints| {
-        let dynamodb = dynamodb.unwrap_or(endpoints.dynamodb.clone());
-        let variables = [
-            ("AWS_ENDPOINT_URL_DYNAMODB", dynamodb.as_str()),
-            ("AWS_ENDPOINT_URL_S3", &endpoints.s3),
-            ("AWS_ENDPOINT_URL_LAMBDA", &endpoints.lambda),
-            ("GRISTMILL_TABLE", table),
-            ("GRISTMILL_BUCKET", "gristmill"),
-            ("GRISTMILL_SCALER_FUNCTION", "scaler"),
-        ];
-        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        vec![FunctionConfig {
-            args: vec!["function".to_owned(), "coordinator".to_owned()],
-            env: variables.into(),
-            url: Some(UrlConfig::default()),
-            ..FunctionConfig::new("coordinator", GRISTMILL)
-        }]
-    };
-    Service::start(ServiceConfig::new(state), coordinator).await.unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_missing_table_is_distinguished_from_other_errors() -> Result<()> {
-    let cases = [
-        ("gristmill", None, ("ok", "read by the coordinator")),
-        ("absent", None, ("FAIL", "there is no table absent")),
-        ("gristmill", Some(closed_port()), ("FAIL", "on gristmill")),
-    ];
-    for (table, dynamodb, (verdict, words)) in cases {
-        let dir = TestDir::new(GRISTMILL)?;
-        let service = stand_ins(&dir.path("state"), table, dynamodb).await;
-        let (endpoints, keys) = (service.endpoints(), service.credentials());
-        let mut command = on_aws(
-            &dir,
-            &[
-                ("AWS_ENDPOINT_URL_S3", &endpoints.s3),
-                ("AWS_ENDPOINT_URL_LAMBDA", &endpoints.lambda),
-                ("AWS_ENDPOINT_URL_STS", &endpoints.lambda),
-                ("AWS_ACCESS_KEY_ID", &keys.access_key_id),
-                ("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key),
-                ("GRISTMILL_BUCKET", "gristmill"),
-                ("GRISTMILL_COORDINATOR_URL", &endpoints.coordinator_url),
-            ],
-        );
-        let said = tokio::task::spawn_blocking(move || Said::by(&mut command)).await??;
-        said.expect("table", verdict, words);
-        for name in ["coordinator", "bucket", "permissions", "credentials", "clock"] {
-            said.expect(name, "ok", "");
-        }
-        assert_eq!(said.code, Some(i32::from(verdict == "FAIL")));
-        service.shutdown().await;
-    }
     Ok(())
 }
