@@ -335,7 +335,7 @@ fn a_job_can_be_looked_at_and_stopped() -> Result<()> {
 #[test]
 fn ctrl_c_leaves_nothing_behind() -> Result<()> {
     let dir = test_dir()?;
-    let mut up = Background::start(&mut dir.gristmill(&["up", "--json"]))?;
+    let mut up = Background::start(&mut dir.gristmill(&["up", "--json", "--ephemeral"]))?;
     let ready: Value = serde_json::from_str(&up.line()?)?;
     let state = ready["state_dir"].as_str().unwrap_or_default().to_owned();
     assert!(Path::new(&state).is_dir());

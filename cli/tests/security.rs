@@ -33,10 +33,10 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 
 fn assert_silent(what: &str, said: &[u8], secret: &str) {
     let found = said.windows(secret.len()).any(|window| window == secret.as_bytes());
-    assert!(!found, "{what} tells the secret key");
+    assert!(!found, "{what} tells the token");
 }
 
-/// No output of a service and its programs has the secret key, even with logs at `trace`.
+/// No output of a service and its programs has the token, even with logs at `trace`.
 #[test]
 fn no_key_is_ever_said() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
@@ -47,7 +47,7 @@ fn no_key_is_ever_said() -> Result<()> {
     let mut up = Background::start(&mut up)?;
     let ready = up.line()?;
     let file: Value = serde_json::from_slice(&fs::read(state.join("endpoint.json"))?)?;
-    let secret = file["secret_access_key"].as_str().unwrap();
+    let secret = file["token"].as_str().unwrap();
     assert!(secret.len() >= 20, "{}", secret.len());
     assert_silent("the ready line", ready.as_bytes(), secret);
     let endpoint = file["endpoint"].as_str().unwrap();

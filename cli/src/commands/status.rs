@@ -1,6 +1,7 @@
 //! `gristmill status`: the state of one job of a running service.
 
 use crate::{
+    commands::ps::in_words as disk_in_words,
     coordinator::call,
     jobs::{OneJob, state, word},
     output::{say, say_all},
@@ -63,10 +64,18 @@ async fn status(Args { job: args, skipped, checkpoint }: Args) -> Result<(), Fai
     }
     let now_ms = service.ports.clock.now_ms();
     let status = in_words(status, &service.folders().await);
-    match args.json {
-        true => say!("{}", as_json(&status)),
-        false => say_all!("{}", as_text(&status, now_ms)),
+    let disk = match &service.local {
+        Some(local) => local.calls.disk().await.ok(),
+        None => None,
+    };
+    if args.json {
+        let mut json = as_json(&status);
+        json["disk"] = json!(disk);
+        say!("{json}");
+        return Ok(());
     }
+    let disk = disk.map_or(String::new(), |disk| format!("disk      {}\n", disk_in_words(disk)));
+    say_all!("{}{disk}", as_text(&status, now_ms));
     Ok(())
 }
 

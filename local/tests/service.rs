@@ -1,0 +1,77 @@
+//! The endpoint of a service under load, and its end.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use futures::future::join_all;
+use gristmill_host::{ServiceCalls, ServiceFile, StateDir, is_alive, registered};
+use gristmill_local::{Listen, Service, ServiceConfig, StoredElsewhere, WorkerProgram};
+use gristmill_model::wire::{RefusalKind, Status};
+use gristmill_ports::{CallError, Coordinator};
+use std::{num::NonZeroU32, path::Path, time::Duration};
+use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
+
+async fn service(dir: &Path, listen: Listen) -> Service {
+    let config = ServiceConfig {
+        state: StateDir::open(dir).unwrap(),
+        keeps_jobs: true,
+        listen,
+        workers: WorkerProgram { program: "/bin/false".into(), args: Vec::new(), max: 1 },
+        worker_memory_mb: 1769,
+        cache_gib: NonZeroU32::MIN,
+        elsewhere: StoredElsewhere::default(),
+    };
+    Service::start(config).await.unwrap()
+}
+
+async fn all_answer(file: &ServiceFile, clients: usize) {
+    let clients = (0..clients).map(|_| async { ServiceCalls::new(file).status().await });
+    let answers = timeout(Duration::from_secs(60), join_all(clients)).await.unwrap();
+    let failed: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+    assert!(failed.is_empty(), "{} failed: {}", failed.len(), failed[0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_clients_keep_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(&dir.path().join("state"), Listen::Port(0)).await;
+    let file = service.file().clone();
+    let address = file.endpoint.trim_start_matches("http://").to_owned();
+    let mut slow = Vec::new();
+    for k in 0..300 {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        let begun = ["", "POST /call HTTP/1.1\r\nHost: x\r\n"][k % 2];
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    all_answer(&file, 64).await;
+    all_answer(&file, 1_000).await;
+    service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_serves_many_and_knows_its_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let running = service(&state, Listen::Socket).await;
+    let file = running.file().clone();
+    assert!(registered().contains(&file));
+    all_answer(&file, 1_000).await;
+    let calls = ServiceCalls::new(&file);
+    let ask = Status { job: "unknown".parse().unwrap() };
+    let answer = calls.exchange(&ask.into()).await;
+    assert!(matches!(&answer, Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound), "{answer:?}");
+    let stranger = ServiceFile { token: file.token.replace(['0', '1', '2'], "f"), ..file.clone() };
+    let refused = ServiceCalls::new(&stranger).status().await;
+    assert!(matches!(refused, Err(CallError::Denied(_))), "{refused:?}");
+    assert!(calls.disk().await.unwrap().used_bytes > 0);
+    assert_eq!(calls.kill_worker().await.unwrap(), None);
+    let (stopped, asked) = tokio::join!(timeout(Duration::from_secs(10), running.stopped()), calls.stop());
+    assert!(stopped.is_ok() && asked.is_ok());
+    running.shutdown().await;
+    assert!(!is_alive(&file.state_dir) && !registered().contains(&file));
+    // The next service is found at the same place by those who knew this one.
+    let next = service(&state, Listen::Socket).await;
+    assert_eq!((&next.file().endpoint, &next.file().token), (&file.endpoint, &file.token));
+    calls.status().await.unwrap();
+    next.shutdown().await;
+}
