@@ -10,7 +10,7 @@ use bytes::Bytes;
 use gristmill_local::EmbeddedTable;
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, conformance};
 
-/// Where the child process of a test has its table.
+/// The variable that names the child's directory.
 const CHILD_DIR: &str = "GRISTMILL_TEST_TABLE";
 
 fn key(sk: &str) -> ItemKey {

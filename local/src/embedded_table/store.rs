@@ -112,7 +112,9 @@ impl ItemStore {
             let transaction = database.begin_write()?;
             let mut items = transaction.open_table(ITEMS)?;
             let (mut expired, mut seen) = (Vec::new(), Vec::new());
-            for entry in items.range((from.pk.as_str(), from.sk.as_str())..)?.take(limit + 1) {
+            for entry in
+                items.range((from.pk.as_str(), from.sk.as_str())..)?.take(limit.saturating_add(1))
+            {
                 let (key, stored) = entry?;
                 let (pk, sk) = key.value();
                 seen.push(ItemKey { pk: pk.to_owned(), sk: sk.to_owned() });
@@ -187,7 +189,7 @@ impl ItemStore {
         std::fs::metadata(&self.path).map_or(0, |found| found.blocks() * 512)
     }
 
-    /// What a call answers that fails with `error`.
+    /// The answer of a call that fails with `error`.
     pub fn unavailable(&self, error: &redb::Error) -> TableError {
         let error = unavailable(&self.path, error);
         tracing::warn!(%error, "a call to the table failed");
@@ -283,7 +285,7 @@ fn private_file(path: &Path, create: bool) -> std::io::Result<File> {
     options.custom_flags(no_link).open(path)
 }
 
-/// What an opening answers that fails.
+/// The answer of an opening that fails.
 fn refusal(path: &Path, error: &redb::Error) -> TableError {
     let cause = match error {
         redb::Error::DatabaseAlreadyOpen => {
