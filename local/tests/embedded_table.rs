@@ -104,6 +104,15 @@ async fn a_file_grows_with_its_content_and_not_with_its_writes() {
     let content = 200 * 650;
     let bytes = table.bytes_on_disk();
     assert!((content..8 * content).contains(&bytes), "{bytes} bytes for {content}");
+    for index in 0..80 {
+        put(&table, &format!("E#{index}"), 0, &vec![7; 300 << 10], Some(1)).await;
+    }
+    assert_eq!(table.sweep(1, 1_000).await.unwrap(), 80);
+    assert!(table.bytes_on_disk() > 16 << 20);
+    drop(table);
+    let table = EmbeddedTable::open(dir.path()).unwrap();
+    let bytes = table.bytes_on_disk();
+    assert!(bytes < 2 << 20, "{bytes} bytes after opening");
     assert_eq!(get(&table, "B#00000199").await.unwrap().version, 500);
 }
 
