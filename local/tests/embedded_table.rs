@@ -10,7 +10,7 @@ use bytes::Bytes;
 use gristmill_local::EmbeddedTable;
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, conformance};
 
-/// Where the child process of a test has its table.
+/// The variable that names the child's directory.
 const CHILD_DIR: &str = "GRISTMILL_TEST_TABLE";
 
 fn key(sk: &str) -> ItemKey {
@@ -104,6 +104,17 @@ async fn a_file_grows_with_its_content_and_not_with_its_writes() {
     let content = 200 * 650;
     let bytes = table.bytes_on_disk();
     assert!((content..8 * content).contains(&bytes), "{bytes} bytes for {content}");
+    for index in 0..80 {
+        // The last one stays, at the end of the file.
+        let expiry = (index < 79).then_some(1);
+        put(&table, &format!("E#{index}"), 0, &vec![7; 300 << 10], expiry).await;
+    }
+    assert_eq!(table.sweep(1, 1_000).await.unwrap(), 79);
+    assert!(table.bytes_on_disk() > 16 << 20);
+    drop(table);
+    let table = EmbeddedTable::open(dir.path()).unwrap();
+    let bytes = table.bytes_on_disk();
+    assert!(bytes < 2 << 20, "{bytes} bytes after opening");
     assert_eq!(get(&table, "B#00000199").await.unwrap().version, 500);
 }
 

@@ -23,6 +23,9 @@ type StoredItem = (u64, u64, &'static [u8]);
 const ITEMS: TableDefinition<'static, StoredKey, StoredItem> = TableDefinition::new("items");
 const FILE_NAME: &str = "table.redb";
 const CACHE_BYTES: usize = 16 << 20;
+/// A file keeps its largest size while it is open. A larger one than this is compacted when it is opened, if less than
+/// a quarter of it is content.
+const COMPACT_FROM_BYTES: u64 = 16 << 20;
 
 /// A conditional write.
 #[derive(Debug)]
@@ -112,7 +115,9 @@ impl ItemStore {
             let transaction = database.begin_write()?;
             let mut items = transaction.open_table(ITEMS)?;
             let (mut expired, mut seen) = (Vec::new(), Vec::new());
-            for entry in items.range((from.pk.as_str(), from.sk.as_str())..)?.take(limit + 1) {
+            for entry in
+                items.range((from.pk.as_str(), from.sk.as_str())..)?.take(limit.saturating_add(1))
+            {
                 let (key, stored) = entry?;
                 let (pk, sk) = key.value();
                 seen.push(ItemKey { pk: pk.to_owned(), sk: sk.to_owned() });
@@ -187,7 +192,7 @@ impl ItemStore {
         std::fs::metadata(&self.path).map_or(0, |found| found.blocks() * 512)
     }
 
-    /// What a call answers that fails with `error`.
+    /// The answer of a call that fails with `error`.
     pub fn unavailable(&self, error: &redb::Error) -> TableError {
         let error = unavailable(&self.path, error);
         tracing::warn!(%error, "a call to the table failed");
@@ -224,21 +229,29 @@ fn finish(transaction: WriteTransaction, changed: bool) -> Result<(), redb::Erro
 
 /// Opens or creates the database in `backend`. A crash at any point leaves what was last synced.
 fn open_database(backend: impl StorageBackend) -> Result<Database, redb::Error> {
-    write_back(&backend)?;
+    let length = write_back(&backend)?;
     let mut builder = Builder::new();
     // The check reports a damaged file, which would otherwise panic later.
     builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
-    let database = builder.create_with_backend(backend)?;
+    let mut database = builder.create_with_backend(backend)?;
     let transaction = database.begin_write()?;
     let absent = transaction.list_tables()?.next().is_none();
     transaction.open_table(ITEMS)?;
     finish(transaction, absent)?;
+    if length > COMPACT_FROM_BYTES {
+        let transaction = database.begin_write()?;
+        let content = transaction.stats()?.stored_bytes();
+        transaction.abort()?;
+        if content < length / 4 {
+            database.compact()?;
+        }
+    }
     Ok(database)
 }
 
 /// Writes every byte back to its place, and syncs. After a sync that failed the kernel may show bytes that are not on
 /// the disk and that no later sync writes; commits that build on them would be lost in a power cut, and the file with them.
-fn write_back(backend: &impl StorageBackend) -> std::io::Result<()> {
+fn write_back(backend: &impl StorageBackend) -> std::io::Result<u64> {
     let length = backend.len()?;
     let mut piece = vec![0; 1 << 18];
     let mut at = 0;
@@ -249,7 +262,8 @@ fn write_back(backend: &impl StorageBackend) -> std::io::Result<()> {
         backend.write(at, &piece[..part])?;
         at += part as u64;
     }
-    backend.sync_data()
+    backend.sync_data()?;
+    Ok(length)
 }
 
 /// Takes the lock of `dir`, which is created if it is absent.
@@ -283,7 +297,7 @@ fn private_file(path: &Path, create: bool) -> std::io::Result<File> {
     options.custom_flags(no_link).open(path)
 }
 
-/// What an opening answers that fails.
+/// The answer of an opening that fails.
 fn refusal(path: &Path, error: &redb::Error) -> TableError {
     let cause = match error {
         redb::Error::DatabaseAlreadyOpen => {

@@ -15,10 +15,11 @@ const FAULTS_A_LIFE: usize = 100;
 const ITEMS_A_LIFE: usize = 12;
 const SECTOR: usize = 512;
 
-/// What fails, for some calls in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Some calls in a row fail.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Fault {
     /// Everything, until the machine starts again.
+    #[default]
     PowerCut,
     /// Everything; a write may be done in part.
     Errors,
@@ -30,12 +31,12 @@ enum Fault {
 
 const FAULTS: [Fault; 4] = [Fault::PowerCut, Fault::Errors, Fault::FullDisk, Fault::Syncs];
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DiskState {
     random: Rng,
-    /// What calls read.
+    /// The bytes that calls read.
     shown: Vec<u8>,
-    /// What a power cut leaves.
+    /// The bytes that a power cut leaves.
     kept: Vec<u8>,
     /// Sectors that were written since the last sync.
     unsynced: BTreeSet<usize>,
@@ -148,16 +149,8 @@ fn key(index: usize) -> ItemKey {
 
 impl Life {
     fn new(seed: u64) -> Self {
-        let disk = Disk(Arc::new(Mutex::new(DiskState {
-            random: Rng::with_seed(seed),
-            shown: Vec::new(),
-            kept: Vec::new(),
-            unsynced: BTreeSet::new(),
-            calls: 0,
-            fault: Fault::Errors,
-            failing: 0..0,
-            met: false,
-        })));
+        let state = DiskState { random: Rng::with_seed(seed), ..DiskState::default() };
+        let disk = Disk(Arc::new(Mutex::new(state)));
         let items = vec![vec![(0, Bytes::new())]; ITEMS_A_LIFE];
         Self { store: Some(opened(&disk)), disk, items, random: Rng::with_seed(!seed) }
     }
@@ -235,7 +228,7 @@ fn opened(disk: &Disk) -> ItemStore {
 }
 
 #[test]
-fn nothing_promised_is_lost_whatever_the_disk_refuses_tears_or_loses() {
+fn nothing_promised_is_lost_when_a_disk_refuses_tears_or_loses_writes() {
     let mut met = [0; FAULTS.len()];
     for seed in 0..LIVES {
         let mut life = Life::new(seed);
