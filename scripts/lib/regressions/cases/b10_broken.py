@@ -256,13 +256,13 @@ def private(world):
 def colours(world):
     world.integers([40])
     good = world.integers_pipeline(8)
-    up = world.up()
+    up = world.up(env={"RUST_LOG": "debug"})
     endpoint = json.loads(up.lines("out")[0])["endpoint"]
     run(world, "run", good, "--endpoint", endpoint, "--epochs", "1", "--step-time", "0ms", env={"RUST_LOG": "debug"})
     fetcher = world.fetcher("j", "--pipeline", good, socket="-", env={"RUST_LOG": "debug"})
     fetcher.wait(20)
     logs = [path.read_text(errors="replace") for path in (world.folder / "state/logs").iterdir()]
-    expect(any(logs), "no function logged")
+    expect(any(logs), "no worker logged")
     said = [*logs, fetcher.err, up.err]
     expect(not any("\x1b[" in text for text in said), "a colour code")
 

@@ -272,6 +272,9 @@ class Refusing(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.refuses, self.calls = refuses, 0
         super().__init__(str(self.path), RefusingHandler)
 
+    def handle_error(self, request, client_address):
+        """A client that goes away is no failure."""
+
     def end(self):
         """The service listens in its place again."""
         self.shutdown()
