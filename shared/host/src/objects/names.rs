@@ -1,10 +1,9 @@
 //! Encodes keys as paths: one directory per `/`, with file names that all file systems preserve.
 //!
-//! A key becomes a path whose components end in a mark of their kind: `=` an object, `+` a directory for the part after a
-//! slash, `~` a directory for the rest of a segment that is too long for one name. So `o/x` (`o+/x=`) and `o/x/y`
-//! (`o+/x+/y=`) coexist, `..` and a trailing slash are ordinary names, and directories can be listed in key order. Bytes
-//! other than `[a-z0-9._-]` are encoded as `%xx`: capitals because some file systems fold case, and non-ASCII bytes
-//! because some normalise them.
+//! A key becomes a path whose components end in a mark of their kind: `=` an object, `+` a directory for the part
+//! after a slash, `~` a directory for the rest of a segment that is too long for one name. So `o/x` (`o+/x=`) and
+//! `o/x/y` (`o+/x+/y=`) coexist, `..` and a trailing slash are ordinary names. Bytes other than `[a-z0-9._-]` are
+//! encoded as `%xx`: capitals because some file systems fold case, and non-ASCII bytes because some normalise them.
 
 /// Most key bytes per name: each may take three, and names hold 255.
 const STEP_BYTES: usize = 80;

@@ -1,5 +1,5 @@
-//! A disk in memory for actors that take turns by chance. At a step chosen before, it refuses an operation, or the power is
-//! cut: of all that was not synced, each entry of a folder and each part of a file is then old or new.
+//! A disk in memory for actors that take turns by chance. At a step chosen before, it refuses an operation, or the
+//! power is cut: of all that was not synced, each entry of a folder and each part of a file is then old or new.
 
 use crate::objects::disk::{Disk, DiskFile};
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,7 +170,7 @@ impl SimDisk {
             |state| turns[self.actor].wait_while(state, |s: &mut State| s.turn != self.actor);
         let mut state = wait(self.state()).unwrap();
         // Steps of one actor come in runs: a thread that must wake takes time.
-        if state.rng.u8(..3) == 0 {
+        if state.rng.u8(..4) == 0 {
             state.pass_turn(turns);
             state = wait(state).unwrap();
         }
