@@ -2,19 +2,23 @@
 //!
 //! Layout, below the folder that the store is opened with (`STATE/objects`):
 //!
-//!     BUCKET/t+/ns+/jobs+/.../00000003.1.01.gmc=    one file per object: its key by `names.rs`, its end by `trailer.rs`
-//!     BUCKET/t+/ns+/jobs+/.../0123456789abcdef.draft  an object that is being written, locked by its writer
+//! ```text
+//! BUCKET/t+/ns+/jobs+/.../00000003.1.01.gmc=      one file per object: its key by `names.rs`, its end by `trailer.rs`
+//! BUCKET/t+/ns+/jobs+/.../0123456789abcdef.draft  an object that is being written, locked by its writer
+//! ```
 //!
-//! and beside it (`STATE/folders`) one file per folder of the user, see `folders.rs`. Folders have mode 0700, files 0600.
+//! and beside it (`STATE/folders`) one link per folder of the user, see `folders.rs`. Folders have mode 0700, files
+//! 0600.
 //!
-//! A put writes a draft and publishes it by a link that fails if the key has a file. So a key has at most one writer, and
-//! no file is seen before it is whole. A power cut may still leave a file that is not: without its trailer it is absent,
-//! and the next put removes it under the lock of the bucket's folder, which every delete holds too. A delete removes
-//! folders that become empty, and a put into one makes it again; a delete may be undone by a power cut.
+//! A put writes a draft and publishes it by a link that fails if the key has a file. So a key has at most one
+//! writer, and no file is seen before it is whole. A power cut may still leave a file that is not: without its
+//! trailer it is absent, and the next put removes it under the lock of the bucket's folder, which every delete
+//! holds too. A delete removes folders that become empty, and a put into one makes it again; a delete may be undone
+//! by a power cut.
 //!
-//! Every object is on the disk, with the folders that lead to it, before its put is answered. Chunks are not: a chunk
-//! that is lost is computed again, and one written before the machine's last start is compared with its checksum when it
-//! is read whole. (A reader of parts relies on the checksums within the chunk.)
+//! Every object but a chunk is on the disk, with the folders that lead to it, before its put is answered. A chunk
+//! that is lost is computed again. One that was written before the machine's last start is compared with its
+//! checksum when it is read whole; a reader of parts relies on the checksums within the chunk.
 
 mod beneath;
 mod disk;
@@ -50,7 +54,7 @@ pub struct FileObjects {
 }
 
 impl FileObjects {
-    /// Opens the objects of `bucket` below `root`, and creates both folders if needed.
+    /// Opens the objects of `bucket` below `root`, and creates both folders if needed. The folder around `root` exists.
     ///
     /// # Errors
     /// If they cannot be used, or their file system can neither link nor rename exclusively.

@@ -107,6 +107,20 @@ mod tests {
     }
 
     #[test]
+    fn a_buffer_to_overwrite_has_its_length_at_once() {
+        let pool = BufferPool::default();
+        let (content, place) = lent(&pool, 3 << 20);
+        drop(content);
+        for bytes in [2 << 20, (4 << 20) - 5, 1 << 20] {
+            let buffer = pool.take_filled(bytes);
+            assert_eq!((buffer.len(), buffer.as_ptr()), (bytes, place));
+            drop(pool.lend(buffer));
+        }
+        assert_eq!(pool.take_filled(10).len(), 10);
+        assert!(pool.take(1 << 20).is_empty());
+    }
+
+    #[test]
     fn the_smallest_buffer_that_fits_is_taken_and_one_too_small_makes_room() {
         let pool = BufferPool::default();
         let ((small, small_place), (large, large_place)) =

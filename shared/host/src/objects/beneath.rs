@@ -1,7 +1,7 @@
 //! Opens files that must lie below a folder, for reading.
 //!
-//! Linux guarantees this atomically (`openat2`). Without that call, as on macOS, the path is resolved first and compared,
-//! which concurrent renames could defeat.
+//! Linux guarantees this atomically (`openat2`). Without that call, as on macOS, the path is resolved first and
+//! compared, which concurrent renames could defeat.
 
 use super::disk::is_any;
 use rustix::fs::{CWD, Mode, OFlags};

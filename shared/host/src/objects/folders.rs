@@ -1,9 +1,10 @@
 //! Folders of the user as buckets that are only read. Only files in them, and targets of their links, can be read.
 //!
-//! `STATE/folders/NAME` is a link that names the folder of the bucket NAME; any process of the user may add one. Keys are
-//! paths relative to the folder. Links out of it are resolved once, when one is first used, and a key leads to the file
-//! that its link led to then; adding the folder again resolves them anew, in every process. Entity tags are derived from
-//! size and modification time, so that a reader that sends the tag it knows detects a changed file.
+//! `STATE/folders/NAME` is a link that names the folder of the bucket NAME; any process of the user may add one.
+//! Keys are paths relative to the folder. Links out of it are resolved once, when one is first used, and a key
+//! leads to the file that its link led to then; adding the folder again resolves them anew, in every process.
+//! Entity tags are derived from size and modification time, so that a reader that sends the tag it knows detects a
+//! changed file.
 
 use super::beneath::{open_beneath, open_exactly};
 use super::disk::{Disk, HostDisk};

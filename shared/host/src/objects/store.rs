@@ -116,20 +116,9 @@ impl Store {
             return Err(ObjectError::Rejected(format!("{path}: {text}")));
         }
         let trailer = Trailer::new(body, put_id, self.boot);
-        let mut put = self.try_put(&path.key, body, &trailer);
-        for _ in 1..TRIES {
-            match put {
-                Ok(None) => put = self.try_put(&path.key, body, &trailer),
-                _ => break,
-            }
-        }
-        match put {
-            Ok(Some(outcome)) => Ok(outcome),
-            Ok(None) => {
-                Err(ObjectError::Unavailable(format!("{path}: others remove it all the time")))
-            }
-            Err(error) => Err(self.failed("put", path, &error)),
-        }
+        let put = (0..TRIES).find_map(|_| self.try_put(&path.key, body, &trailer).transpose());
+        let lost = || Err(io::Error::other("others remove it all the time"));
+        put.unwrap_or_else(lost).map_err(|error| self.failed("put", path, &error))
     }
 
     /// None if others changed what was found.
@@ -281,14 +270,15 @@ impl Store {
     }
 
     pub(super) fn delete(&self, keys: &[String]) -> Result<(), ObjectError> {
-        let deleted = self.disk.lock_folder(&self.folder).and_then(|_lock| {
-            for path in keys.iter().filter(|key| key.len() <= MAX_KEY_BYTES).map(|k| self.path(k)) {
-                unless_gone(self.disk.remove(&path))?;
-                self.remove_empty_folders(&path)?;
-            }
-            Ok(())
-        });
-        deleted.map_err(|error| self.failed("delete", &self.bucket, &error))
+        for path in keys.iter().filter(|key| key.len() <= MAX_KEY_BYTES).map(|key| self.path(key)) {
+            // Locked for one file at a time: a process may be paused anywhere.
+            let locked = self.disk.lock_folder(&self.folder);
+            let removed = locked.and_then(|_lock| unless_gone(self.disk.remove(&path)));
+            removed
+                .and_then(|()| self.remove_empty_folders(&path))
+                .map_err(|error| self.failed("delete", &path.display(), &error))?;
+        }
+        Ok(())
     }
 
     /// Removes the folders that lead to `path`, up to the first that is not empty.

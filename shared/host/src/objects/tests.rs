@@ -144,6 +144,8 @@ async fn a_full_disk_is_said_and_leaves_nothing() {
     let objects = FileObjects::open(temp.path(), BUCKET).unwrap();
     let put = async |bytes| objects.put_if_absent(&at("k"), vec![1; bytes].into(), "1").await;
     let (full, fits) = (put(2 << 20).await, put(1 << 19).await);
+    fs::write(temp.path().join("filler"), vec![1; 2 << 20]).unwrap_err();
+    FileObjects::open(temp.path(), BUCKET).unwrap();
     let left = objects
         .delete(BUCKET, &["k".to_owned()])
         .await
