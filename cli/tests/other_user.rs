@@ -27,7 +27,9 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let base = tempfile::Builder::new().prefix("gm-users-").tempdir_in("/tmp").unwrap();
-        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
         mode(base.path(), 0o755);
         let (tmp, home) = (base.path().join("t"), base.path().join("home"));
         fs::create_dir(&tmp).unwrap();
@@ -56,9 +58,17 @@ impl Machine {
     fn run(&self, home: &Path, args: &[&str]) -> Output {
         let user = VICTIM.to_string();
         let mut command = Command::new("setpriv");
-        command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
+        command.args([
+            format!("--reuid={user}"),
+            format!("--regid={user}"),
+            "--clear-groups".to_owned(),
+        ]);
         command.arg(&self.program).args(args).current_dir(self.path("home"));
-        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", home).env("TMPDIR", self.path("t"));
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", home)
+            .env("TMPDIR", self.path("t"));
         command.output().unwrap()
     }
 
@@ -76,7 +86,12 @@ impl Machine {
             for entry in fs::read_dir(path).unwrap() {
                 let entry = entry.unwrap();
                 let owner = fs::symlink_metadata(entry.path()).unwrap().uid();
-                assert_eq!(owner, ATTACKER, "{} was put into a foreign folder", entry.path().display());
+                assert_eq!(
+                    owner,
+                    ATTACKER,
+                    "{} was put into a foreign folder",
+                    entry.path().display()
+                );
             }
         }
     }
@@ -97,7 +112,14 @@ fn give(path: &Path) {
 fn folder_of_links(at: &Path, victims: &Path) {
     fs::create_dir_all(at).unwrap();
     let files = [
-        "service.lock", "clients.lock", "start.lock", "format", "address.json", "endpoint.json", "lock", "run.lock",
+        "service.lock",
+        "clients.lock",
+        "start.lock",
+        "format",
+        "address.json",
+        "endpoint.json",
+        "lock",
+        "run.lock",
     ];
     for name in files {
         symlink(victims.join("precious"), at.join(name)).unwrap();

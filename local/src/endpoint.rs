@@ -25,6 +25,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
     sync::Semaphore,
+    task::JoinSet,
 };
 
 /// Time for the head of a request. A client that sends it byte by byte keeps its connection no longer.
@@ -119,12 +120,15 @@ impl Drop for Listener {
 /// Accepts connections for ever, one task each.
 pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>) -> Infallible {
     let room = Arc::new(Semaphore::new(most_connections()));
+    // Ended with this task.
+    let mut open = JoinSet::new();
     loop {
+        while open.try_join_next().is_some() {}
         let permit = Arc::clone(&room).acquire_owned().await;
         match listener.accept().await {
             Ok(stream) => {
                 let shared = Arc::clone(&shared);
-                tokio::spawn(async move {
+                open.spawn(async move {
                     converse(stream, shared).await;
                     drop(permit);
                 });

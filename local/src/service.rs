@@ -26,7 +26,7 @@ use std::{
     num::NonZeroU32,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     sync::{Notify, mpsc},
@@ -43,6 +43,9 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(600);
 const SWEEP_ITEMS: usize = 100_000;
 /// How long nobody may use a service that belongs to no process, before it ends.
 const UNUSED_TIME: Duration = Duration::from_secs(5);
+/// How long calls in progress may take to end with the service.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const UNUSED_LOOK: Duration = Duration::from_millis(500);
 
 /// Where a service listens.
@@ -231,7 +234,7 @@ impl Service {
                 since = None;
                 continue;
             };
-            if since.get_or_insert_with(std::time::Instant::now).elapsed() >= UNUSED_TIME {
+            if since.get_or_insert_with(Instant::now).elapsed() >= UNUSED_TIME {
                 return gone;
             }
         }
@@ -246,11 +249,18 @@ impl Service {
         }
         self.shared.pool.close().await;
         self.tasks.shutdown().await;
+        // Calls in progress let go of the table.
+        let began = Instant::now();
+        while Arc::strong_count(&self.shared) > 1 && began.elapsed() < CLOSE_PATIENCE {
+            tokio::time::sleep(CLOSE_LOOK).await;
+        }
     }
 }
 
 /// The table, and the one that is kept here, for its maintenance.
-fn table(config: &ServiceConfig) -> Result<(Arc<dyn Table>, Option<Arc<EmbeddedTable>>), ServiceError> {
+fn table(
+    config: &ServiceConfig,
+) -> Result<(Arc<dyn Table>, Option<Arc<EmbeddedTable>>), ServiceError> {
     if let Some(table) = &config.elsewhere.table {
         return Ok((Arc::clone(table), None));
     }

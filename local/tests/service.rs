@@ -59,13 +59,17 @@ async fn a_socket_serves_many_and_knows_its_token() {
     let calls = ServiceCalls::new(&file);
     let ask = Status { job: "unknown".parse().unwrap() };
     let answer = calls.exchange(&ask.into()).await;
-    assert!(matches!(&answer, Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound), "{answer:?}");
+    assert!(
+        matches!(&answer, Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound),
+        "{answer:?}"
+    );
     let stranger = ServiceFile { token: file.token.replace(['0', '1', '2'], "f"), ..file.clone() };
     let refused = ServiceCalls::new(&stranger).status().await;
     assert!(matches!(refused, Err(CallError::Denied(_))), "{refused:?}");
     assert!(calls.disk().await.unwrap().used_bytes > 0);
     assert_eq!(calls.kill_worker().await.unwrap(), None);
-    let (stopped, asked) = tokio::join!(timeout(Duration::from_secs(10), running.stopped()), calls.stop());
+    let (stopped, asked) =
+        tokio::join!(timeout(Duration::from_secs(10), running.stopped()), calls.stop());
     assert!(stopped.is_ok() && asked.is_ok());
     running.shutdown().await;
     assert!(!is_alive(&file.state_dir) && !registered().contains(&file));

@@ -1,7 +1,7 @@
 //! Errors of this crate, by what the caller does next.
 
 use std::{
-    io,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
 
@@ -21,7 +21,15 @@ pub enum HostError {
 impl HostError {
     /// Names `path` in an error of the system.
     pub fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
-        |error| Self::Io { path: path.to_owned(), error }
+        |error| match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                let path = path.display();
+                Self::Unusable(format!(
+                    "the disk under {path} is full: free some space, then start again"
+                ))
+            }
+            _ => Self::Io { path: path.to_owned(), error },
+        }
     }
 
     pub(crate) fn unusable(path: &Path, why: impl std::fmt::Display) -> Self {

@@ -91,11 +91,9 @@ fn crates_import_only_what_they_may() {
 fn only_the_adapters_name_the_sdk() {
     let mut violations = Vec::new();
     for member in members().iter().filter(|member| member.name != "aws") {
-        // The stand-ins are held to the SDK itself, by their tests.
-        let held_to_it = member.name == "local";
         for kind in ["dependencies", "build-dependencies", "dev-dependencies"] {
             for (dependency, _) in member.dependencies(kind) {
-                if dependency.starts_with(SDK) && !(held_to_it && kind == "dev-dependencies") {
+                if dependency.starts_with(SDK) {
                     violations.push(format!(
                         "{}: only shared/aws depends on `{dependency}`; go through gristmill-ports",
                         member.place(dependency)
@@ -105,8 +103,7 @@ fn only_the_adapters_name_the_sdk() {
         }
     }
     for (path, text) in rust_files() {
-        let sdk = ["shared/aws/", "local/tests/", "local/examples/"];
-        let sdk = sdk.iter().any(|folder| path.starts_with(folder));
+        let sdk = path.starts_with("shared/aws/");
         let function = path.strip_prefix("functions/").and_then(|path| path.split_once('/'));
         let adapters = sdk
             || path.starts_with("cli/")
