@@ -174,7 +174,7 @@ fn what_another_user_plants_is_not_used() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{kind}: {said}");
             machine.check(&home, &[at.clone(), at.join("service-2"), at.join("run")]);
-            // Where the victim has no home, its state went there.
+            // A victim without a home has its state there.
             let _ = fs::remove_dir_all(format!("/var/tmp/{own}"));
             let _ = fs::remove_dir_all(format!("/tmp/{own}"));
         }

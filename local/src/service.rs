@@ -48,7 +48,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const UNUSED_LOOK: Duration = Duration::from_millis(500);
 
-/// Where a service listens.
+/// The kind of address of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
     /// On a socket that only its user can open.
@@ -124,7 +124,7 @@ pub struct Service {
     tasks: JoinSet<Infallible>,
 }
 
-/// What requests need.
+/// The parts that requests use.
 pub(crate) struct Shared {
     coordinator: Coordinator,
     pub pool: WorkerPool,

@@ -1,10 +1,9 @@
 //! A worker process of a service on this machine: one order a line on its standard input, one answer a line on its
 //! standard output. It ends when its input does, however the service ended.
 
-use crate::WorkerFunction;
+use crate::{WorkerFunction, wiring::host_objects};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_aws::{AmbientObjects, Aws, Credentials};
 use gristmill_host::{
     ForeignS3, HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup,
 };
@@ -66,8 +65,7 @@ fn say(answer: &WorkerAnswer) {
 
 fn worker(setup: &WorkerSetup, operators: Arc<Registry>) -> Result<WorkerFunction, Error> {
     let WorkerSetup { service, memory_mb } = setup;
-    let ambient = Arc::new(AmbientObjects::default());
-    let objects = HostObjects::open(service, ambient, foreign_objects)?;
+    let objects = host_objects(service)?;
     let objects = Telling { objects, is_in_trouble: AtomicBool::new(false) };
     let config = RunnerConfig {
         ns: service.namespace.clone(),
@@ -88,14 +86,7 @@ fn worker(setup: &WorkerSetup, operators: Arc<Registry>) -> Result<WorkerFunctio
     Ok(WorkerFunction::new(runner, Metrics::default()))
 }
 
-/// The objects that another service keeps.
-fn foreign_objects(s3: &ForeignS3) -> Arc<dyn Objects> {
-    let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
-    let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
-    Arc::new(Aws::with_s3(endpoint, region, credentials).objects())
-}
-
-/// Objects whose failing puts are told to the service: its clients only see that no batch comes.
+/// Objects whose failing puts are reported to the service: its clients only see that no batch comes.
 struct Telling {
     objects: HostObjects,
     is_in_trouble: AtomicBool,

@@ -23,7 +23,7 @@ pub struct HostObjects {
     read: ChunkBytes,
 }
 
-/// Bytes of chunks that this process has read and not yet told the service; clones share them.
+/// Bytes of chunks that this process has read and not yet reported to the service; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct ChunkBytes(Arc<AtomicU64>);
 
@@ -36,7 +36,7 @@ impl ChunkBytes {
         }
     }
 
-    /// Returns the bytes, which then count as told.
+    /// Returns the bytes, which then count as reported.
     pub(crate) fn take(&self) -> u64 {
         self.0.swap(0, Ordering::Relaxed)
     }
