@@ -24,8 +24,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct FolderRegistry {
     place: PathBuf,
-    /// With the inode and the time of the link that named each.
-    known: Arc<Mutex<HashMap<String, ([i64; 3], Arc<SourceFolder>)>>>,
+    known: Arc<Mutex<HashMap<String, Known>>>,
+}
+
+/// A folder, with the inode and the time of the link that named it.
+#[derive(Debug)]
+struct Known {
+    stamp: [i64; 3],
+    folder: Arc<SourceFolder>,
 }
 
 impl FolderRegistry {
@@ -76,11 +82,12 @@ impl FolderRegistry {
             about => about?,
         };
         let stamp = [about.ino().cast_signed(), about.mtime(), about.mtime_nsec()];
-        if let Some((_, folder)) = lock(&self.known).get(name).filter(|known| known.0 == stamp) {
-            return Ok(Some(Arc::clone(folder)));
+        if let Some(known) = lock(&self.known).get(name).filter(|known| known.stamp == stamp) {
+            return Ok(Some(Arc::clone(&known.folder)));
         }
         let folder = Arc::new(SourceFolder::open(&fs::read_link(&place)?)?);
-        lock(&self.known).insert(name.to_owned(), (stamp, Arc::clone(&folder)));
+        let known = Known { stamp, folder: Arc::clone(&folder) };
+        lock(&self.known).insert(name.to_owned(), known);
         Ok(Some(folder))
     }
 }
