@@ -4,9 +4,7 @@
 use crate::{WorkerFunction, wiring::host_objects};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_host::{
-    ForeignS3, HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup,
-};
+use gristmill_host::{HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{
     Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
