@@ -175,7 +175,8 @@ impl Service {
             s3,
         };
         let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
-            .with_cache(Some(config.cache_gib));
+            .with_cache(Some(config.cache_gib))
+            .with_pruning();
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
         let pool = pool(&config, &file, failed)?;

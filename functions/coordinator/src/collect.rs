@@ -87,7 +87,7 @@ impl Coordinator {
         let decide = |before: Option<&Swept>| {
             Ok::<_, Refusal>(match before {
                 Some(before) if before.place >= place => Outcome::AlreadyApplied(*before),
-                _ => Outcome::Write(Swept { place }),
+                before => Outcome::Write(Swept { place, ..before.copied().unwrap_or_default() }),
             })
         };
         self.store.update_from(&ItemName::Swept(job), read, decide).await?;

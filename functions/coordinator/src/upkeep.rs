@@ -34,6 +34,8 @@ pub struct Upkeep {
     pub tidied: u32,
     /// Chunks deleted.
     pub chunks: u64,
+    /// Bundles of passed epochs deleted.
+    pub bundles: u64,
     /// Cache removals that another process had begun and this round finished.
     pub removals: u32,
     /// Jobs and cache removals that failed; the next round tries again.
@@ -87,6 +89,9 @@ impl Coordinator {
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
         };
+        if let Some(item) = item.as_ref().filter(|item| !item.state.is_ended()) {
+            done.bundles += self.prune(job, item, &progress).await?;
+        }
         let last_contact_ms = progress.heartbeat_ms.max(entry.registered_ms);
         let silent = Duration::from_millis(self.clock.now_ms().saturating_sub(last_contact_ms));
         match item {
@@ -108,7 +113,10 @@ impl Coordinator {
                 }
             }
             Some(item) if !item.state.is_ended() => {}
-            _ if silent > GRACE => {
+            item if silent > GRACE => {
+                if let Some(item) = &item {
+                    done.bundles += self.prune(job, item, &progress).await?;
+                }
                 done.chunks += self.tidy(job, listed).await?;
                 done.tidied += 1;
             }

@@ -23,7 +23,7 @@ use gristmill_ports::{
 };
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -141,6 +141,10 @@ struct World {
 impl World {
     /// A job about to index `files` files.
     async fn indexing(table: Arc<dyn Table>, files: usize) -> Self {
+        Self::indexing_for(table, files, 1).await
+    }
+
+    async fn indexing_for(table: Arc<dyn Table>, files: usize, epochs: u32) -> Self {
         // Each world has its own namespace, because a peer's table is shared.
         static WORLDS: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
@@ -160,6 +164,7 @@ impl World {
         let spec = JobSpec {
             settings: JobSettings { split_batches: Some(1), ..JobSettings::default() },
             workers: 2,
+            epochs,
             ..JobSpec::new(gristmill_operators::parse(pipeline).unwrap().canonical_json())
         };
         let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
@@ -178,6 +183,10 @@ impl World {
     }
 
     fn process_over(&self, table: Arc<dyn Table>) -> Self {
+        self.process_with(table, |settings| settings)
+    }
+
+    fn process_with(&self, table: Arc<dyn Table>, tune: fn(Settings) -> Settings) -> Self {
         let clock = Arc::clone(&self.clock);
         let objects = Arc::clone(&self.objects);
         let coordinator = Coordinator::new(
@@ -185,7 +194,7 @@ impl World {
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
             Arc::clone(&clock) as _,
-            Settings::new(self.ns.clone(), "bucket".into(), "scaler".into()),
+            tune(Settings::new(self.ns.clone(), "bucket".into(), "scaler".into())),
         );
         let (ns, job) = (self.ns.clone(), self.job.clone());
         let registration = self.registration.clone();
@@ -665,6 +674,60 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
     for (key, expires_at_s) in table.expiries() {
         assert!(expires_at_s.is_some(), "{key:?} stays for ever");
     }
+}
+
+/// Epochs whose bundles the table still has.
+async fn epochs_with_bundles(table: &MemoryTable) -> BTreeSet<u32> {
+    let mut epochs = BTreeSet::new();
+    for (key, _) in table.expiries() {
+        let Some((_, epoch)) = key.pk.split_once("#E#") else { continue };
+        let item = table.read(std::slice::from_ref(&key)).await.unwrap().pop().flatten().unwrap();
+        if key.sk.starts_with("B#") && item.body.len() > 1 {
+            epochs.extend(epoch.split('#').next().unwrap().parse::<u32>());
+        }
+    }
+    epochs
+}
+
+#[tokio::test]
+async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
+    const EPOCHS: u32 = 6;
+    let table = Arc::new(MemoryTable::default());
+    let world = World::indexing_for(table.clone(), 1, EPOCHS).await;
+    let pruning = world.process_with(table.clone(), Settings::with_pruning);
+    let index = leased(pruning.claim(1).await);
+    pruning.work(&index, Nonce([1; 8])).await.unwrap();
+    let (splits, mut place, mut nonce) = (RECORDS / BATCH, Place { epoch: 0, position: 0 }, 10_u64);
+    while place < (Place { epoch: 4, position: 5 }) {
+        nonce += 1;
+        let id = Nonce(nonce.to_be_bytes());
+        if let ClaimReply::Leased(lease) =
+            pruning.claim_with(id, invocation(2), "one").await.unwrap()
+        {
+            pruning.work(&lease, id).await.unwrap();
+        }
+        let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
+        let ack = Ack { generation: 1, over: 0, delivered: place, durable, durable_place: place };
+        let (job, metrics) = (pruning.job.clone(), TrainerMetrics::default());
+        let poll = Poll { job, from: place, ack: Some(ack), metrics, report: None };
+        pruning.clock.sleep(BETWEEN_POLLS).await;
+        let polled = pruning.call(poll).await.unwrap();
+        for entry in polled.ready.iter().filter(|entry| entry.place == place).collect::<Vec<_>>() {
+            place = entry.place.next(splits);
+        }
+        if place.position % 5 == 0 {
+            pruning.coordinator.upkeep().await.unwrap();
+        }
+    }
+    let left = epochs_with_bundles(&table).await;
+    assert!(
+        left.iter().all(|epoch| *epoch >= 2) && left.contains(&3) && left.contains(&4),
+        "{left:?}"
+    );
+    pruning.call(Stop { job: pruning.job.clone() }).await.unwrap();
+    pruning.pass(1);
+    assert!(pruning.coordinator.upkeep().await.unwrap().bundles > 0);
+    assert_eq!(epochs_with_bundles(&table).await, BTreeSet::new(), "an ended job keeps none");
 }
 
 #[tokio::test]

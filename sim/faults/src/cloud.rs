@@ -146,7 +146,8 @@ impl Cloud {
     }
 
     fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
-        let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned());
+        let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned())
+            .with_pruning();
         let forever = self.sim.mutant == Some(Mutant::SharedForGood);
         // A second, as with thousands of workers.
         let shared_ms = if forever { u64::MAX } else { 1_000 };
