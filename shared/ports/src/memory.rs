@@ -35,6 +35,15 @@ pub struct MemoryTable {
 }
 
 impl MemoryTable {
+    /// Sets an item back to what it was, as a table does that has lost its last writes.
+    pub fn restore(&self, key: &ItemKey, before: Option<Item>) {
+        let mut items = self.items.lock();
+        match before {
+            Some(item) => drop(items.insert(key.clone(), (item, None))),
+            None => drop(items.remove(key)),
+        }
+    }
+
     /// Expiry of each item in Unix seconds. This table expires nothing.
     pub fn expiries(&self) -> Vec<(ItemKey, Option<u64>)> {
         self.items

@@ -94,6 +94,8 @@ pub enum Fault {
     AccountFull,
     /// A byte of a stored chunk, cached split or index is changed for good, or its end is lost.
     ObjectDamaged,
+    /// A local service starts again after a power cut, and its table has lost the last writes.
+    WritesLost,
     /// A launcher ends a run of several ranks, and starts another.
     RunRestarts,
     /// Fetchers and ranks of a superseded run go on for a while.
@@ -105,7 +107,7 @@ pub enum Fault {
 }
 
 /// Every fault with its usual probability per occasion.
-const USUAL: [(Fault, f64); 50] = [
+const USUAL: [(Fault, f64); 51] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),
@@ -156,6 +158,7 @@ const USUAL: [(Fault, f64); 50] = [
     (Fault::ResentLost, 0.3),
     (Fault::AccountFull, 1.0),
     (Fault::ObjectDamaged, 0.02),
+    (Fault::WritesLost, 0.2),
 ];
 
 /// The faults of training with several ranks, drawn after the others.
