@@ -219,7 +219,7 @@ impl World {
             workers: 2,
             ..JobSpec::new(gristmill_operators::parse(pipeline).unwrap().canonical_json())
         };
-        let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
+        let file = |i| SourceFile::new(format!("f{i}"), 100, "e");
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job: JobName = "j".parse().unwrap();
         let registration = Register::new(job.clone(), spec, dataset);

@@ -10,6 +10,8 @@ mod asking;
 mod assembler;
 mod authored;
 mod cached;
+#[cfg(test)]
+mod changes;
 pub mod cursor;
 mod dataset;
 mod downloader;

@@ -8,7 +8,7 @@ use crate::Aws;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::stored::keys;
-use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::ops::Range;
 use tokio::sync::OnceCell;
 
@@ -61,6 +61,10 @@ impl Objects for RoutedObjects {
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
         self.of(&path.bucket).await.get_range(path, range, etag).await
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        self.of(&path.bucket).await.change_stamp(path).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
