@@ -40,6 +40,8 @@ impl Coordinator {
             true => self.move_horizon(job).await?.collected_place,
             false => progress.collected_place,
         };
+        // What is made again is deleted when it is made.
+        let collected = collected.min(progress.head());
         let behind = swept.item.unwrap_or_default().place < collected;
         match is_due || behind {
             true => self.sweep(job, item, plan, (swept, collected)).await,

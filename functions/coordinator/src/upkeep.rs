@@ -102,11 +102,11 @@ impl Coordinator {
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // The trainer's polls do the same, so this matters only if they fail.
-                let scan = self.scan(job, &item, &progress, progress.delivered).await?;
+                let scan = self.scan(job, &item, &progress, progress.head()).await?;
                 let scale = self.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let at = (batches, progress.delivered.epoch);
+                let at = (batches, progress.head().epoch);
                 let now_ms = self.clock.now_ms();
                 if let Some(seen) = lacks_workers(&item, &scale, &scan, at, now_ms) {
                     self.kick(job, &item, &scale, seen).await;

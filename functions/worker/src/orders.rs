@@ -7,7 +7,7 @@ use bytes::Bytes;
 use gristmill_host::{HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{
-    Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
+    ChangeStamp, Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
 };
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
@@ -123,6 +123,10 @@ impl Objects for Telling {
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
         self.objects.get_range(path, range, etag).await
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        self.objects.change_stamp(path).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {

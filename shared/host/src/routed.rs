@@ -4,7 +4,7 @@ use crate::{FileObjects, FolderRegistry, ForeignS3, HostError, ServiceFile, priv
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::stored::keys;
-use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::{
     ops::Range,
     path::Path,
@@ -117,6 +117,10 @@ impl Objects for HostObjects {
         let read = self.of(&path.bucket).get_range(path, range, etag).await;
         self.read.add(&path.key, &read);
         read
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        self.of(&path.bucket).change_stamp(path).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {

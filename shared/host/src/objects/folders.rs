@@ -12,7 +12,7 @@ use super::{Source, failure, random, read_range};
 use bytes::Bytes;
 use gristmill_folder::{Entry, walk};
 use gristmill_model::stored::keys;
-use gristmill_ports::{BufferPool, ObjectError, ObjectInfo};
+use gristmill_ports::{BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -150,6 +150,17 @@ impl SourceFolder {
             true => Ok(bytes),
             false => Err(changed()),
         }
+    }
+
+    /// The stamp of a file, from its attributes alone.
+    pub(super) fn change_stamp(&self, path: &ObjectPath) -> Result<ChangeStamp, ObjectError> {
+        let failed = |error: io::Error| {
+            failure(&error, &format_args!("read {}", self.path.join(&path.key).display()))
+        };
+        let file = self.open_key(&path.key).map_err(failed)?;
+        let file = file.ok_or_else(|| ObjectError::NotFound(path.clone()))?;
+        let about = file.metadata().map_err(failed)?;
+        Ok(ChangeStamp(gristmill_folder::change_stamp(&about)))
     }
 
     pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
