@@ -16,7 +16,7 @@ use tokio::{
 };
 
 /// Time for a process that has closed a pipe to end, and for its last words.
-const END_TIME: Duration = Duration::from_secs(2);
+const END_TIME: Duration = Duration::from_secs(1);
 /// Longer lines are no answers.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes of a process's last words.
