@@ -212,7 +212,7 @@ async fn open_service(options: &TrainOptions) -> Result<(Service, Option<TempDir
         return Ok((open(&options.service).await?, None));
     }
     let launcher = own_program::get()?;
-    // What a service that is killed keeps must be there when it starts again.
+    // A service that is killed finds its state when it starts again.
     let dir = crashes.then(|| tempfile::Builder::new().prefix("gristmill-").tempdir());
     let dir = dir.transpose().map_err(Failure::failed)?;
     let path = dir.as_ref().map(TempDir::path);

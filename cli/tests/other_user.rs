@@ -14,18 +14,20 @@ use std::{
     process::{Command, Output},
 };
 
-const VICTIM: u32 = 65_531;
+/// Each test has a victim of its own: they run at the same time, and end the services of theirs.
+const VICTIMS: [u32; 2] = [65_531, 65_530];
 const ATTACKER: u32 = 65_532;
 const PRECIOUS: &[u8] = b"weights of three weeks";
 
 /// A folder that all may write to, and the victim's home.
 struct Machine {
+    victim: u32,
     base: tempfile::TempDir,
     program: PathBuf,
 }
 
 impl Machine {
-    fn new() -> Self {
+    fn new(victim: u32) -> Self {
         let base = tempfile::Builder::new().prefix("gm-users-").tempdir_in("/tmp").unwrap();
         let mode = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
@@ -42,12 +44,12 @@ impl Machine {
         let pipeline = "source: { jsonl: n.jsonl, features: { id: { dtype: i64 } } }\nops: [batch: { size: 8 }]\n";
         fs::write(home.join("p.yaml"), pipeline).unwrap();
         for path in ["", "precious", "folder", "n.jsonl", "p.yaml"] {
-            chown(home.join(path), Some(VICTIM), Some(VICTIM)).unwrap();
+            chown(home.join(path), Some(victim), Some(victim)).unwrap();
         }
         // The build may lie where other users may not go.
         let program = base.path().join("gristmill");
         fs::copy(env!("CARGO_BIN_EXE_gristmill"), &program).unwrap();
-        Self { base, program }
+        Self { victim, base, program }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -56,7 +58,7 @@ impl Machine {
 
     /// `gristmill` as the victim, with `home` as the home.
     fn run(&self, home: &Path, args: &[&str]) -> Output {
-        let user = VICTIM.to_string();
+        let user = self.victim.to_string();
         let mut command = Command::new("setpriv");
         command.args([
             format!("--reuid={user}"),
@@ -143,11 +145,12 @@ fn what_another_user_plants_is_not_used() {
     if !may_be_others() {
         return;
     }
-    let own = format!("gristmill-{VICTIM}");
+    let victim = VICTIMS[0];
+    let own = format!("gristmill-{victim}");
     for kind in ["folder", "link", "file", "socket"] {
         // With a home, and without one: then everything lies in folders that all may write to.
         for home in ["home", "none"] {
-            let machine = Machine::new();
+            let machine = Machine::new(victim);
             let victims = machine.path("home");
             let home = machine.path(home);
             let at = machine.path("t").join(&own);
@@ -174,7 +177,7 @@ fn what_another_user_plants_is_not_used() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{kind}: {said}");
             machine.check(&home, &[at.clone(), at.join("service-2"), at.join("run")]);
-            // Where the victim has no home, its state went there.
+            // A victim without a home has its state there.
             let _ = fs::remove_dir_all(format!("/var/tmp/{own}"));
             let _ = fs::remove_dir_all(format!("/tmp/{own}"));
         }
@@ -186,7 +189,7 @@ fn a_state_directory_of_another_user_is_refused() {
     if !may_be_others() {
         return;
     }
-    let machine = Machine::new();
+    let machine = Machine::new(VICTIMS[1]);
     let (victims, shared) = (machine.path("home"), machine.path("t"));
     let state = shared.join("state");
     folder_of_links(&state, &victims);
@@ -195,7 +198,9 @@ fn a_state_directory_of_another_user_is_refused() {
     let socket = shared.join("listening.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     listener.set_nonblocking(true).unwrap();
-    [&state, &mine, &socket].map(|path| give(path));
+    for path in [&state, &mine, &socket] {
+        give(path);
+    }
     for dir in [state.clone(), mine.clone(), state.join("below"), mine.join("below")] {
         let dir = dir.to_str().unwrap().to_owned();
         for args in [

@@ -18,6 +18,7 @@ export class Parameters {
   readonly scalerConcurrency: CfnParameter;
   readonly maxWorkers: CfnParameter;
   readonly allowPrivateSources: CfnParameter;
+  readonly trainersStoreChunks: CfnParameter;
   readonly keptTable: CfnParameter;
   readonly keptBucket: CfnParameter;
   readonly alarmTopicArn: CfnParameter;
@@ -30,6 +31,7 @@ export class Parameters {
   readonly makesTable: CfnCondition;
   readonly makesBucket: CfnCondition;
   readonly hasAlarmTopic: CfnCondition;
+  readonly letsTrainersStoreChunks: CfnCondition;
 
   constructor(scope: Construct) {
     this.architecture = new CfnParameter(scope, "Architecture", {
@@ -101,6 +103,13 @@ export class Parameters {
       description:
         "Whether workers also read https:// sources from private addresses. By default only from public ones, so that a dataset's name cannot reach services inside the account.",
     });
+    this.trainersStoreChunks = new CfnParameter(scope, "TrainersStoreChunks", {
+      type: "String",
+      default: "false",
+      allowedValues: ["true", "false"],
+      description:
+        "Whether trainers may store chunks, and not only read them. Local workers of a training run with several trainer processes need it.",
+    });
     this.logRetentionDays = new CfnParameter(scope, "LogRetentionDays", {
       type: "Number",
       default: "14",
@@ -154,5 +163,6 @@ export class Parameters {
       new CfnCondition(scope, id, { expression: Fn.conditionEquals(value.value, other) });
     this.makesTable = is("MakesTable", this.keptTable, "");
     this.makesBucket = is("MakesBucket", this.keptBucket, "");
+    this.letsTrainersStoreChunks = is("LetsTrainersStoreChunks", this.trainersStoreChunks, "true");
   }
 }

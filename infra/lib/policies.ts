@@ -114,6 +114,11 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
       Bool: { "lambda:InvokedViaFunctionUrl": "true" },
     }),
     allow("ReadChunks", "s3:GetObject", ["jobs/*", "datasets/*"].map(arns.objects)),
+    // Where several processes train, local workers store chunks for all of them.
+    when(
+      parameters.letsTrainersStoreChunks,
+      allow("StoreChunks", "s3:PutObject", arns.objects("jobs/*")),
+    ),
     // Local workers index files, capture records and store cached data as remote ones do.
     allow(
       "IndicesCacheAndQuarantine",

@@ -37,7 +37,7 @@ const OTHER_DESCRIPTORS: u64 = 256;
 /// Most connections at a time.
 const MAX_CONNECTIONS: u64 = 16_384;
 
-/// Where a service listens.
+/// The socket or the port of a service.
 pub(crate) enum Listener {
     Socket(UnixListener, PathBuf),
     Port(TcpListener),
@@ -78,7 +78,7 @@ impl Listener {
         }
     }
 
-    /// The address that clients are told.
+    /// The address for clients.
     pub fn endpoint(&self) -> Result<String, HostError> {
         match self {
             Self::Socket(_, path) => Ok(format!("unix:{}", path.display())),

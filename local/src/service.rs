@@ -48,7 +48,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const UNUSED_LOOK: Duration = Duration::from_millis(500);
 
-/// Where a service listens.
+/// The kind of address of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
     /// On a socket that only its user can open.
@@ -124,7 +124,7 @@ pub struct Service {
     tasks: JoinSet<Infallible>,
 }
 
-/// What requests need.
+/// The parts that requests use.
 pub(crate) struct Shared {
     coordinator: Coordinator,
     pub pool: WorkerPool,
@@ -175,7 +175,8 @@ impl Service {
             s3,
         };
         let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
-            .with_cache(Some(config.cache_gib));
+            .with_cache(Some(config.cache_gib))
+            .with_pruning();
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
         let pool = pool(&config, &file, failed)?;

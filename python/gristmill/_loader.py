@@ -51,7 +51,9 @@ class Loader(Generic[Item]):
         run: Name of this run of all ranks. Default: torchrun's or Slurm's.
         tail: What becomes of last batches that are fewer than the ranks: "drop", "repeat" or "uneven". Default:
             "drop" if the pipeline drops its remainder, else "repeat".
-        prefetch_mib: Memory for objects that are fetched ahead, in MiB.
+        prefetch_mib: Memory for objects that are fetched ahead, and as much for those made by local workers, in MiB.
+            Less than the work needs costs speed only. Default: what the work needs, at most an eighth of the memory
+            that this process may use, shared with the other ranks of this host.
         patience: How long the service may not answer, such as "90s" or "10m".
         keys: Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, and `__cursor__`
             (int64 [2]), the place after the batch.
@@ -81,7 +83,7 @@ class Loader(Generic[Item]):
         world_size: int | None = None,
         run: str | None = None,
         tail: Literal["drop", "repeat", "uneven"] | None = None,
-        prefetch_mib: int = 64,
+        prefetch_mib: int | None = None,
         patience: str = "120s",
         keys: bool = False,
         on_break: Literal["next", "continue"] = "next",
@@ -307,7 +309,8 @@ class Loader(Generic[Item]):
     # The end.
 
     def stats(self) -> dict[str, float]:
-        """Batches handed over, seconds waited for them, workers, bytes fetched."""
+        """Batches handed over, seconds waited for them, workers, bytes fetched, and bytes of memory: the bound for objects
+        ahead of the trainer (`prefetch_bytes`), and splits of local workers that wait to be taken (`local_bytes`)."""
         found: dict[str, float] = {
             "batches": self._batches,
             "waited_s": self._waited,

@@ -286,6 +286,8 @@ impl Stream {
         stats.set_item("workers_max", snapshot.workers_max)?;
         stats.set_item("fetched_bytes", snapshot.fetched_bytes)?;
         stats.set_item("recomputed_splits", snapshot.healed)?;
+        stats.set_item("prefetch_bytes", snapshot.prefetch_bytes)?;
+        stats.set_item("local_bytes", snapshot.local_bytes)?;
         Ok(stats)
     }
 }

@@ -40,6 +40,8 @@ impl Coordinator {
             true => self.move_horizon(job).await?.collected_place,
             false => progress.collected_place,
         };
+        // What is made again is deleted when it is made.
+        let collected = collected.min(progress.head());
         let behind = swept.item.unwrap_or_default().place < collected;
         match is_due || behind {
             true => self.sweep(job, item, plan, (swept, collected)).await,
@@ -87,7 +89,7 @@ impl Coordinator {
         let decide = |before: Option<&Swept>| {
             Ok::<_, Refusal>(match before {
                 Some(before) if before.place >= place => Outcome::AlreadyApplied(*before),
-                _ => Outcome::Write(Swept { place }),
+                before => Outcome::Write(Swept { place, ..before.copied().unwrap_or_default() }),
             })
         };
         self.store.update_from(&ItemName::Swept(job), read, decide).await?;

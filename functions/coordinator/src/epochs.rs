@@ -24,7 +24,7 @@ impl Coordinator {
         mut item: JobItem,
         progress: &JobProgress,
     ) -> Result<JobItem, Refusal> {
-        while item.closed < progress.durable.epoch.min(item.spec.epochs) {
+        while item.closed < progress.passed_epochs().min(item.spec.epochs) {
             match self.close_epoch(job, &item, progress).await {
                 Ok(()) => {}
                 Err(Unchanged::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {

@@ -248,6 +248,9 @@ impl JobItem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Swept {
     pub place: Place,
+    /// Bundles of earlier epochs are deleted.
+    #[serde(default)]
+    pub pruned: Epoch,
 }
 
 /// Records skipped in splits before a place, within its epoch. Each split is counted once, in order, before

@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn dataset(sizes: &[u64], members: &[u32]) -> Dataset {
-        let file = |&size: &u64| SourceFile { key: "k".into(), size, etag: "e".into() };
+        let file = |&size: &u64| SourceFile::new("k", size, "e");
         let files = sizes.iter().map(file).collect();
         Dataset { bucket: "b".into(), files, members: Members::of(members.to_vec()) }
     }

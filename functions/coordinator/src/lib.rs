@@ -26,6 +26,7 @@ mod meter;
 mod numerics;
 mod plans;
 mod polls;
+mod prune;
 mod readers;
 mod ready;
 mod scan;

@@ -15,7 +15,7 @@ use crate::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    JobProgress,
+    self, JobProgress, Place,
     frontier::Frontier,
     job::{JobEvent, JobState},
 };
@@ -32,6 +32,12 @@ impl Coordinator {
         let job = &poll.job;
         let JobSnapshot { item, progress, frontier } = snapshot;
         let scan = self.read_and_advance(job, item, progress).await?;
+        if let (Some(plan), Some(_)) = (item.plan, progress.lacking) {
+            let made = Place::of(scan.made(), plan.n_splits);
+            let decide =
+                |before: Option<&JobProgress>| Ok::<_, Refusal>(splits::made(before, made));
+            *progress = self.store.update(&ItemName::Progress(job), decide).await?;
+        }
         let steady_since_ms = steps::steady_since(frontier.item.as_ref(), self.clock.now_ms());
         let scan = self.free_leases((job, item), progress, (scan, scale), steady_since_ms).await?;
         let scan = scan.within(window(item, progress, scale));
@@ -101,7 +107,7 @@ impl Coordinator {
         steady_since_ms: u64,
     ) -> Result<Scan, Refusal> {
         if self.release_late_claims((job, item), &scan, &scale.dead).await? {
-            scan = self.scan(job, item, progress, progress.delivered).await?;
+            scan = self.scan(job, item, progress, progress.head()).await?;
         }
         self.end_overdue((job, item), &mut scan, steady_since_ms).await?;
         Ok(scan)

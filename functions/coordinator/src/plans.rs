@@ -151,7 +151,7 @@ mod tests {
     /// A manifest of files of `(bytes, records)`.
     fn manifest(files: &[(u64, u32)], members: &[u32]) -> Manifest {
         let file = |&(size, records): &(u64, u32)| {
-            let file = SourceFile { key: format!("f{size}"), size, etag: "e".into() };
+            let file = SourceFile::new(format!("f{size}"), size, "e");
             ManifestFile { file, records }
         };
         let files = files.iter().map(file).collect();

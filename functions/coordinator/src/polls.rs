@@ -14,7 +14,7 @@ use crate::{
     trouble::trouble,
 };
 use futures::future::try_join;
-use gristmill_model::splits::{self, Ack, JobProgress};
+use gristmill_model::splits::{self, Ack, JobProgress, Lacking, Place};
 use gristmill_model::wire::{JobStatus, Poll, Polled, Refusal, Status};
 use gristmill_model::{JobName, Visitation};
 
@@ -25,7 +25,7 @@ impl Handle<Poll> for Coordinator {
             self.poll_snapshot(job, Some(from)).await?;
         let before = snapshot.progress.delivered;
         if let Some(ack) = &poll.ack {
-            snapshot.progress = self.acknowledge(job, &snapshot, read, ack).await?;
+            snapshot.progress = self.acknowledge(job, &snapshot, read, ack, from).await?;
         }
         let has_moved = snapshot.progress.delivered != before;
         let seen = match steps::is_look_due(&snapshot, poll, has_moved, self.clock.now_ms()) {
@@ -59,7 +59,7 @@ impl Handle<Status> for Coordinator {
     async fn handle(&self, Status { job }: &Status) -> Result<JobStatus, Refusal> {
         let (JobSnapshot { item, progress, .. }, PollItems { scale, .. }) =
             self.poll_snapshot(job, None).await?;
-        let scan = self.scan(job, &item, &progress, progress.delivered).await?;
+        let scan = self.scan(job, &item, &progress, progress.head()).await?;
         let scale = self.settled(job, scale, &scan).await?;
         let window = window(&item, &progress, &scale);
         let scan = scan.within(window);
@@ -84,29 +84,50 @@ impl Handle<Status> for Coordinator {
 }
 
 impl Coordinator {
-    /// Refuses a new run of the trainer that begins beyond all that was made; see [`steps::beginning`].
-    pub(crate) async fn admit(
+    /// The splits before `known`, which a trainer knows of, that the table lacks: a local service may have lost its last
+    /// writes. To be asked for each run of a trainer, once by each process of the coordinator.
+    pub(crate) async fn lacking(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         progress: &JobProgress,
-        start: &Ack,
-    ) -> Result<(), Refusal> {
-        if let Some(Unseen { from, most, to }) = steps::beginning(job, item, progress, start)? {
-            let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
-            steps::check_made(job, item, start, gap.map(|(gap, _)| gap), to)?;
-        }
-        Ok(())
+        known: Place,
+    ) -> Result<Option<Lacking>, Refusal> {
+        let Some(Unseen { from, most, to }) = steps::unseen(item, progress, known) else {
+            return Ok(None);
+        };
+        let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
+        let Some((gap, _)) = gap.filter(|(gap, _)| *gap < to) else { return Ok(None) };
+        let from = Place::of(gap, item.plan.map_or(1, |plan| plan.n_splits));
+        tracing::warn!(
+            %job,
+            "the trainer knows of the splits before {} of epoch {}, and the table has lost some from {} of epoch {} \
+             on: they are made again",
+            known.position,
+            known.epoch,
+            from.position,
+            from.epoch
+        );
+        Ok(Some(Lacking { from, to: known }))
     }
 
-    /// Writes the trainer's progress. A new run of the trainer must be admitted first.
+    /// Writes the progress of a trainer that asks for the splits from `from` on.
     async fn acknowledge(
         &self,
         job: &JobName,
         JobSnapshot { item, progress, .. }: &JobSnapshot,
         read: Versioned<JobProgress>,
         ack: &Ack,
+        from: Place,
     ) -> Result<JobProgress, Refusal> {
-        self.admit((job, item), progress, ack).await?;
+        let is_new = ack.generation > progress.generation;
+        if is_new {
+            steps::check_place(job, item, ack)?;
+        }
+        let lacking = match is_new || !self.memory.knows_run(job, None, ack.generation) {
+            true => self.lacking(job, item, progress, ack.delivered.max(from)).await?,
+            false => None,
+        };
         let visitation = item.spec.settings.visitation;
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
@@ -116,8 +137,11 @@ impl Coordinator {
                     splits::ack(before, ack, now_ms)
                 }
             };
+            let acked = acked.map(|acked| acked.with(|after| after.with_lacking(lacking)));
             acked.map_err(Unchanged::Declined)
         };
-        Ok(self.store.update_from(&ItemName::Progress(job), read, decide).await?)
+        let progress = self.store.update_from(&ItemName::Progress(job), read, decide).await?;
+        self.memory.keep_run(job, None, ack.generation);
+        Ok(progress)
     }
 }

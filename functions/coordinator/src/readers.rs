@@ -13,7 +13,7 @@ use crate::{
 };
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, TrainingRun};
-use gristmill_model::splits::{JobProgress, Refusal as SplitRefusal};
+use gristmill_model::splits::{JobProgress, Outcome, Refusal as SplitRefusal};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     Poll, PollReader, Polled, ReaderPolled, ReaderStatus, Refusal, RefusalKind, RunStatus,
@@ -38,6 +38,7 @@ impl Handle<PollReader> for Coordinator {
             None => progress.item,
         };
         let (run, progress) = joined(progress)?;
+        self.note_lacking(call, &progress).await?;
         let mut number = reader.item.map_or(0, |reader| reader.reader);
         if let Some(report) = &call.report {
             number = self.report(&names[1], reader, (&progress, report)).await?.reader;
@@ -150,15 +151,20 @@ impl Coordinator {
         }
         let progress = read.item.unwrap_or_default();
         let is_new = progress.run.is_none_or(|run| run.token != join.run.token);
-        if is_new {
-            self.admit((job, &item), &progress, &join.start).await?;
-        }
+        let lacking = match is_new {
+            true => {
+                steps::check_place(job, &item, &join.start)?;
+                self.lacking(job, &item, &progress, join.start.delivered).await?
+            }
+            false => None,
+        };
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
             let joined = match ranks == RankRange::all(join.run.ranks.count) {
                 true => run::join_alone(before, join, now_ms),
                 false => run::join(before, join, now_ms),
             };
+            let joined = joined.map(|joined| joined.with(|after| after.with_lacking(lacking)));
             joined.map_err(Unchanged::Declined)
         };
         let progress = self.store.update_from(&ItemName::Progress(job), read, decide).await?;
@@ -200,6 +206,26 @@ impl Coordinator {
         };
         let progress: JobProgress = self.store.update(&ItemName::Progress(job), decide).await?;
         Ok(readers::waits_for(&progress, &reports, now_ms))
+    }
+
+    /// Notes what the table lacks of the splits that a reader knows of, the first time that this process hears of it.
+    async fn note_lacking(&self, call: &PollReader, progress: &JobProgress) -> Result<(), Refusal> {
+        let (job, reader) = (&call.job, Some(call.ranks.first));
+        if self.memory.knows_run(job, reader, progress.generation) {
+            return Ok(());
+        }
+        let item = self.job(job).await?;
+        let delivered = call.report.map_or(call.from, |report| report.ack.delivered);
+        if let Some(lacking) = self.lacking(job, &item, progress, delivered.max(call.from)).await? {
+            let decide = |before: Option<&JobProgress>| {
+                let before = before.copied().unwrap_or_default();
+                let after = before.with_lacking(Some(lacking));
+                Ok::<_, Refusal>(Outcome::AlreadyApplied(before).with(|_| after))
+            };
+            self.store.update(&ItemName::Progress(job), decide).await?;
+        }
+        self.memory.keep_run(job, reader, progress.generation);
+        Ok(())
     }
 
     /// The reports of all readers that ever reported, in order of rank.

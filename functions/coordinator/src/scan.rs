@@ -93,6 +93,21 @@ impl Scan {
             }
     }
 
+    /// The first split that is not committed, of those from the trainer's place on; the end of what was read if all are.
+    pub fn made(&self) -> u64 {
+        let from = self.ahead.delivered;
+        let mut end = from;
+        for bundle in self.bundles.iter().filter(|bundle| bundle.stretch().end > from) {
+            for (i, linear) in (0u8..).zip(bundle.stretch()).filter(|(_, linear)| *linear >= from) {
+                if bundle.item.as_ref().and_then(|item| item.entry(i)).is_none() {
+                    return linear;
+                }
+                end = linear + 1;
+            }
+        }
+        end
+    }
+
     /// Whether every split before the linear position `linear` is committed.
     pub fn is_done_before(&self, linear: u64) -> bool {
         let reached = self.bundles.last().map_or(self.ahead.delivered, |last| last.stretch().end);
@@ -190,7 +205,7 @@ pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Opt
 /// The range of splits that a job may work on now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach {
-    /// The first position that the trainer has not received, counted through all epochs.
+    /// The first position that the trainer has not received, or that is to be made again, counted through all epochs.
     pub delivered: u64,
     /// The first position that must not be worked on yet.
     pub end: u64,
@@ -210,7 +225,7 @@ impl Reach {
             return Self { delivered: 0, end: run, most: run, window: None, goes_on: false };
         };
         let n = plan.n_splits;
-        let delivered = progress.delivered.linear(n);
+        let delivered = progress.head().linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
         let settled = unsettled.map_or(run, |epoch| u64::from(epoch) * u64::from(n));
         let most = run.min(settled);

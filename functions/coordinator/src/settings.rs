@@ -33,6 +33,8 @@ pub struct Settings {
     /// A job whose trainer has not polled for this long is abandoned and stopped; its chunks are gone by then.
     pub retention: Duration,
     pub limits: Limits,
+    /// Whether bundles of passed epochs are deleted, and not left to expire.
+    pub prunes_bundles: bool,
     /// When to fail a job whose workers achieve nothing.
     pub patience: Patience,
     /// Pairs of (active workers, milliseconds), most workers first: from that many workers on, claims may
@@ -87,6 +89,7 @@ impl Settings {
             object_sizes: ObjectSizes::Real,
             cache_bytes: CACHE_BYTES,
             retention: Duration::from_secs(14 * 86_400),
+            prunes_bundles: false,
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
             patience: Patience { workers: 20, lasting: Duration::from_secs(120) },
             shared_reads: vec![(1_500, 1_000), (32, 250)],
@@ -106,6 +109,12 @@ impl Settings {
         let retention =
             days.map_or(self.retention, |days| Duration::from_secs(u64::from(days.get()) * 86_400));
         Self { retention, ..self }
+    }
+
+    /// Deletes the bundles of passed epochs, for a table whose space counts.
+    #[must_use]
+    pub fn with_pruning(self) -> Self {
+        Self { prunes_bundles: true, ..self }
     }
 
     /// Sets the capacity of the cache, in GiB, if given.

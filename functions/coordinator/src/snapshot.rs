@@ -14,12 +14,14 @@ use gristmill_model::wire::{Claim, Home, Refusal};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::Item;
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// With fewer active workers than this, a claim looks at all partitions of a small job.
 pub(crate) const FEW_ACTIVE: u32 = 5;
+/// Most readers whose run is remembered.
+const MOST_RUNS: usize = 1024;
 /// Bundles read together with a job's items in a poll. Most polls find only a few that are ready.
 const FIRST_BUNDLES: usize = 4;
 
@@ -70,9 +72,14 @@ struct Remembered {
     ends: Option<(JobName, u64, Ends)>,
     /// The job as the last poll read it.
     reported: Option<(JobName, JobItem)>,
+    /// The runs of trainers that have acknowledged here: their generations, by job and reader.
+    runs: BTreeMap<(JobName, Reader), u64>,
     /// Leased bundles as this process last wrote them, the latest last.
     leases: VecDeque<(LeaseAt, Versioned<Bundle>)>,
 }
+
+/// The first rank of a reader; none of a trainer that acknowledges on the job's progress itself.
+pub(crate) type Reader = Option<u32>;
 
 /// Address of a bundle.
 pub(crate) type LeaseAt = (JobName, Home, BundleAt);
@@ -110,6 +117,19 @@ impl Memory {
 
     fn keep_reported(&self, job: &JobName, item: &JobItem) {
         self.remembered().reported = Some((job.clone(), item.clone()));
+    }
+
+    /// Whether that run of a trainer has acknowledged here.
+    pub(crate) fn knows_run(&self, job: &JobName, reader: Reader, generation: u64) -> bool {
+        self.remembered().runs.get(&(job.clone(), reader)) == Some(&generation)
+    }
+
+    pub(crate) fn keep_run(&self, job: &JobName, reader: Reader, generation: u64) {
+        let (runs, key) = (&mut self.remembered().runs, (job.clone(), reader));
+        if runs.len() >= MOST_RUNS && !runs.contains_key(&key) {
+            runs.pop_first();
+        }
+        runs.insert(key, generation);
     }
 
     /// Removes and returns a leased bundle as this process last wrote it. It may be out of date: other

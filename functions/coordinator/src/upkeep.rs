@@ -34,6 +34,8 @@ pub struct Upkeep {
     pub tidied: u32,
     /// Chunks deleted.
     pub chunks: u64,
+    /// Bundles of passed epochs deleted.
+    pub bundles: u64,
     /// Cache removals that another process had begun and this round finished.
     pub removals: u32,
     /// Jobs and cache removals that failed; the next round tries again.
@@ -87,6 +89,9 @@ impl Coordinator {
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
         };
+        if let Some(item) = item.as_ref().filter(|item| !item.state.is_ended()) {
+            done.bundles += self.prune(job, item, &progress).await?;
+        }
         let last_contact_ms = progress.heartbeat_ms.max(entry.registered_ms);
         let silent = Duration::from_millis(self.clock.now_ms().saturating_sub(last_contact_ms));
         match item {
@@ -97,18 +102,21 @@ impl Coordinator {
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // The trainer's polls do the same, so this matters only if they fail.
-                let scan = self.scan(job, &item, &progress, progress.delivered).await?;
+                let scan = self.scan(job, &item, &progress, progress.head()).await?;
                 let scale = self.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let at = (batches, progress.delivered.epoch);
+                let at = (batches, progress.head().epoch);
                 let now_ms = self.clock.now_ms();
                 if let Some(seen) = lacks_workers(&item, &scale, &scan, at, now_ms) {
                     self.kick(job, &item, &scale, seen).await;
                 }
             }
             Some(item) if !item.state.is_ended() => {}
-            _ if silent > GRACE => {
+            item if silent > GRACE => {
+                if let Some(item) = &item {
+                    done.bundles += self.prune(job, item, &progress).await?;
+                }
                 done.chunks += self.tidy(job, listed).await?;
                 done.tidied += 1;
             }

@@ -96,7 +96,7 @@ impl World {
             workers: 20,
             ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())
         };
-        let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
+        let file = SourceFile::new("f", 100, "e");
         let dataset = Dataset::one("data", vec![file]);
         let reply = self.call(Register::new(name(job), spec, dataset)).await;
         assert!(reply.is_ok(), "{reply:?}");

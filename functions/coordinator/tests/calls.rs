@@ -23,9 +23,9 @@ use gristmill_ports::{
 };
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -124,6 +124,63 @@ impl Table for Freezing {
     }
 }
 
+/// A table that can lose its last writes, as one does whose machine loses power.
+#[derive(Default)]
+struct Losing {
+    table: MemoryTable,
+    /// What each write replaced, the last one last.
+    replaced: Mutex<Vec<(ItemKey, Option<Item>)>>,
+}
+
+impl Losing {
+    fn lose(&self, writes: usize) {
+        let mut replaced = self.replaced.lock().unwrap();
+        for _ in 0..writes {
+            let Some((key, before)) = replaced.pop() else { return };
+            self.table.restore(&key, before);
+        }
+    }
+}
+
+#[async_trait]
+impl Table for Losing {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        self.table.read(keys).await
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        let before = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
+        let outcome = self.table.write(key, expected, body, expires_at_s).await?;
+        if outcome == WriteOutcome::Written {
+            self.replaced.lock().unwrap().push((key.clone(), before));
+        }
+        Ok(outcome)
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.query(pk, prefix).await
+    }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.range(pk, from, to).await
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.last(pk, limit).await
+    }
+}
+
 /// Records of the file, in batches of [`BATCH`] and splits of one batch.
 const RECORDS: u32 = 40;
 const BATCH: u32 = 4;
@@ -141,6 +198,10 @@ struct World {
 impl World {
     /// A job about to index `files` files.
     async fn indexing(table: Arc<dyn Table>, files: usize) -> Self {
+        Self::indexing_for(table, files, 1).await
+    }
+
+    async fn indexing_for(table: Arc<dyn Table>, files: usize, epochs: u32) -> Self {
         // Each world has its own namespace, because a peer's table is shared.
         static WORLDS: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
@@ -160,9 +221,10 @@ impl World {
         let spec = JobSpec {
             settings: JobSettings { split_batches: Some(1), ..JobSettings::default() },
             workers: 2,
+            epochs,
             ..JobSpec::new(gristmill_operators::parse(pipeline).unwrap().canonical_json())
         };
-        let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
+        let file = |i| SourceFile::new(format!("f{i}"), 100, "e");
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job: JobName = "j".parse().unwrap();
         let registration = Register::new(job.clone(), spec, dataset);
@@ -178,6 +240,10 @@ impl World {
     }
 
     fn process_over(&self, table: Arc<dyn Table>) -> Self {
+        self.process_with(table, |settings| settings)
+    }
+
+    fn process_with(&self, table: Arc<dyn Table>, tune: fn(Settings) -> Settings) -> Self {
         let clock = Arc::clone(&self.clock);
         let objects = Arc::clone(&self.objects);
         let coordinator = Coordinator::new(
@@ -185,7 +251,7 @@ impl World {
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
             Arc::clone(&clock) as _,
-            Settings::new(self.ns.clone(), "bucket".into(), "scaler".into()),
+            tune(Settings::new(self.ns.clone(), "bucket".into(), "scaler".into())),
         );
         let (ns, job) = (self.ns.clone(), self.job.clone());
         let registration = self.registration.clone();
@@ -349,18 +415,31 @@ impl World {
 
     /// Receives ready splits in order and checkpoints after each batch, until the job is done.
     async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadySplit> {
+        self.train_on(1, 0, 0, splits).await
+    }
+
+    /// As [`World::be_the_trainer`], for a trainer that has the splits before `delivered`; it is of a generation that
+    /// takes over from another, and leaves once it has `splits`, or if these are all when the job is done.
+    async fn train_on(
+        &self,
+        generation: u64,
+        over: u64,
+        mut delivered: u32,
+        splits: u32,
+    ) -> BTreeMap<u32, ReadySplit> {
         let mut seen: BTreeMap<u32, ReadySplit> = BTreeMap::new();
-        let mut delivered = 0;
         loop {
             // The last batch ends the epoch.
-            let place = match delivered == splits {
+            let place = match delivered == RECORDS / BATCH {
                 true => Place { epoch: 1, position: 0 },
                 false => Place { epoch: 0, position: delivered },
             };
             let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
-            let ack =
-                Ack { generation: 1, over: 0, delivered: place, durable, durable_place: place };
+            let ack = Ack { generation, over, delivered: place, durable, durable_place: place };
             let polled = self.poll_from(delivered, Some(ack)).await;
+            if delivered == splits && splits < RECORDS / BATCH {
+                return seen;
+            }
             match polled.job.state {
                 JobState::Done => return seen,
                 JobState::Indexing | JobState::Running => {}
@@ -667,6 +746,60 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
     }
 }
 
+/// Epochs whose bundles the table still has.
+async fn epochs_with_bundles(table: &MemoryTable) -> BTreeSet<u32> {
+    let mut epochs = BTreeSet::new();
+    for (key, _) in table.expiries() {
+        let Some((_, epoch)) = key.pk.split_once("#E#") else { continue };
+        let item = table.read(std::slice::from_ref(&key)).await.unwrap().pop().flatten().unwrap();
+        if key.sk.starts_with("B#") && item.body.len() > 1 {
+            epochs.extend(epoch.split('#').next().unwrap().parse::<u32>());
+        }
+    }
+    epochs
+}
+
+#[tokio::test]
+async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
+    const EPOCHS: u32 = 6;
+    let table = Arc::new(MemoryTable::default());
+    let world = World::indexing_for(table.clone(), 1, EPOCHS).await;
+    let pruning = world.process_with(table.clone(), Settings::with_pruning);
+    let index = leased(pruning.claim(1).await);
+    pruning.work(&index, Nonce([1; 8])).await.unwrap();
+    let (splits, mut place, mut nonce) = (RECORDS / BATCH, Place { epoch: 0, position: 0 }, 10_u64);
+    while place < (Place { epoch: 4, position: 5 }) {
+        nonce += 1;
+        let id = Nonce(nonce.to_be_bytes());
+        if let ClaimReply::Leased(lease) =
+            pruning.claim_with(id, invocation(2), "one").await.unwrap()
+        {
+            pruning.work(&lease, id).await.unwrap();
+        }
+        let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
+        let ack = Ack { generation: 1, over: 0, delivered: place, durable, durable_place: place };
+        let (job, metrics) = (pruning.job.clone(), TrainerMetrics::default());
+        let poll = Poll { job, from: place, ack: Some(ack), metrics, report: None };
+        pruning.clock.sleep(BETWEEN_POLLS).await;
+        let polled = pruning.call(poll).await.unwrap();
+        for entry in polled.ready.iter().filter(|entry| entry.place == place).collect::<Vec<_>>() {
+            place = entry.place.next(splits);
+        }
+        if place.position % 5 == 0 {
+            pruning.coordinator.upkeep().await.unwrap();
+        }
+    }
+    let left = epochs_with_bundles(&table).await;
+    assert!(
+        left.iter().all(|epoch| *epoch >= 2) && left.contains(&3) && left.contains(&4),
+        "{left:?}"
+    );
+    pruning.call(Stop { job: pruning.job.clone() }).await.unwrap();
+    pruning.pass(1);
+    assert!(pruning.coordinator.upkeep().await.unwrap().bundles > 0);
+    assert_eq!(epochs_with_bundles(&table).await, BTreeSet::new(), "an ended job keeps none");
+}
+
 #[tokio::test]
 async fn bundles_expire_before_what_says_that_their_job_was_there() {
     let table = Arc::new(MemoryTable::default());
@@ -686,4 +819,31 @@ async fn bundles_expire_before_what_says_that_their_job_was_there() {
     assert!(!bundles.is_empty() && job.len() == 1);
     let margin = Duration::from_secs(7 * 86_400).as_secs();
     assert!(bundles.iter().all(|bundle| bundle + margin < job[0]), "{bundles:?} {job:?}");
+}
+
+#[tokio::test]
+async fn a_trainer_ahead_of_a_table_that_lost_its_last_writes_is_served_to_the_end() {
+    const SPLITS: u32 = RECORDS / BATCH;
+    for (known, is_new) in [(3, true), (SPLITS - 1, false), (SPLITS - 1, true)] {
+        for lost in (0..64).step_by(3) {
+            let table = Arc::new(Losing::default());
+            let world = World::running(Arc::clone(&table) as _).await;
+            let trained = world.train_on(1, 0, 0, known);
+            tokio::select! {
+                seen = trained => assert_eq!(seen.len() as u32, known),
+                () = world.be_a_worker(2) => panic!("the job has ended"),
+            }
+            table.lose(lost);
+            let world = world.another_process();
+            let registered = world.call(world.registration.clone()).await;
+            assert!(registered.is_ok(), "{registered:?}");
+            let generation = if is_new { 2 } else { 1 };
+            let trained = world.train_on(generation, generation - 1, known, SPLITS);
+            let ended = async { tokio::join!(trained, world.be_a_worker(3)) };
+            let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+            let (seen, ()) = ended.unwrap_or_else(|_| panic!("{lost} writes are lost: no end"));
+            let expected: Vec<_> = (known..SPLITS).collect();
+            assert_eq!(seen.into_keys().collect::<Vec<_>>(), expected, "{lost} writes are lost");
+        }
+    }
 }

@@ -1,16 +1,13 @@
 //! A worker process of a service on this machine: one order a line on its standard input, one answer a line on what was
 //! its standard output. It ends when its input does, however the service ended.
 
-use crate::WorkerFunction;
+use crate::{WorkerFunction, wiring::host_objects};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_aws::{AmbientObjects, Aws, Credentials};
-use gristmill_host::{
-    ForeignS3, HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup,
-};
+use gristmill_host::{HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{
-    Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
+    ChangeStamp, Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
 };
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
@@ -87,8 +84,7 @@ fn worker(
     answers: Answers,
 ) -> Result<WorkerFunction, Error> {
     let WorkerSetup { service, memory_mb } = setup;
-    let ambient = Arc::new(AmbientObjects::default());
-    let objects = HostObjects::open(service, ambient, foreign_objects)?;
+    let objects = host_objects(service)?;
     let objects = Telling { objects, answers, is_in_trouble: AtomicBool::new(false) };
     let config = RunnerConfig {
         ns: service.namespace.clone(),
@@ -109,14 +105,7 @@ fn worker(
     Ok(WorkerFunction::new(runner, Metrics::default()))
 }
 
-/// The objects that another service keeps.
-fn foreign_objects(s3: &ForeignS3) -> Arc<dyn Objects> {
-    let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
-    let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
-    Arc::new(Aws::with_s3(endpoint, region, credentials).objects())
-}
-
-/// Objects whose failing puts are told to the service: its clients only see that no batch comes.
+/// Objects whose failing puts are reported to the service: its clients only see that no batch comes.
 struct Telling {
     objects: HostObjects,
     answers: Answers,
@@ -156,6 +145,10 @@ impl Objects for Telling {
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
         self.objects.get_range(path, range, etag).await
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        self.objects.change_stamp(path).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {

@@ -1,10 +1,11 @@
-//! The worker of a stack on AWS: its settings and ports.
+//! The worker of a stack on AWS: its settings and ports; and the objects of a service on this machine.
 
 use crate::WorkerFunction;
-use gristmill_aws::{Aws, Settings};
+use gristmill_aws::{AmbientObjects, Aws, Credentials, Settings};
+use gristmill_host::{ForeignS3, HostError, HostObjects, ServiceFile};
 use gristmill_pipeline::Registry;
 use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{Metrics, SystemClock};
+use gristmill_ports::{Metrics, Objects, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
 use lambda_runtime::Error;
@@ -40,4 +41,15 @@ impl WorkerFunction {
         let metrics = Metrics::new("worker", settings.ns.clone(), settings.metrics);
         Ok(Self::new(runner, metrics))
     }
+}
+
+/// The objects of the service that `file` describes; other buckets are those that the user may read.
+pub(crate) fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
+    HostObjects::open(file, Arc::new(AmbientObjects::default()), |s3| {
+        let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
+        let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
+        let objects: Arc<dyn Objects> =
+            Arc::new(Aws::with_s3(endpoint, region, credentials).objects());
+        objects
+    })
 }

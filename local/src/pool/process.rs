@@ -37,7 +37,7 @@ pub(super) enum WorkerError {
 pub(super) struct WorkerProcess {
     child: Child,
     pid: u32,
-    /// What is written before the first order.
+    /// The line before the first order.
     greeting: String,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,

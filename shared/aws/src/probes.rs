@@ -230,7 +230,7 @@ impl Probes {
     /// Puts with a wrong checksum: permission is checked before the content, and nothing is stored. Conditional, as the
     /// bucket's policy requires.
     async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
-        let key = keys::index(ns, Fingerprint([0; 32]), "probe");
+        let key = keys::index(ns, Fingerprint([0; 32]), "probe", None);
         let put = self.s3.put_object().bucket(bucket).key(&key).if_none_match("*");
         let asked = put.content_md5(WRONG_MD5).body(ByteStream::from_static(b"")).send().await;
         let place = format!("s3://{bucket}/{key}");

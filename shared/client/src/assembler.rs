@@ -7,7 +7,7 @@ use crate::{
     own_batches::Picked,
     progress::Progress,
     rows::{Chunks, Rows},
-    start::{Start, add},
+    start::{Start, add, beyond},
     waits::{Stage, StageClock},
 };
 use bytes::Bytes;
@@ -50,6 +50,8 @@ pub(crate) struct Assembler {
     finisher: Option<Finisher>,
     plan: Plan,
     epochs: Epoch,
+    /// The batch that the stream begins with.
+    from: Cursor,
     totals: EpochTotals,
     rows: Rows,
     /// Buffers of batches joined here.
@@ -76,6 +78,7 @@ impl Assembler {
             rows: Rows::new(plan.batch_size, buffers.clone()),
             plan,
             epochs,
+            from: start.at,
             totals: start.totals,
             buffers,
             queue,
@@ -224,6 +227,16 @@ impl Assembler {
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
         self.progress.passed(Place::start_of(next));
+        let end = Cursor::new(totals.epoch, totals.batches);
+        if self.from.batch_index > 0 && end <= self.from {
+            // Its splits were made again, to learn where it ends. The trainer has it.
+            return match end == self.from {
+                true => Ok(true),
+                false => {
+                    Err(beyond(self.from, &format!("the epoch has {} batches", totals.batches)))
+                }
+            };
+        }
         Ok(self.queue.send(Assembled::EpochEnd(totals)).await.is_ok())
     }
 }

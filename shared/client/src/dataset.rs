@@ -12,6 +12,7 @@ use gristmill_model::wire::{Dataset, Members, SourceFile};
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::Source as PipelineSource;
 use gristmill_ports::{CallError, ObjectInfo, Objects};
+use gristmill_runner::{Compute, IndexStore};
 use gristmill_sources::Definition;
 use std::{
     fs, io,
@@ -101,7 +102,16 @@ impl Source {
                 let place = (bucket.as_str(), pattern.as_str());
                 pack_images(objects, ns, own_bucket, source, place, images.clone()).await?
             }
-            _ => dataset_of(bucket, members),
+            _ => {
+                let indices =
+                    IndexStore { objects, compute: Compute::default(), ns, bucket: own_bucket };
+                let mut files = Vec::with_capacity(members.len());
+                for (found, member) in members.into_iter().zip(source.members()) {
+                    let listed = found.into_iter().map(source_file).collect();
+                    files.push(indices.as_they_are(&member.format, &bucket, listed).await?);
+                }
+                dataset_of(bucket, files)
+            }
         };
         Ok(Listing { dataset, left_out })
     }
@@ -364,12 +374,15 @@ pub struct Found {
     pub left_out: LeftOut,
 }
 
-fn dataset_of(bucket: String, members: Vec<Vec<ObjectInfo>>) -> Dataset {
+fn source_file(ObjectInfo { key, size, etag }: ObjectInfo) -> SourceFile {
+    SourceFile::new(key, size, etag)
+}
+
+fn dataset_of(bucket: String, members: Vec<Vec<SourceFile>>) -> Dataset {
     // The coordinator refuses more than u32::MAX files.
     let counts = members.iter().map(|files| u32::try_from(files.len()).unwrap_or(u32::MAX));
     let counts = counts.collect();
-    let file = |ObjectInfo { key, size, etag }| SourceFile { key, size, etag };
-    let files = members.into_iter().flatten().map(file).collect();
+    let files = members.into_iter().flatten().collect();
     Dataset { bucket, files, members: Members::of(counts) }
 }
 

@@ -100,8 +100,7 @@ impl Fetcher {
     /// Resolves once the batch to begin with is located.
     ///
     /// # Errors
-    /// [`FetchError::Misplaced`] if that batch is beyond the epoch, or beyond every batch made so far; the
-    /// error that ended the run.
+    /// [`FetchError::Misplaced`] if that batch is beyond the epoch; the error that ended the run.
     pub async fn located(&self) -> Result<(), FetchError> {
         tokio::select! {
             biased;
@@ -118,7 +117,7 @@ impl Fetcher {
     /// Resolves once the coordinator has accepted the announced start.
     ///
     /// # Errors
-    /// [`FetchError::Misplaced`] if data that the trainer needs was deleted or never made,
+    /// [`FetchError::Collected`] if data that the trainer needs was deleted,
     /// [`FetchError::RunBegan`] if another fetcher began the run elsewhere, [`FetchError::Fenced`] if there is
     /// another trainer; the error that ended the run.
     pub async fn admitted(&self) -> Result<(), FetchError> {
@@ -265,12 +264,8 @@ impl Fetcher {
         let view = self.ledger.view()?;
         let plan = view.plan?;
         let one_to_one = self.source.downloader.context.pipeline.is_one_to_one();
-        let size = u64::from(plan.batch_size.max(1));
-        let batches = match plan.drop_last {
-            true => plan.records / size,
-            false => plan.records.div_ceil(size),
-        };
-        (one_to_one && view.spec.settings.on_error == ErrorPolicy::Fail).then_some(batches)
+        (one_to_one && view.spec.settings.on_error == ErrorPolicy::Fail)
+            .then(|| plan.most_batches())
     }
 
     /// The delivery guarantee of the job for a trainer that returns.

@@ -18,7 +18,7 @@ pub(crate) async fn pack_images(
     (bucket, pattern): (&str, &str),
     found: Vec<ObjectInfo>,
 ) -> Result<Dataset, ListError> {
-    let file = |ObjectInfo { key, size, etag }| SourceFile { key, size, etag };
+    let file = |ObjectInfo { key, size, etag }| SourceFile::new(key, size, etag);
     let found = found.into_iter().map(file).collect();
     let packs = packs(bucket, pattern, &source.features, found)
         .map_err(|BadImage { key, why }| ListError::Image(key, why))?;
@@ -31,7 +31,7 @@ pub(crate) async fn pack_images(
         // A concurrent writer stores the same bytes: the name is their hash.
         let path = ObjectPath::new(own_bucket, &key);
         objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
-        files.push(SourceFile { key, size, etag: fingerprint.to_string() });
+        files.push(SourceFile::new(key, size, fingerprint.to_string()));
     }
     Ok(Dataset::one(own_bucket, files))
 }

@@ -11,6 +11,8 @@ mod assembler;
 mod authored;
 mod bounds;
 mod cached;
+#[cfg(test)]
+mod changes;
 pub mod cursor;
 mod dataset;
 mod downloader;

@@ -83,7 +83,7 @@ mod tests {
         let source =
             "source: { jsonl: x, features: { v: { dtype: i64 } } }\nops: [{ batch: { size: 1 } }]";
         let pipeline = gristmill_operators::parse(source).unwrap();
-        let file = |i| SourceFile { key: format!("{i:08}"), size: 1, etag: "e".to_owned() };
+        let file = |i| SourceFile::new(format!("{i:08}"), 1, "e");
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job = "j".parse().unwrap();
         let whole = Register::new(job, JobSpec::new(pipeline.canonical_json()), dataset);

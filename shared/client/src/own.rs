@@ -61,7 +61,7 @@ pub struct StartRefusal {
     pub failed: String,
 }
 
-/// What a client holds while it uses a service on this machine.
+/// A client's hold on a service of this machine.
 pub(crate) enum Held {
     /// The service runs at least as long as the lock is held.
     Shared {
@@ -73,7 +73,7 @@ pub(crate) enum Held {
 /// A service that ends with this process.
 pub(crate) struct OwnService {
     launcher: Launcher,
-    /// Where it is started again after a crash; none if it keeps nothing.
+    /// The directory on which it starts again after a crash; none if it keeps nothing.
     state_dir: Option<PathBuf>,
     child: Child,
     /// Closing it ends the service, as does the end of this process.

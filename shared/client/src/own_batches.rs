@@ -68,7 +68,9 @@ impl OwnBatches {
         }
         let mut made = Vec::new();
         self.joiner.push(counts, |batch| made.push(batch));
-        let mut picked = Picked { left: self.left(position), resume_place, ..Picked::default() };
+        let next = Cursor::new(epoch, self.joiner.batch_index());
+        let left = if next < self.from { None } else { self.left(position) };
+        let mut picked = Picked { left, resume_place, ..Picked::default() };
         if self.joiner.position() >= self.n_splits {
             let fresh = Joiner::new(self.cut);
             let ended = std::mem::replace(&mut self.joiner, fresh);

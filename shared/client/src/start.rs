@@ -17,26 +17,25 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Counts the batches before `at` from the entries of its epoch's splits.
+    /// Counts the batches before `at` from the entries of its epoch's splits. If the table has lost some, the stream
+    /// begins with the first of them, and takes in those before `at` as they are made again, without delivering them.
     ///
     /// # Errors
-    /// [`FetchError::Misplaced`] if there is no such batch, or if earlier batches were never made, so that no
-    /// trainer can have received them.
+    /// [`FetchError::Misplaced`] if there is no such batch; an epoch has at most `most` batches, if that is known.
     pub async fn seek(
         ledger: &Ledger,
         plan: &Plan,
         epochs: Epoch,
         at: Cursor,
+        most: Option<u64>,
     ) -> Result<Self, FetchError> {
         let Cursor { epoch, batch_index } = at;
-        let beyond = |has: String| {
-            FetchError::Misplaced(format!(
-                "there is no {at} to continue at: {has}; the position belongs to another job or is damaged: \
-                 start without it"
-            ))
-        };
+        let beyond = |has: String| beyond(at, &has);
         if epoch > epochs || epoch == epochs && batch_index > 0 {
             return Err(beyond(format!("the job has {epochs} epochs, numbered from 0")));
+        }
+        if let Some(most) = most.filter(|most| batch_index > *most) {
+            return Err(beyond(format!("the epoch has {most} batches")));
         }
         let Self { mut joiner, mut totals, .. } = Self::of_epoch(plan, epoch);
         // Splits after the last batch may complete no batch; an epoch with only such splits left is over.
@@ -44,11 +43,14 @@ impl Start {
             let made = joiner.batch_index();
             let entry = match ledger.peek(Place::new(epoch, joiner.position())).await? {
                 Some(entry) => entry,
-                None if made == batch_index => break,
                 None => {
-                    return Err(beyond(format!(
-                        "only {made} of its batches have been produced so far"
-                    )));
+                    if made < batch_index {
+                        tracing::warn!(
+                            "of epoch {epoch}, only {made} of the {batch_index} batches that the trainer has are known \
+                             to the service: the others are made again"
+                        );
+                    }
+                    break;
                 }
             };
             let mut ahead = joiner.clone();
@@ -98,6 +100,13 @@ impl Start {
         let joiner = Joiner::new(cut(plan));
         Self { at: Cursor::start_of(epoch), joiner, totals, place: Place::start_of(epoch) }
     }
+}
+
+/// There is no batch `at`: of its epoch, or of the job, there is what `has` says.
+pub(crate) fn beyond(at: Cursor, has: &str) -> FetchError {
+    FetchError::Misplaced(format!(
+        "there is no {at} to continue at: {has}; the position belongs to another job or is damaged: start without it"
+    ))
 }
 
 /// Whether the rest of `epoch` after `joiner`, and all later epochs, are complete and contain no batch.
@@ -166,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn a_trainer_begins_with_the_split_that_completes_its_batch() {
         let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 5)).await.unwrap();
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 5), None).await.unwrap();
         assert_eq!((start.at, start.place), (batch(0, 5), split(0, 1)));
         assert_eq!(start.joiner.position(), 1);
         assert_eq!((start.totals.batches, start.totals.splits, start.totals.rows), (4, 1, 32));
@@ -175,19 +184,30 @@ mod tests {
     #[tokio::test]
     async fn a_trainer_without_a_checkpoint_begins_with_the_first_split() {
         let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 0)).await.unwrap();
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 0), None).await.unwrap();
         assert_eq!((start.at, start.place), (batch(0, 0), split(0, 0)));
     }
 
     #[tokio::test]
-    async fn a_batch_that_was_never_made_is_refused() {
+    async fn a_trainer_that_is_ahead_of_the_service_begins_with_the_first_split_to_make_again() {
         let (ledger, plan) = ledger(3);
-        let refused = async |at| match Start::seek(&ledger, &plan, 1, at).await {
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 50), Some(80)).await.unwrap();
+        assert_eq!((start.at, start.place), (batch(0, 50), split(0, 3)));
+        assert_eq!((start.joiner.position(), start.totals.batches), (3, 12));
+        let (ledger, plan) = self::ledger(3);
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 50), None).await.unwrap();
+        assert_eq!(start.place, split(0, 3), "their number may not be known");
+    }
+
+    #[tokio::test]
+    async fn a_batch_beyond_the_plan_is_refused() {
+        let (ledger, plan) = ledger(3);
+        let refused = async |at| match Start::seek(&ledger, &plan, 1, at, Some(80)).await {
             Err(FetchError::Misplaced(why)) => why,
             Err(error) => panic!("{error}"),
             Ok(start) => panic!("it begins at {:?}", start.at),
         };
-        assert!(refused(batch(0, 100)).await.contains("only 12 of its batches"));
+        assert!(refused(batch(0, 81)).await.contains("the epoch has 80 batches"));
         assert!(refused(batch(1, 3)).await.contains("the job has 1 epochs"));
         assert!(refused(batch(7, 0)).await.contains("the job has 1 epochs"));
     }
@@ -195,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn behind_the_last_batch_of_an_epoch_comes_the_next_epoch() {
         let (ledger, plan) = ledger(20);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 80)).await.unwrap();
+        let start = Start::seek(&ledger, &plan, 1, batch(0, 80), None).await.unwrap();
         assert_eq!((start.at, start.place), (batch(1, 0), split(1, 0)));
         assert_eq!(start.durable_at(batch(0, 80), 20), (batch(0, 80), split(0, 19)));
         assert_eq!(start.durable_at(batch(1, 0), 20), (batch(1, 0), split(1, 0)));

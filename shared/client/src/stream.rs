@@ -68,7 +68,9 @@ impl BatchSource {
         let part = own.filter(|own| !own.are_all());
         let view = downloader.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
-        let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at).await?;
+        // Operators may drop elements or repeat them; then the number of batches is known at the end of an epoch.
+        let most = downloader.context.pipeline.is_one_to_one().then(|| plan.most_batches());
+        let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at, most).await?;
         let durable = match own {
             Some(_) => start.durable_at(at, plan.n_splits),
             None => (start.at, start.place),

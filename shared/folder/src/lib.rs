@@ -80,6 +80,19 @@ pub fn etag(metadata: &Metadata) -> String {
     format!("{:x}-{seconds:x}{nanoseconds:08x}", metadata.len())
 }
 
+/// Changes whenever a file's content may have: also if it is rewritten where it lies and its modification time is set
+/// back. It is another one after a copy or a remount.
+pub fn change_stamp(metadata: &Metadata) -> String {
+    format!(
+        "{:x}-{:x}-{}-{:x}{:08x}",
+        metadata.dev(),
+        metadata.ino(),
+        etag(metadata),
+        metadata.ctime(),
+        metadata.ctime_nsec()
+    )
+}
+
 /// Visits entries below `root` whose keys start with `prefix`, in no particular order.
 ///
 /// # Errors

@@ -34,7 +34,8 @@ use bytes::Bytes;
 use disk::HostDisk;
 use gristmill_model::stored::keys;
 use gristmill_ports::{
-    BufferPool, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    BufferPool, ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects,
+    PutOutcome,
 };
 use std::{
     hash::{BuildHasher, RandomState},
@@ -134,6 +135,14 @@ impl Objects for FileObjects {
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
         self.read(path, Some(range), etag).await
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        if !keys::is_mount(&path.bucket) {
+            return Ok(None);
+        }
+        let (this, path) = (self.clone(), path.clone());
+        blocking(move || this.folder(&path.bucket)?.change_stamp(&path).map(Some)).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {

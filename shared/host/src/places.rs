@@ -1,4 +1,4 @@
-//! Where state, sockets and the register of services lie on this machine.
+//! The folders of state, of sockets and of the register of services on this machine.
 
 use crate::{HostError, private::private_dir};
 use gristmill_model::Fingerprint;
@@ -17,7 +17,7 @@ const TEMPORARY: &str = "temporary";
 /// Longest path of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
-/// What a file system means for state.
+/// A kind of file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Medium {
     Disk,

@@ -102,7 +102,7 @@ fn found_or_made(path: &Path) -> Result<Metadata, HostError> {
     }
 }
 
-/// In a user namespace, root may be seen as another user: whoever owns `/` counts as root.
+/// In a user namespace, root may be seen as another user: the owner of `/` counts as root.
 fn is_trusted(owner: u32, root: u32) -> bool {
     [geteuid().as_raw(), 0, root].contains(&owner)
 }

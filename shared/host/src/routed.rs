@@ -4,7 +4,7 @@ use crate::{FileObjects, FolderRegistry, ForeignS3, HostError, ServiceFile, priv
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::stored::keys;
-use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::{
     ops::Range,
     path::Path,
@@ -23,7 +23,7 @@ pub struct HostObjects {
     read: ChunkBytes,
 }
 
-/// Bytes of chunks that this process has read and not yet told the service; clones share them.
+/// Bytes of chunks that this process has read and not yet reported to the service; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct ChunkBytes(Arc<AtomicU64>);
 
@@ -36,7 +36,7 @@ impl ChunkBytes {
         }
     }
 
-    /// Returns the bytes, which then count as told.
+    /// Returns the bytes, which then count as reported.
     pub(crate) fn take(&self) -> u64 {
         self.0.swap(0, Ordering::Relaxed)
     }
@@ -117,6 +117,10 @@ impl Objects for HostObjects {
         let read = self.of(&path.bucket).get_range(path, range, etag).await;
         self.read.add(&path.key, &read);
         read
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        self.of(&path.bucket).change_stamp(path).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {

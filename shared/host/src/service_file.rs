@@ -25,7 +25,7 @@ pub(crate) const UNIX: &str = "unix:";
 pub struct ServiceFile {
     /// The address people pass as `--endpoint`: `unix:PATH` or `http://127.0.0.1:PORT`.
     pub endpoint: String,
-    /// What each request names, so that another user of the machine cannot send one.
+    /// Part of each request, so that another user of the machine cannot send one.
     pub token: String,
     pub state_dir: PathBuf,
     pub namespace: Namespace,

@@ -1,4 +1,4 @@
-//! What a service and its worker processes tell each other: one JSON document a line, over the worker's standard input
+//! The messages between a service and its worker processes: one JSON document a line, over the worker's standard input
 //! and output.
 
 use crate::ServiceFile;

@@ -18,6 +18,7 @@ pub use coordinator::{CallError, Coordinator, call_with_retry};
 pub use invoker::{InvokeError, Invoked, Invoker};
 pub use metrics::{Measure, Metrics, Unit};
 pub use objects::{
-    MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, get_long_range,
+    ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    get_long_range,
 };
 pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};

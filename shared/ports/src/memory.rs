@@ -1,8 +1,8 @@
 //! In-memory table and objects: the reference implementations of the ports.
 
 use crate::{
-    Item, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table,
-    TableError, WriteOutcome,
+    ChangeStamp, Item, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects,
+    PutOutcome, Table, TableError, WriteOutcome,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,6 +35,15 @@ pub struct MemoryTable {
 }
 
 impl MemoryTable {
+    /// Sets an item back to what it was, as a table does that has lost its last writes.
+    pub fn restore(&self, key: &ItemKey, before: Option<Item>) {
+        let mut items = self.items.lock();
+        match before {
+            Some(item) => drop(items.insert(key.clone(), (item, None))),
+            None => drop(items.remove(key)),
+        }
+    }
+
     /// Expiry of each item in Unix seconds. This table expires nothing.
     pub fn expiries(&self) -> Vec<(ItemKey, Option<u64>)> {
         self.items
@@ -115,6 +124,8 @@ impl StoredObject {
 #[derive(Debug, Default)]
 pub struct MemoryObjects {
     objects: Shared<(String, String), StoredObject>,
+    /// The stamps of objects that stand for files of this machine.
+    stamps: Shared<(String, String), u64>,
 }
 
 impl MemoryObjects {
@@ -131,7 +142,15 @@ impl MemoryObjects {
             return false;
         };
         object.body = change(object.body.to_vec()).into();
+        if let Some(stamp) = self.stamps.lock().get_mut(&(path.bucket.clone(), path.key.clone())) {
+            *stamp += 1;
+        }
         true
+    }
+
+    /// Gives an object a change stamp, as a file of this machine has one.
+    pub fn set_stamp(&self, path: &ObjectPath, stamp: u64) {
+        self.stamps.lock().insert((path.bucket.clone(), path.key.clone()), stamp);
     }
 }
 
@@ -177,6 +196,13 @@ impl Objects for MemoryObjects {
             true => Ok(object.body.slice(start..end)),
             false => Err(outside()),
         }
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        self.find(path)?;
+        let stamps = self.stamps.lock();
+        let stamp = stamps.get(&(path.bucket.clone(), path.key.clone()));
+        Ok(stamp.map(|stamp| ChangeStamp(stamp.to_string())))
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {

@@ -71,6 +71,10 @@ pub struct ObjectInfo {
     pub etag: String,
 }
 
+/// What a file looks like from outside: it is another one whenever the file's content may have changed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ChangeStamp(pub String);
+
 /// Outcome of a conditional put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutOutcome {
@@ -124,6 +128,12 @@ pub trait Objects: Send + Sync {
         range: Range<u64>,
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError>;
+
+    /// The stamp of a file that may be rewritten where it lies, with the same size and time; none from a store whose
+    /// etags tell one content from another.
+    async fn change_stamp(&self, _: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        Ok(None)
+    }
 
     /// All objects under a prefix, in key order.
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError>;

@@ -4,7 +4,7 @@
 use crate::{
     Compute, RunError, Runner, RunnerConfig,
     images::read_images,
-    indexing::{IndexStore, read_pack},
+    indexing::{FormattedFile, IndexStore, Indexed, read_pack},
     portions::{PORTION_BYTES, portions},
     stretches::{self, Span},
 };
@@ -16,7 +16,7 @@ use gristmill_model::stored::keys;
 use gristmill_model::wire::{Manifest, ManifestFile, Pack};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{Format, Source};
-use gristmill_ports::{ObjectPath, Objects, get_long_range};
+use gristmill_ports::{ChangeStamp, ObjectPath, Objects, get_long_range};
 use gristmill_sources::{FileIndex, OpenedRecords, images};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -29,6 +29,8 @@ const CACHED_INDICES: usize = 512;
 const CACHED_BYTES: usize = 64 << 20;
 /// Concurrent reads of file parts or indices: enough to hide the time to first byte, few enough for the memory.
 const READS_AHEAD: usize = 16;
+/// Reads of records that find their file changed, and with the same content, before the work is given back.
+const LOOKS: usize = 3;
 /// Concurrent reads of spans, such as the blocks of a shuffled split; each span may take several reads.
 const SPANS_AHEAD: usize = 8;
 
@@ -146,6 +148,8 @@ impl Reading {
 struct IndexedFile {
     path: ObjectPath,
     index: FileIndex,
+    /// The change stamp of the file that the index was made of.
+    stamp: Option<ChangeStamp>,
     /// The list of images, if the records are images.
     pack: Option<Pack>,
 }
@@ -314,28 +318,42 @@ impl DatasetCache {
         files: &Files,
     ) -> Result<Stretch, RunError> {
         let Span { file: number, first_record, records } = span;
-        let file = Arc::clone(file_of(files, number)?);
+        let mut file = Arc::clone(file_of(files, number)?);
+        let first = RecordKey { file: number, record: first_record };
+        for _ in 0..LOOKS {
+            let parts = self.read_parts(objects, source, span, &file).await?;
+            // A file may have been rewritten since it was indexed.
+            if file.stamp.is_none() || objects.change_stamp(&file.path).await? == file.stamp {
+                return Ok(Stretch { first, n_records: records, parts, file });
+            }
+            self.lock().retain(|(cached, _)| *cached != number);
+            file = self.indexed(objects, &source.format, number).await?;
+        }
+        Err(RunError::Passing(format!("{} is written to again and again", file.path)))
+    }
+
+    async fn read_parts(
+        &self,
+        objects: &dyn Objects,
+        source: &Source,
+        span: Span,
+        file: &IndexedFile,
+    ) -> Result<Vec<Bytes>, RunError> {
+        let Span { file: number, first_record, records } = span;
         let not_there =
             || RunError::fatal(format!("the index of {} does not hold {span:?}", file.path));
-        let parts = match &file.pack {
-            Some(pack) => {
-                let bytes = file.index.byte_range(first_record, records).ok_or_else(not_there)?;
-                let images = &pack.images[first_record as usize..][..records as usize];
-                vec![read_images(objects, &pack.bucket, images, bytes.end - bytes.start).await?]
-            }
-            None => {
-                let etag = self.manifest.files[number as usize].file.etag.as_str();
-                let ranges = file.index.stored_ranges(first_record, records, source);
-                let ranges =
-                    ranges.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))?;
-                let reads = ranges
-                    .into_iter()
-                    .map(|range| get_long_range(objects, &file.path, range, Some(etag)));
-                stream::iter(reads).buffered(READS_AHEAD).try_collect().await?
-            }
-        };
-        let first = RecordKey { file: number, record: first_record };
-        Ok(Stretch { first, n_records: records, parts, file })
+        if let Some(pack) = &file.pack {
+            let bytes = file.index.byte_range(first_record, records).ok_or_else(not_there)?;
+            let images = &pack.images[first_record as usize..][..records as usize];
+            let bytes = bytes.end - bytes.start;
+            return Ok(vec![read_images(objects, &pack.bucket, images, bytes).await?]);
+        }
+        let etag = self.manifest.files[number as usize].file.etag.as_str();
+        let ranges = file.index.stored_ranges(first_record, records, source);
+        let ranges = ranges.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))?;
+        let reads =
+            ranges.into_iter().map(|range| get_long_range(objects, &file.path, range, Some(etag)));
+        Ok(stream::iter(reads).buffered(READS_AHEAD).try_collect().await?)
     }
 
     async fn indexed(
@@ -375,18 +393,20 @@ impl DatasetCache {
             let pack = read_pack(objects, &path).await?;
             let index = images::pack_index(&pack)
                 .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
-            return Ok(IndexedFile { path, index, pack: Some(pack) });
+            return Ok(IndexedFile { path, index, stamp: None, pack: Some(pack) });
         }
         let Self { ns, bucket, compute, .. } = self;
         let indices = IndexStore { objects, compute: *compute, ns, bucket };
-        let index = indices.load(format, &self.manifest.bucket, source).await?;
+        let bucket = &self.manifest.bucket;
+        let source = FormattedFile { format, bucket, file: source };
+        let Indexed { index, stamp } = indices.load(source).await?;
         if index.len() != *records {
             return Err(RunError::fatal(format!(
                 "{path} has changed: it holds {} records, and held {records} when it was listed",
                 index.len()
             )));
         }
-        Ok(IndexedFile { path, index, pack: None })
+        Ok(IndexedFile { path, index, stamp, pack: None })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(u32, Arc<IndexedFile>)>> {

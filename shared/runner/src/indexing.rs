@@ -1,51 +1,85 @@
 //! The indices of source files: each is made once, by reading as much as is needed to find the file's records, for
 //! most formats in one streamed pass. It is stored by (key, size, etag, format). One that is missing or damaged is made
 //! again.
+//!
+//! A file on this machine may be rewritten with the same size and time. Its change stamp names its index too, so under
+//! another stamp the file is read again, by one worker for all. If its content is what was first read, the index is
+//! stored under the new stamp, and work goes on. Otherwise the job fails, and the content that it has now is noted:
+//! it is part of the file's identity in jobs that begin later.
 
-use crate::{Compute, RunError};
+use crate::{
+    Compute, RunError,
+    content::{self, ContentHash},
+};
 use bytes::Bytes;
-use gristmill_model::Namespace;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Pack, SourceFile};
+use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::Format;
-use gristmill_ports::{ObjectError, ObjectPath, Objects};
+use gristmill_ports::{ChangeStamp, ObjectError, ObjectPath, Objects, PutOutcome};
 use gristmill_sources::{FileIndex, IndexBuilder, SourceError, images};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most bytes of files that are read when they are listed, to see whether they have changed; workers see it later.
+const LOOKED_AT_BYTES: u64 = 1 << 30;
+/// Files that are looked at together.
+const LOOKS_AT_ONCE: usize = 16;
 
 /// The store of indices.
-pub(crate) struct IndexStore<'a> {
+pub struct IndexStore<'a> {
     pub objects: &'a dyn Objects,
     pub compute: Compute,
     pub ns: &'a Namespace,
     pub bucket: &'a str,
 }
 
-impl IndexStore<'_> {
-    /// Number of records of `file` in `bucket`; its index is stored afterwards.
-    pub async fn count(
-        &self,
-        format: &Format,
-        bucket: &str,
-        file: &SourceFile,
-    ) -> Result<u32, RunError> {
-        if format.definition().is_packed {
-            let pack = read_pack(self.objects, &ObjectPath::new(bucket, &file.key)).await?;
-            return Ok(pack.images.len() as u32);
-        }
-        Ok(self.load(format, bucket, file).await?.len())
+/// A source file as a format reads it.
+#[derive(Clone, Copy)]
+pub(crate) struct FormattedFile<'a> {
+    pub format: &'a Format,
+    pub bucket: &'a str,
+    pub file: &'a SourceFile,
+}
+
+/// An index, and the stamp that its file had when it was made.
+pub(crate) struct Indexed {
+    pub index: FileIndex,
+    pub stamp: Option<ChangeStamp>,
+}
+
+impl FormattedFile<'_> {
+    fn path(&self) -> ObjectPath {
+        ObjectPath::new(self.bucket, &self.file.key)
     }
 
-    /// The index of `file` in `bucket`.
-    pub async fn load(
-        &self,
-        format: &Format,
-        bucket: &str,
-        file: &SourceFile,
-    ) -> Result<FileIndex, RunError> {
-        let key = keys::index(self.ns, file.fingerprint(bucket), &format.index_name());
-        let path = ObjectPath::new(self.bucket, key);
+    fn fingerprint(&self) -> Fingerprint {
+        self.file.fingerprint(self.bucket)
+    }
+
+    /// Identifies the file as it was first read under its etag.
+    fn first_fingerprint(&self) -> Fingerprint {
+        SourceFile { content: None, ..self.file.clone() }.fingerprint(self.bucket)
+    }
+}
+
+impl IndexStore<'_> {
+    /// Number of records of `source`; its index is stored afterwards.
+    pub(crate) async fn count(&self, source: FormattedFile<'_>) -> Result<u32, RunError> {
+        if source.format.definition().is_packed {
+            let pack = read_pack(self.objects, &source.path()).await?;
+            return Ok(pack.images.len() as u32);
+        }
+        Ok(self.load(source).await?.index.len())
+    }
+
+    /// The index of `source`.
+    pub(crate) async fn load(&self, source: FormattedFile<'_>) -> Result<Indexed, RunError> {
+        let stamp = self.objects.change_stamp(&source.path()).await?;
+        let path = self.path_of(source, stamp.as_ref());
         let is_damaged = match self.objects.get(&path).await {
-            Ok(stored) => match FileIndex::decode(&stored, format) {
-                Ok(index) => return Ok(index),
+            Ok(stored) => match FileIndex::decode(&stored, source.format) {
+                Ok(index) => return Ok(Indexed { index, stamp }),
                 Err(error) => {
                     tracing::warn!("{path}: {error}: it is made again");
                     true
@@ -54,31 +88,46 @@ impl IndexStore<'_> {
             Err(ObjectError::NotFound(_)) => false,
             Err(error) => return Err(error.into()),
         };
-        let index = self.build(format, bucket, file).await?;
-        if is_damaged {
-            match self.objects.delete(self.bucket, std::slice::from_ref(&path.key)).await {
-                Ok(()) => {}
-                Err(ObjectError::Denied(why)) => {
-                    tracing::warn!("{path} stays damaged: {why}");
-                    return Ok(index);
-                }
-                Err(error) => return Err(error.into()),
-            }
+        let (index, content) = self.build(source, stamp.is_some()).await?;
+        let stored = Bytes::from(index.encode());
+        if let (Some(stamp), Some(content)) = (&stamp, content) {
+            self.check_content(source, stamp, content, &stored).await?;
+        }
+        if is_damaged && !self.removed(&path).await? {
+            return Ok(Indexed { index, stamp });
         }
         // The index is a function of the file, so the winner of a race stored the same bytes.
-        self.objects.put_if_absent(&path, Bytes::from(index.encode()), "index").await?;
-        Ok(index)
+        self.objects.put_if_absent(&path, stored, "index").await?;
+        Ok(Indexed { index, stamp })
     }
 
+    fn path_of(&self, source: FormattedFile<'_>, stamp: Option<&ChangeStamp>) -> ObjectPath {
+        let (name, stamp) = (source.format.index_name(), stamp.map(|stamp| stamp.0.as_str()));
+        ObjectPath::new(self.bucket, keys::index(self.ns, source.fingerprint(), &name, stamp))
+    }
+
+    /// Removes a damaged object, if this process may.
+    async fn removed(&self, path: &ObjectPath) -> Result<bool, RunError> {
+        match self.objects.delete(self.bucket, std::slice::from_ref(&path.key)).await {
+            Ok(()) => Ok(true),
+            Err(ObjectError::Denied(why)) => {
+                tracing::warn!("{path} stays damaged: {why}");
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the index, and hashes the content of a file that has a stamp.
     async fn build(
         &self,
-        format: &Format,
-        bucket: &str,
-        file: &SourceFile,
-    ) -> Result<FileIndex, RunError> {
-        let path = ObjectPath::new(bucket, &file.key);
+        source: FormattedFile<'_>,
+        is_stamped: bool,
+    ) -> Result<(FileIndex, Option<Fingerprint>), RunError> {
+        let (path, FormattedFile { format, file, .. }) = (source.path(), source);
         let bad = |error: SourceError| RunError::fatal(format!("{path}: {error}"));
         let mut builder = IndexBuilder::of_file(format, file.size).map_err(bad)?;
+        let mut hash = is_stamped.then(ContentHash::default);
         while let Some(range) = builder.wants() {
             // An empty range cannot be requested.
             let part = match range.is_empty() {
@@ -86,12 +135,147 @@ impl IndexStore<'_> {
                 false => self.objects.get_range(&path, range, Some(&file.etag)).await?,
             };
             let pushed = self.compute.run(move || {
+                if let Some(hash) = &mut hash {
+                    hash.add(&part);
+                }
                 let pushed = builder.push(&part);
-                Ok(pushed.map(|()| builder))
+                Ok((pushed.map(|()| builder), hash))
             });
-            builder = pushed.await?.map_err(bad)?;
+            let (pushed, hashed) = pushed.await?;
+            (builder, hash) = (pushed.map_err(bad)?, hashed);
         }
-        builder.finish().map_err(bad)
+        if let Some(hash) = &mut hash {
+            for range in hash.samples(file.size) {
+                let part = self.objects.get_range(&path, range, Some(&file.etag)).await?;
+                hash.add(&part);
+            }
+        }
+        Ok((builder.finish().map_err(bad)?, hash.map(ContentHash::finish)))
+    }
+
+    /// Compares the content of a file that was read under `stamp` with what the job knows it by.
+    async fn check_content(
+        &self,
+        source: FormattedFile<'_>,
+        stamp: &ChangeStamp,
+        content: Fingerprint,
+        index: &Bytes,
+    ) -> Result<(), RunError> {
+        let path = source.path();
+        if self.objects.change_stamp(&path).await?.as_ref() != Some(stamp) {
+            return Err(RunError::Passing(format!("{path} was written to while it was read")));
+        }
+        let first = self.first_content(source, content).await?;
+        if content == source.file.content.unwrap_or(first) {
+            return Ok(());
+        }
+        let other = (content != first).then_some(content);
+        let now = SourceFile { content: other, ..source.file.clone() };
+        let now = self.path_of(FormattedFile { file: &now, ..source }, Some(stamp));
+        self.objects.put_if_absent(&now, index.clone(), "index").await?;
+        if let Some(other) = other {
+            let at = self.other_content(source, stamp);
+            self.objects.put_if_absent(&at, content::encode(other), "content").await?;
+        }
+        Err(ObjectError::Changed(path).into())
+    }
+
+    /// The content that was first read of the file; `content` if this is the first time.
+    async fn first_content(
+        &self,
+        source: FormattedFile<'_>,
+        content: Fingerprint,
+    ) -> Result<Fingerprint, RunError> {
+        let path = self.first_path(source);
+        let put_id = content.to_string();
+        let put = || self.objects.put_if_absent(&path, content::encode(content), &put_id);
+        if put().await? == PutOutcome::Created {
+            return Ok(content);
+        }
+        if let Some(first) = content::decode(&self.objects.get(&path).await?) {
+            return Ok(first);
+        }
+        tracing::warn!("{path} is damaged: it is made again");
+        if self.removed(&path).await? {
+            put().await?;
+        }
+        Ok(content)
+    }
+
+    fn first_path(&self, source: FormattedFile<'_>) -> ObjectPath {
+        let (file, name) = (source.first_fingerprint(), source.format.index_name());
+        ObjectPath::new(self.bucket, keys::first_content(self.ns, file, &name))
+    }
+
+    fn other_content(&self, source: FormattedFile<'_>, stamp: &ChangeStamp) -> ObjectPath {
+        let (file, name) = (source.first_fingerprint(), source.format.index_name());
+        ObjectPath::new(self.bucket, keys::other_content(self.ns, file, &name, &stamp.0))
+    }
+
+    /// `files` of `bucket` as a job that begins now reads them: those with another content than was first read under
+    /// their etags are named by it.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn as_they_are(
+        &self,
+        format: &Format,
+        bucket: &str,
+        files: Vec<SourceFile>,
+    ) -> Result<Vec<SourceFile>, ObjectError> {
+        if format.definition().is_packed {
+            return Ok(files);
+        }
+        let room = AtomicU64::new(LOOKED_AT_BYTES);
+        let look = async |file: SourceFile| {
+            let source = FormattedFile { format, bucket, file: &file };
+            let content = self.content_now(source, &room).await?;
+            Ok::<_, ObjectError>(SourceFile { content, ..file })
+        };
+        let looks: Vec<_> = files.into_iter().map(look).collect();
+        stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await
+    }
+
+    /// The content of a file, if it is another one than was first read under its etag.
+    async fn content_now(
+        &self,
+        source: FormattedFile<'_>,
+        room: &AtomicU64,
+    ) -> Result<Option<Fingerprint>, ObjectError> {
+        let Some(stamp) = self.objects.change_stamp(&source.path()).await? else { return Ok(None) };
+        if self.has(&self.path_of(source, Some(&stamp))).await? {
+            return Ok(None);
+        }
+        let noted = self.other_content(source, &stamp);
+        if let Some(content) = self.noted(&noted).await? {
+            return Ok(Some(content));
+        }
+        let take = |room: u64| room.checked_sub(source.file.size);
+        let is_new = !self.has(&self.first_path(source)).await?;
+        if is_new || room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            return Ok(None);
+        }
+        // The job reports what is wrong with a file; here it only matters whether another content was noted.
+        if let Err(error) = self.load(source).await {
+            tracing::info!(%error, "looked at {}", source.path());
+        }
+        self.noted(&noted).await
+    }
+
+    async fn has(&self, path: &ObjectPath) -> Result<bool, ObjectError> {
+        match self.objects.get_range(path, 0..1, None).await {
+            Ok(_) => Ok(true),
+            Err(ObjectError::NotFound(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn noted(&self, path: &ObjectPath) -> Result<Option<Fingerprint>, ObjectError> {
+        match self.objects.get(path).await {
+            Ok(stored) => Ok(content::decode(&stored)),
+            Err(ObjectError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

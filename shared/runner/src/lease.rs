@@ -3,7 +3,7 @@
 use crate::{
     FinishedSplit, JobContext, RunError, Runner, Sink, SplitRead, committer,
     compute::join,
-    indexing::IndexStore,
+    indexing::{FormattedFile, IndexStore},
     split::{Computed, damaged_cache, from_the_source},
 };
 use gristmill_model::splits::{Place, WorkerTimes};
@@ -110,7 +110,8 @@ impl LeaseRun<'_> {
                 ns: &config.ns,
                 bucket: &config.bucket,
             };
-            let rows = indices.count(&source.format, &listing.bucket, file).await?;
+            let (format, bucket) = (&source.format, listing.bucket.as_str());
+            let rows = indices.count(FormattedFile { format, bucket, file }).await?;
             let source_ms = self.millis_since(started);
             let split = FinishedSplit::indexed(position, rows, source_ms);
             let (committed, _) = oneshot::channel();

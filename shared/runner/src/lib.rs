@@ -5,6 +5,7 @@
 
 mod committer;
 mod compute;
+mod content;
 mod dataset;
 mod error;
 mod finished;
@@ -25,6 +26,7 @@ pub use compute::Compute;
 pub use dataset::{DatasetCache, SplitSource};
 pub use error::RunError;
 pub use finished::FinishedSplit;
+pub use indexing::IndexStore;
 pub use lease::SplitName;
 pub use packing::LEVELS;
 pub use sink::{Claimable, ObjectSink, Sink};

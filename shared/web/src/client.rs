@@ -6,7 +6,9 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_ports::{
+    BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+};
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
 use std::{
     collections::BTreeMap,
@@ -163,6 +165,13 @@ impl Objects for WithWeb {
         match is_web(&path.bucket) {
             true => self.web.read(path, range, etag).await.map_err(of_server),
             false => self.rest.get_range(path, range, etag).await,
+        }
+    }
+
+    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
+        match is_web(&path.bucket) {
+            true => Ok(None),
+            false => self.rest.change_stamp(path).await,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::{
     link::{Link, Platform},
     objects::{SimObjects, Store},
     scenario::Scenario,
-    table::{Items, SimTable},
+    table::{Items, MOST_LOST, SimTable},
 };
 use gristmill_coordinator::{
     Coordinator as Function, Handle, Memory, Settings,
@@ -60,7 +60,8 @@ pub struct Cloud {
     slots: [Arc<Semaphore>; 2],
     workers: Mutex<Vec<Process>>,
     /// In-process memory of the coordinator's environments.
-    warm: [Memory; 3],
+    warm: Arc<Mutex<[Memory; 3]>>,
+    cuts: Arc<AtomicU64>,
 }
 
 impl Cloud {
@@ -75,7 +76,8 @@ impl Cloud {
             version: Arc::new(AtomicU32::new(1)),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
             workers: Mutex::default(),
-            warm: Default::default(),
+            warm: Arc::default(),
+            cuts: Arc::default(),
         })
     }
 
@@ -90,7 +92,8 @@ impl Cloud {
             version: Arc::clone(&self.version),
             slots: self.slots.clone(),
             workers: Mutex::default(),
-            warm: self.warm.clone(),
+            warm: Arc::clone(&self.warm),
+            cuts: Arc::clone(&self.cuts),
         })
     }
 
@@ -137,8 +140,26 @@ impl Cloud {
     }
 
     fn table(&self, process: &Process) -> Arc<SimTable> {
-        let (store, items) = (Arc::clone(&self.store), Arc::clone(&self.items));
-        Arc::new(SimTable { process: process.clone(), store, items })
+        Arc::new(self.items.opened_by(process, &self.store))
+    }
+
+    /// Cuts the power of a local service now and then, until the faults end.
+    pub async fn cut_power(&self) {
+        loop {
+            let pause = self.sim.between_ms(1_000, 60_000);
+            self.sim.time.sleep(pause).await;
+            if self.sim.happens(Fault::WritesLost) {
+                self.items.lose(&self.sim, 1 + self.sim.below(MOST_LOST as u64) as usize);
+                self.cuts.fetch_add(1, Ordering::Relaxed);
+                // The processes that start afterwards remember nothing.
+                *self.warm.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
+            }
+        }
+    }
+
+    /// Number of power cuts so far: what was under way before the last one is gone.
+    pub fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::Relaxed)
     }
 
     fn platform(self: &Arc<Self>, process: &Process) -> Arc<Platform> {
@@ -146,7 +167,9 @@ impl Cloud {
     }
 
     fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
-        let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned());
+        let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned())
+            .with_pruning();
+        let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let forever = self.sim.mutant == Some(Mutant::SharedForGood);
         // A second, as with thousands of workers.
         let shared_ms = if forever { u64::MAX } else { 1_000 };
@@ -162,7 +185,7 @@ impl Cloud {
                 ..settings
             },
         )
-        .sharing(&self.warm[self.sim.below(self.warm.len() as u64) as usize])
+        .sharing(&warm[self.sim.below(warm.len() as u64) as usize])
     }
 
     /// Calls a coordinator that runs in `process` itself.

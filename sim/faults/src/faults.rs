@@ -97,6 +97,8 @@ pub enum Fault {
     AccountFull,
     /// A byte of a stored chunk, cached split or index is changed for good, or its end is lost.
     ObjectDamaged,
+    /// A local service starts again after a power cut, and its table has lost the last writes.
+    WritesLost,
     /// A launcher ends a run of several ranks, and starts another.
     RunRestarts,
     /// Fetchers and ranks of a superseded run go on for a while.
@@ -160,6 +162,7 @@ const USUAL: [(Fault, f64); 51] = [
     (Fault::ServiceDown, 0.0005),
     (Fault::AccountFull, 1.0),
     (Fault::ObjectDamaged, 0.02),
+    (Fault::WritesLost, 0.2),
 ];
 
 /// The faults of training with several ranks, drawn after the others.

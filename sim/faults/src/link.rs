@@ -146,10 +146,12 @@ impl Coordinator for Link {
             for _ in 0..=sim.below(4) {
                 let (cloud, call) = (Arc::clone(cloud), call.clone());
                 let most = if sim.below(2) == 0 { 5_000 } else { LATEST_MS };
-                let late = sim.between_ms(0, most);
+                let (late, cuts) = (sim.between_ms(0, most), cloud.cuts());
                 tokio::spawn(async move {
                     cloud.sim.time.sleep(late).await;
-                    cloud.deliver(call, None);
+                    if cloud.cuts() == cuts {
+                        cloud.deliver(call, None);
+                    }
                 });
             }
         }

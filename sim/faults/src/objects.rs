@@ -2,7 +2,10 @@
 
 mod access;
 
-use crate::{ranked::Runs, scenario::Scenario};
+use crate::{
+    ranked::Runs,
+    scenario::{Cached, Scenario},
+};
 use bytes::Bytes;
 use gristmill_coordinator::inspect;
 use gristmill_model::splits::{collect::ChunkName, order::Ramp};
@@ -82,6 +85,11 @@ impl Store {
     /// Whether there is much to fetch.
     pub fn is_large(&self) -> bool {
         self.scenario.dies_at.is_some()
+    }
+
+    /// Whether the job stores to a cache.
+    pub fn is_cached(&self) -> bool {
+        self.scenario.cached != Cached::Nowhere
     }
 
     /// Whether a split kills its workers.

@@ -13,6 +13,7 @@ use gristmill_model::splits::Cursor;
 use gristmill_model::wire::Register;
 use host::{RankHost, Serving};
 use rank::Rank;
+use run::Others;
 pub use run::{Run, Runs};
 use std::{sync::Arc, time::Duration};
 
@@ -79,6 +80,11 @@ impl Launcher {
         };
         let mut run =
             Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
+        // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
+        let works_alone = self.register.spec.settings.local_workers > 0;
+        if run.others == Others::AtTheEnd && !(works_alone && !self.cloud.store.is_cached()) {
+            run.others = Others::AfterAStep;
+        }
         if sim.happens(Fault::RankSlow) {
             let rank = sim.below(u64::from(run.ranks().count.get())) as u32;
             run.slow = Some((rank, sim.between_ms(1_000, 20_000)));
@@ -107,9 +113,7 @@ impl Life {
         let sim = &cloud.sim;
         let hosts: Vec<_> = (0..run.hosts).map(RankHost::new).collect();
         let serve = async |host: &Arc<RankHost>| {
-            if run.hosts_come_late && host.index > 0 {
-                run.begun().await;
-            }
+            run.host_comes(host.index).await;
             let serving = Serving {
                 cloud: Arc::clone(cloud),
                 run: Arc::clone(run),

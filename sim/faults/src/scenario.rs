@@ -243,7 +243,7 @@ impl Scenario {
         }
         let listed = cloud.store.memory.list(DATA, "").await.map_err(|error| error.to_string())?;
         let files = listed.into_iter();
-        let files = files.map(|o| SourceFile { key: o.key, size: o.size, etag: o.etag }).collect();
+        let files = files.map(|o| SourceFile::new(o.key, o.size, o.etag)).collect();
         let pipeline =
             gristmill_operators::parse(&self.pipeline()).map_err(|error| error.to_string())?;
         let errors = JobSettings {

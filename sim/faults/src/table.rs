@@ -15,11 +15,13 @@ use gristmill_model::splits::{
 };
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
 const LATENCY_MS: u64 = 15;
+/// Most writes that are lost together.
+pub const MOST_LOST: usize = 60;
 /// Size limit of an item.
 const MAX_ITEM_BYTES: usize = 400 << 10;
 
@@ -28,6 +30,10 @@ const MAX_ITEM_BYTES: usize = 400 << 10;
 pub struct Items {
     pub memory: MemoryTable,
     hints: Hints,
+    /// The items that the last writes replaced, oldest first.
+    replaced: Mutex<VecDeque<(ItemKey, Option<Item>)>>,
+    /// Processes that use the table.
+    users: Mutex<Vec<Process>>,
     /// Writes in the current second, by partition.
     writes: Mutex<BTreeMap<String, (u64, u64)>>,
 }
@@ -43,6 +49,35 @@ impl Items {
         }
         *count += 1;
         *count > sim.plan.partition_writes
+    }
+
+    /// The table as `process` uses it.
+    pub fn opened_by(self: &Arc<Self>, process: &Process, store: &Arc<Store>) -> SimTable {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.retain(|user| !user.is_dead());
+        users.push(process.clone());
+        SimTable { process: process.clone(), items: Arc::clone(self), store: Arc::clone(store) }
+    }
+
+    /// Loses the last `writes`. No process that uses the table survives it.
+    pub fn lose(&self, sim: &Simulation, writes: usize) {
+        for user in self.users.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            user.kill();
+        }
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..writes {
+            let Some((key, before)) = replaced.pop_back() else { return };
+            sim.event(format_args!("a write of {}/{} is lost", key.pk, key.sk));
+            self.memory.restore(&key, before);
+        }
+    }
+
+    fn note_replaced(&self, key: &ItemKey, before: Option<Item>) {
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        replaced.push_back((key.clone(), before));
+        if replaced.len() > MOST_LOST {
+            replaced.pop_front();
+        }
     }
 
     /// The item under `key`.
@@ -182,6 +217,7 @@ impl Table for SimTable {
         sim.event(format_args!("write {}/{} at {expected}: {written}", key.pk, key.sk));
         if written {
             self.check(key, before.as_ref(), &body).await;
+            self.items.note_replaced(key, before);
         }
         self.process.point(LATENCY_MS).await;
         if written && sim.happens(Fault::WriteUnreported) {

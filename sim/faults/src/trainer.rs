@@ -203,7 +203,10 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
 /// Invariant 12: a trainer whose start was accepted, and that was not superseded, finds all objects it needs, though it
 /// could recompute them.
 async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
+    // A table that has lost its last writes names objects that were collected.
+    let is_whole = cloud.sim.count(&[Fault::WritesLost]) == 0;
     let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
+    let lacking = if is_whole { lacking } else { 0 };
     let (Some(generation), 1..) = (process.generation(), lacking) else { return };
     let key = inspect::progress_key(&cloud.store.ns, &cloud.store.job);
     let Some(item) = cloud.items.item(&key).await else { return };

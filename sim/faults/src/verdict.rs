@@ -120,8 +120,8 @@ pub fn judge(
             sim.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
             Fate::Broken
         }
-        // A trainer of a running job must not be refused.
-        FetchError::Refused(why) if accepted => {
+        // A trainer of a running job must not be refused; its registration may be lost.
+        FetchError::Refused(why) if accepted && sim.count(&[Fault::WritesLost]) == 0 => {
             sim.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
             Fate::Broken
         }

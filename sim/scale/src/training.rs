@@ -116,11 +116,8 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
         deployment.objects.put_if_absent(&path, bytes.into(), "data").await?;
     }
     let listed = deployment.objects.list(DATA, "").await?;
-    let file = |object: gristmill_ports::ObjectInfo| SourceFile {
-        key: object.key,
-        size: object.size,
-        etag: object.etag,
-    };
+    let file =
+        |object: gristmill_ports::ObjectInfo| SourceFile::new(object.key, object.size, object.etag);
     let files = listed.into_iter().map(file).collect();
     let spec = JobSpec {
         seed: 7,

@@ -24,7 +24,7 @@ pub struct Findings {
     pub named: String,
     /// Settings that are missing or wrong.
     pub wrong: Vec<String>,
-    /// What the service on this machine says of itself.
+    /// The state of a service on this machine.
     pub service: Option<Result<ServiceStatus, CallError>>,
     pub disk: Option<DiskUse>,
     /// Identifier of the keys.

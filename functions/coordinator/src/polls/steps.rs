@@ -62,7 +62,7 @@ impl Due {
     }
 }
 
-/// Splits that a new run of the trainer claims to have received beyond the last run's cursor.
+/// Splits beyond the job's head that a trainer knows of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unseen {
     pub from: Place,
@@ -72,18 +72,9 @@ pub struct Unseen {
     pub to: u64,
 }
 
-/// Checks a new run of the trainer. Refuses a checkpoint beyond everything this job ever made: it comes
-/// from another run, and batches that this run never received would be missing. Returns the splits that
-/// must be committed for the run to be admitted; none if it begins at or before the last run's cursor.
-pub fn beginning(
-    job: &JobName,
-    item: &JobItem,
-    progress: &JobProgress,
-    ack: &Ack,
-) -> Result<Option<Unseen>, Refusal> {
-    let (Some(plan), true) = (item.plan, ack.generation > progress.generation) else {
-        return Ok(None);
-    };
+/// Checks the place of a new run of the trainer. Refuses one beyond the job's plan.
+pub fn check_place(job: &JobName, item: &JobItem, ack: &Ack) -> Result<(), Refusal> {
+    let Some(plan) = item.plan else { return Ok(()) };
     if item.state == JobState::Done && ack.durable.epoch < item.spec.epochs {
         return Err(Refusal {
             kind: RefusalKind::Collected,
@@ -93,41 +84,25 @@ pub fn beginning(
             ),
         });
     }
-    let n = plan.n_splits.max(1);
-    let to = ack.delivered.linear(n);
-    let run = u64::from(item.spec.epochs) * u64::from(n);
-    if to > run || ack.durable.epoch > item.spec.epochs {
-        return Err(beyond(job, ack, progress.delivered));
+    let (epochs, n) = (item.spec.epochs, plan.n_splits.max(1));
+    if ack.delivered.linear(n) > u64::from(epochs) * u64::from(n) || ack.durable.epoch > epochs {
+        return Err(invalid(format!(
+            "the trainer's checkpoint is at {}, which is beyond job {job}: it has {epochs} epochs of {n} splits; the \
+             checkpoint belongs to another job: start without it",
+            ack.durable
+        )));
     }
+    Ok(())
+}
+
+/// The splits from the job's head up to `known`; none if that is at or before it.
+pub fn unseen(item: &JobItem, progress: &JobProgress, known: Place) -> Option<Unseen> {
+    let n = item.plan?.n_splits.max(1);
+    let to = known.linear(n);
     // An older checkpoint moves `delivered` back, so more splits than that may have been made.
-    let from = progress.delivered;
-    let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0);
-    let most = |more| usize::try_from(more).unwrap_or(usize::MAX);
-    Ok(more.map(|more| Unseen { from, most: most(more), to }))
-}
-
-/// Refuses the run if `gap`, the first uncommitted split, lies before `to`.
-pub fn check_made(
-    job: &JobName,
-    item: &JobItem,
-    ack: &Ack,
-    gap: Option<u64>,
-    to: u64,
-) -> Result<(), Refusal> {
-    let n = item.plan.map_or(1, |plan| plan.n_splits.max(1));
-    match gap {
-        Some(gap) if gap < to => Err(beyond(job, ack, Place::of(gap, n))),
-        _ => Ok(()),
-    }
-}
-
-fn beyond(job: &JobName, ack: &Ack, made: Place) -> Refusal {
-    invalid(format!(
-        "the trainer's checkpoint is at batch {} of epoch {}, which was never produced: job {job} \
-         has produced splits up to {} of epoch {}; the checkpoint belongs to another run: start \
-         without it",
-        ack.durable.batch_index, ack.durable.epoch, made.position, made.epoch
-    ))
+    let from = progress.head();
+    let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0)?;
+    Some(Unseen { from, most: usize::try_from(more).unwrap_or(usize::MAX), to })
 }
 
 /// The answer to a poll.

@@ -97,7 +97,7 @@ impl World {
             workers: 3,
             ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())
         };
-        let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
+        let file = SourceFile::new("f", 100, "e");
         let dataset = Dataset::one("data", vec![file]);
         self.call(Register::new(self.job.clone(), spec, dataset)).await
     }

@@ -68,8 +68,9 @@ impl Needs {
     /// Finds what is needed of the split committed as `entry`, which brought `picked`, and of earlier ones.
     pub fn of(&mut self, entry: &ReadySplit, picked: &Picked) -> Vec<(ReadySplit, Share)> {
         if !self.is_part {
-            let is_needed = entry.outcome.kind != SplitKind::Poison
-                && (!picked.is_passed || picked.left.is_some());
+            let has_batches = !(picked.batches.is_empty() && picked.repeats.is_empty());
+            let is_needed =
+                entry.outcome.kind != SplitKind::Poison && (has_batches || picked.left.is_some());
             return is_needed.then(|| (entry.clone(), Share::Whole)).into_iter().collect();
         }
         self.entries.insert(entry.place.position, entry.clone());
@@ -177,7 +178,11 @@ mod tests {
         assert!(needs.of(&large(0, 4), &passed(None)).is_empty());
         let left = Piece { position: 0, rows: 32..36 };
         assert_eq!(needs.of(&large(0, 4), &passed(Some(left))).len(), 1);
-        assert_eq!(needs.of(&large(0, 4), &Picked::default())[0].1, Share::Whole);
+        let batches = vec![whole(0, 1)];
+        let picked = Picked { batches, ..Picked::default() };
+        assert_eq!(needs.of(&large(0, 4), &picked)[0].1, Share::Whole);
+        let again = needs.of(&large(0, 4), &Picked::default());
+        assert!(again.is_empty(), "the trainer has all its batches");
         let mut poison = large(0, 0);
         poison.outcome.kind = SplitKind::Poison;
         assert!(needs.of(&poison, &Picked::default()).is_empty());

@@ -43,7 +43,8 @@ impl SampleJob {
         (Arc::clone(&job), FetcherPorts { coordinator: job, ..ports }, config)
     }
 
-    fn committed(view: JobView, entries: Vec<ReadySplit>) -> Self {
+    /// The job of `view`, with these splits committed.
+    pub fn committed(view: JobView, entries: Vec<ReadySplit>) -> Self {
         let state = Mutex::new(State { committed: entries.len(), ..State::default() });
         Self { view, entries, state }
     }
@@ -68,7 +69,7 @@ async fn planned(objects: &MemoryObjects) -> JobView {
     let path = ObjectPath::new("data", "d.jsonl");
     objects.put_if_absent(&path, Bytes::from(lines), "data").await.unwrap();
     let listed = objects.list("data", "").await.unwrap().remove(0);
-    let file = SourceFile { key: listed.key, size: listed.size, etag: listed.etag };
+    let file = SourceFile::new(listed.key, listed.size, listed.etag);
     let pipeline = gristmill_operators::parse(PIPELINE).unwrap();
     let dataset = Dataset::one("data", vec![file.clone()]);
     let mut view = view();

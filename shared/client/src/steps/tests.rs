@@ -94,6 +94,22 @@ async fn a_step_that_is_larger_than_the_memory_budget_arrives() {
 }
 
 #[tokio::test]
+async fn a_trainer_that_keeps_every_batch_gets_all_of_them() {
+    let (_, ports, mut config) = SampleJob::new(6, 6).await;
+    config.prefetch = crate::Prefetch::Bytes(1);
+    let mut fetcher = Fetcher::start(ports, config).await.unwrap();
+    let mut kept = Vec::new();
+    loop {
+        match fetcher.next().await.unwrap() {
+            Delivery::Batch(batch) => kept.push(batch),
+            Delivery::End => break,
+            _ => {}
+        }
+    }
+    assert_eq!(kept.len(), 24);
+}
+
+#[tokio::test]
 async fn readers_of_some_ranks_take_what_one_reader_of_all_takes() {
     for tail in [Tail::Drop, Tail::Uneven] {
         for from in [batch(0, 0), batch(0, 3)] {

@@ -12,7 +12,7 @@ use super::{Source, failure, random, read_range};
 use bytes::Bytes;
 use gristmill_folder::{Entry, walk};
 use gristmill_model::stored::keys;
-use gristmill_ports::{BufferPool, ObjectError, ObjectInfo};
+use gristmill_ports::{BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -24,8 +24,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct FolderRegistry {
     place: PathBuf,
-    /// With the inode and the time of the link that named each.
-    known: Arc<Mutex<HashMap<String, ([i64; 3], Arc<SourceFolder>)>>>,
+    known: Arc<Mutex<HashMap<String, Known>>>,
+}
+
+/// A folder, with the inode and the time of the link that named it.
+#[derive(Debug)]
+struct Known {
+    stamp: [i64; 3],
+    folder: Arc<SourceFolder>,
 }
 
 impl FolderRegistry {
@@ -76,11 +82,12 @@ impl FolderRegistry {
             about => about?,
         };
         let stamp = [about.ino().cast_signed(), about.mtime(), about.mtime_nsec()];
-        if let Some((_, folder)) = lock(&self.known).get(name).filter(|known| known.0 == stamp) {
-            return Ok(Some(Arc::clone(folder)));
+        if let Some(known) = lock(&self.known).get(name).filter(|known| known.stamp == stamp) {
+            return Ok(Some(Arc::clone(&known.folder)));
         }
         let folder = Arc::new(SourceFolder::open(&fs::read_link(&place)?)?);
-        lock(&self.known).insert(name.to_owned(), (stamp, Arc::clone(&folder)));
+        let known = Known { stamp, folder: Arc::clone(&folder) };
+        lock(&self.known).insert(name.to_owned(), known);
         Ok(Some(folder))
     }
 }
@@ -143,6 +150,17 @@ impl SourceFolder {
             true => Ok(bytes),
             false => Err(changed()),
         }
+    }
+
+    /// The stamp of a file, from its attributes alone.
+    pub(super) fn change_stamp(&self, path: &ObjectPath) -> Result<ChangeStamp, ObjectError> {
+        let failed = |error: io::Error| {
+            failure(&error, &format_args!("read {}", self.path.join(&path.key).display()))
+        };
+        let file = self.open_key(&path.key).map_err(failed)?;
+        let file = file.ok_or_else(|| ObjectError::NotFound(path.clone()))?;
+        let about = file.metadata().map_err(failed)?;
+        Ok(ChangeStamp(gristmill_folder::change_stamp(&about)))
     }
 
     pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {

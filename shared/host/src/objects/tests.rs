@@ -122,6 +122,17 @@ async fn broken_files_links_and_drafts_are_no_objects() {
     }
     assert_eq!(fs::read(&secret).unwrap(), b"secret");
 
+    // A delete may not come between the look and the removal of a put that replaces a broken file.
+    put("whole").await;
+    let lock = disk::Disk::lock_folder(&HostDisk, &temp.path().join("own")).unwrap();
+    let store = Arc::clone(&objects.store);
+    let delete = std::thread::spawn(move || store.delete(&["d/k".to_owned()]));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(file.exists(), "a delete waits for the lock");
+    drop(lock);
+    delete.join().unwrap().unwrap();
+    assert!(!file.exists());
+
     let draft = |name: &str| temp.path().join("own").join(name);
     let alive = disk::Disk::create(&HostDisk, &draft("1.draft")).unwrap();
     fs::write(draft("2.draft"), "of a killed writer").unwrap();

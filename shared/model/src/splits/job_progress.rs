@@ -101,6 +101,9 @@ pub struct JobProgress {
     pub collected: Cursor,
     /// Objects of splits before this one may have been deleted.
     pub collected_place: Place,
+    /// Splits that the trainer knows of and the table has lost, because a power cut took back its last writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacking: Option<Lacking>,
     pub heartbeat_ms: u64,
     /// None for a trainer of one rank that named no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +111,35 @@ pub struct JobProgress {
     /// Runs that were superseded.
     #[serde(default, skip_serializing_if = "PastRuns::is_empty")]
     pub past: PastRuns,
+}
+
+/// Splits to be made again: some from `from` up to `to` are not committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lacking {
+    pub from: Place,
+    pub to: Place,
+}
+
+impl JobProgress {
+    /// The first split that workers have to make.
+    pub fn head(&self) -> Place {
+        self.lacking.map_or(self.delivered, |lacking| lacking.from.min(self.delivered))
+    }
+
+    /// Every epoch before this one is behind the trainer, and all its splits are made.
+    pub fn passed_epochs(&self) -> Epoch {
+        self.durable.epoch.min(self.lacking.map_or(Epoch::MAX, |lacking| lacking.from.epoch))
+    }
+
+    /// This progress when `more` is found to be lacking.
+    #[must_use]
+    pub fn with_lacking(self, more: Option<Lacking>) -> Self {
+        let both = |one: Lacking, other: Lacking| Lacking {
+            from: one.from.min(other.from),
+            to: one.to.max(other.to),
+        };
+        Self { lacking: self.lacking.into_iter().chain(more).reduce(both), ..self }
+    }
 }
 
 /// Progress of a trainer. Fenced by generation, monotone.
@@ -166,7 +198,8 @@ pub(super) fn begin(
         if from.generation == before.generation {
             return Ok(Outcome::AlreadyApplied(*before));
         }
-        if from.generation < before.generation || from.over != before.generation {
+        // The generation that it found may be newer than the one here: then the table has lost that one.
+        if from.generation < before.generation || from.over < before.generation {
             return Err(Refusal::Fenced { generation: before.generation });
         }
     }
@@ -192,6 +225,7 @@ pub(super) fn begin(
         durable_place,
         collected: collected.0,
         collected_place: collected.1,
+        lacking: before.and_then(|before| before.lacking),
         heartbeat_ms: now_ms,
         run,
         past,
@@ -246,6 +280,18 @@ pub fn ack_at_most_once(
         return Err(Refusal::Collected { horizon: before.durable });
     }
     ack(before, command, now_ms)
+}
+
+/// MADE: every split from the head up to `made` is committed, so fewer are lacking.
+pub fn made(before: Option<&JobProgress>, made: Place) -> Outcome<JobProgress> {
+    let before = before.copied().unwrap_or_default();
+    match before.lacking.filter(|lacking| lacking.from < made) {
+        Some(Lacking { to, .. }) => {
+            let lacking = (made < to).then_some(Lacking { from: made, to });
+            Outcome::Write(JobProgress { lacking, ..before })
+        }
+        None => Outcome::AlreadyApplied(before),
+    }
 }
 
 /// Moves the collected horizon up to the durable cursor. It is written before anything is deleted;

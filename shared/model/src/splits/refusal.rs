@@ -29,6 +29,21 @@ impl<T> Outcome<T> {
         }
     }
 
+    /// This outcome with another item, which is written if it differs.
+    #[must_use]
+    pub fn with(self, change: impl FnOnce(T) -> T) -> Self
+    where
+        T: Clone + PartialEq,
+    {
+        match self {
+            Self::Write(item) => Self::Write(change(item)),
+            Self::AlreadyApplied(item) => {
+                let changed = change(item.clone());
+                if changed == item { Self::AlreadyApplied(item) } else { Self::Write(changed) }
+            }
+        }
+    }
+
     /// The item to write, if there is anything to write.
     pub fn write(&self) -> Option<&T> {
         match self {

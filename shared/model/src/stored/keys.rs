@@ -139,9 +139,26 @@ pub fn is_mount(bucket: &str) -> bool {
 }
 
 /// The index of one source file, by [`crate::wire::SourceFile::fingerprint`] and the format as
-/// which it was read: one file may be read as several, such as lines.
-pub fn index(ns: &Namespace, file: Fingerprint, format: &str) -> String {
-    format!("{}/index/{file}.{format}.gmi", root(ns))
+/// which it was read: one file may be read as several, such as lines. That of a file on this machine
+/// is also named by the file's change stamp.
+pub fn index(ns: &Namespace, file: Fingerprint, format: &str, stamp: Option<&str>) -> String {
+    let stamp = stamp.map_or_else(String::new, |stamp| format!(".{}", stamp_name(stamp)));
+    format!("{}/index/{file}.{format}{stamp}.gmi", root(ns))
+}
+
+/// The hash of the content that was first read of a file on this machine.
+pub fn first_content(ns: &Namespace, file: Fingerprint, format: &str) -> String {
+    format!("{}/index/{file}.{format}.content", root(ns))
+}
+
+/// The hash of another content that the file has since it has this change stamp.
+pub fn other_content(ns: &Namespace, file: Fingerprint, format: &str, stamp: &str) -> String {
+    format!("{}/index/{file}.{format}.{}.content", root(ns), stamp_name(stamp))
+}
+
+fn stamp_name(stamp: &str) -> String {
+    let name = Fingerprint::of("gristmill change stamp v1", stamp.as_bytes()).to_string();
+    name[..MOUNT_DIGITS].to_owned()
 }
 
 /// Whether a key names an index.

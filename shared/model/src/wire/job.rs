@@ -10,16 +10,26 @@ pub struct SourceFile {
     pub key: String,
     pub size: u64,
     pub etag: String,
+    /// Hash of the content, if it is another one than was first read under this etag: the etag of a local file is its
+    /// size and time, and stays when the file is rewritten and its time set back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Fingerprint>,
 }
 
 impl SourceFile {
+    /// A file as it was listed.
+    pub fn new(key: impl Into<String>, size: u64, etag: impl Into<String>) -> Self {
+        Self { key: key.into(), size, etag: etag.into(), content: None }
+    }
+
     /// Identifies this exact content of this file in `bucket`; the file's index is stored under it.
     pub fn fingerprint(&self, bucket: &str) -> Fingerprint {
-        let Self { key, size, etag } = self;
-        Fingerprint::of(
-            "gristmill source file v1",
-            format!("{bucket}\n{key}\n{size}\n{etag}").as_bytes(),
-        )
+        let Self { key, size, etag, content } = self;
+        let mut text = format!("{bucket}\n{key}\n{size}\n{etag}");
+        if let Some(content) = content {
+            text += &format!("\n{content}");
+        }
+        Fingerprint::of("gristmill source file v1", text.as_bytes())
     }
 }
 
@@ -251,6 +261,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Batches of an epoch, if every record becomes one element.
+    pub fn most_batches(&self) -> u64 {
+        let size = u64::from(self.batch_size.max(1));
+        match self.drop_last {
+            true => self.records / size,
+            false => self.records.div_ceil(size),
+        }
+    }
+
     /// Batches of a split, if operators drop no elements.
     pub fn split_batches(&self) -> u32 {
         self.split_records / self.batch_size.max(1)

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_of_one_dataset_is_as_before_there_were_several() {
-        let file = SourceFile { key: "k".into(), size: 7, etag: "e".into() };
+        let file = SourceFile::new("k", 7, "e");
         let lines = format!("jsonl\n{}\n", file.fingerprint("b"));
         let one = Dataset::one("b", vec![file.clone()]);
         let version = Fingerprint::of("gristmill dataset v2", lines.as_bytes());

@@ -68,7 +68,7 @@ fn arrange(
     let classes: BTreeSet<String> = found.iter().filter_map(|info| class(&info.key)).collect();
     let classes: Vec<String> = classes.into_iter().collect();
     let mut images = Vec::with_capacity(found.len());
-    for SourceFile { key, size, etag } in found {
+    for SourceFile { key, size, etag, .. } in found {
         record_bytes(size).map_err(|SourceError(why)| BadImage { key: key.clone(), why })?;
         let label = class(&key).and_then(|class| classes.binary_search(&class).ok());
         if label.is_none() && labelled {

@@ -3,7 +3,7 @@
 
 use super::{
     host::RankHost,
-    run::{Run, Speaks},
+    run::{Others, Run, Speaks},
 };
 use crate::{
     Process,
@@ -124,7 +124,8 @@ impl Rank<'_> {
 
     /// Writes a checkpoint after some steps, and says so when it is durable.
     async fn save(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
-        let is_due = at.step.is_some_and(|step| step.number.is_multiple_of(self.run.save_every));
+        let is_due = at.step.is_some_and(|step| step.number.is_multiple_of(self.run.save_every))
+            && self.run.others != Others::AtTheEnd;
         if is_due {
             self.write(next).await;
         }

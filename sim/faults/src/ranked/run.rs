@@ -21,6 +21,16 @@ pub enum Speaks {
     WholeJob,
 }
 
+/// When the fetchers of other hosts than the first start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    AtOnce,
+    /// Once a rank has taken a step.
+    AfterAStep,
+    /// Once a rank has come to the end. The ranks do not meet before, nor do they write checkpoints.
+    AtTheEnd,
+}
+
 /// A run, from its launch to its end.
 pub struct Run {
     /// The text that names it.
@@ -35,8 +45,7 @@ pub struct Run {
     pub speaks: Speaks,
     /// Checkpoints are written after each step whose number is a multiple of it.
     pub save_every: u64,
-    /// Whether the first host's ranks take a step, or come to the end, before there is a fetcher on another host.
-    pub hosts_come_late: bool,
+    pub others: Others,
     /// A rank that takes longer for each step while there are faults.
     pub slow: Option<(u32, Duration)>,
     epochs: u32,
@@ -56,8 +65,9 @@ struct State {
     /// The latest checkpoint of each rank.
     saved: BTreeMap<u32, Cursor>,
     hosts_done: u32,
-    /// Whether a rank has taken a step, or come to the end.
+    /// Whether a rank has taken a step, and whether one has come to the end.
     has_begun: bool,
+    has_ended: bool,
     /// The beginning of this run according to the job's progress, once that was of this run.
     began: Option<Cursor>,
 }
@@ -86,7 +96,7 @@ impl Run {
             tells_fetchers: sim.below(2) == 0,
             speaks: [Speaks::EachRank, Speaks::WholeJob][sim.below(2) as usize],
             save_every: 1 + sim.below(4),
-            hosts_come_late: sim.below(3) == 0,
+            others: [Others::AtOnce, Others::AfterAStep, Others::AtTheEnd][sim.below(3) as usize],
             slow: None,
             epochs,
             expected: Arc::clone(expected),
@@ -145,7 +155,8 @@ impl Run {
         (name, is_repeat): (BatchName, bool),
         frame: &[u8],
     ) -> Step {
-        self.begin_steps();
+        self.state().has_begun = true;
+        self.moved.notify_waiters();
         let cursor = Cursor::new(name.0, name.1);
         let ranks = self.ranks();
         let step = ranks.step_of(cursor).unwrap_or(Step { epoch: name.0, number: 0 });
@@ -189,6 +200,9 @@ impl Run {
 
     /// Waits until every rank that takes `step` has completed it, as a collective operation does.
     pub async fn meet(&self, step: Step) {
+        if self.others == Others::AtTheEnd {
+            return;
+        }
         *self.state().met.entry(step).or_default() += 1;
         let left = self.known(step.epoch).count.saturating_sub(self.ranks().first_of(step));
         let count = self.ranks.count.get();
@@ -201,7 +215,10 @@ impl Run {
 
     /// Waits until every rank has reached the end of the job, or no fetcher is left for those that have not.
     pub async fn meet_at_end(&self, end: Cursor) {
-        self.begin_steps();
+        let mut state = self.state();
+        (state.has_begun, state.has_ended) = (true, true);
+        drop(state);
+        self.moved.notify_waiters();
         let step = Step { epoch: end.epoch, number: 0 };
         *self.state().met.entry(step).or_default() += 1;
         let count = self.ranks.count.get();
@@ -299,14 +316,15 @@ impl Run {
         self.wait_until(|state| state.began.is_some()).await;
     }
 
-    fn begin_steps(&self) {
-        self.state().has_begun = true;
-        self.moved.notify_waiters();
-    }
-
-    /// Resolves once a rank has taken a step, or come to the end.
-    pub async fn begun(&self) {
-        self.wait_until(|state| state.has_begun).await;
+    /// Resolves once the fetcher of the host of that number may start.
+    pub async fn host_comes(&self, host: u32) {
+        self.wait_until(|state| match self.others {
+            _ if host == 0 => true,
+            Others::AtOnce => true,
+            Others::AfterAStep => state.has_begun,
+            Others::AtTheEnd => state.has_ended,
+        })
+        .await;
     }
 
     /// Records that a host's fetcher has finished.

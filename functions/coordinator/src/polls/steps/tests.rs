@@ -4,7 +4,7 @@ use super::*;
 use crate::fixtures::{
     EPOCHS, N_SPLITS, bundle, commit, indexing_job, poll, running_job, snapshot,
 };
-use gristmill_model::splits::{Cursor, WorkerTimes, order::Ramp};
+use gristmill_model::splits::{Cursor, Lacking, WorkerTimes, order::Ramp};
 use gristmill_model::wire::TrainingReport;
 
 const NOW_MS: u64 = 100_000;
@@ -110,54 +110,40 @@ fn due_steps_follow_the_state_of_the_job_and_the_places_of_its_trainer() {
 }
 
 #[test]
-fn a_new_run_must_show_that_the_splits_it_has_were_made() {
+fn splits_that_a_trainer_knows_of_are_looked_up_from_the_head_on() {
     let progress = trainer(0, place(0, 30));
-    let begins = |ack: &Ack| beginning(&job(), &running_job(), &progress, ack);
-    assert_eq!(begins(&resumes(0, place(0, 30))).unwrap(), None, "where the last run was");
-    assert_eq!(begins(&resumes(0, place(0, 12))).unwrap(), None, "an older checkpoint");
-    let unseen = Unseen { from: place(0, 30), most: 75, to: 105 };
-    assert_eq!(begins(&resumes(1, place(1, 5))).unwrap(), Some(unseen));
-    let same_run = Ack { generation: 3, ..resumes(1, place(1, 5)) };
-    assert_eq!(begins(&same_run).unwrap(), None);
-    let indexing = beginning(&job(), &indexing_job(), &progress, &resumes(1, place(1, 5)));
-    assert_eq!(indexing.unwrap(), None, "nothing is planned yet");
+    let of = |progress: &JobProgress, known| unseen(&running_job(), progress, known);
+    assert_eq!(of(&progress, place(0, 30)), None, "where the last run was");
+    assert_eq!(of(&progress, place(0, 12)), None, "an older checkpoint");
+    let ahead = Unseen { from: place(0, 30), most: 75, to: 105 };
+    assert_eq!(of(&progress, place(1, 5)), Some(ahead));
+    let lacking = Lacking { from: place(0, 20), to: place(0, 30) };
+    let lacks = progress.with_lacking(Some(lacking));
+    assert_eq!(of(&lacks, place(0, 30)).map(|unseen| unseen.from), Some(place(0, 20)));
+    assert_eq!(unseen(&indexing_job(), &progress, place(1, 5)), None, "nothing is planned yet");
 }
 
 #[test]
-fn a_checkpoint_of_another_run_is_refused() {
-    let progress = trainer(0, place(0, 30));
-    let begins = |ack: &Ack| beginning(&job(), &running_job(), &progress, ack);
+fn only_a_checkpoint_beyond_the_plan_is_refused() {
+    let begins = |ack: &Ack| check_place(&job(), &running_job(), ack);
     // The end of the last epoch is the last place there is.
     assert!(begins(&resumes(EPOCHS, place(EPOCHS, 0))).is_ok());
     for ack in [resumes(1, place(EPOCHS, 1)), resumes(EPOCHS + 1, place(1, 0))] {
         let refusal = begins(&ack).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::Invalid);
-        assert!(refusal.message.contains("up to 30 of epoch 0"), "{refusal}");
+        assert!(refusal.message.contains("beyond job j"), "{refusal}");
     }
+    assert!(check_place(&job(), &indexing_job(), &resumes(9, place(9, 0))).is_ok());
 }
 
 #[test]
 fn a_done_job_admits_only_a_trainer_that_has_all_of_it() {
     let done = JobItem { state: JobState::Done, ..running_job() };
-    let progress = trainer(EPOCHS, place(EPOCHS, 0));
-    let begins =
-        |durable| beginning(&job(), &done, &progress, &resumes(durable, place(durable, 0)));
-    assert_eq!(begins(EPOCHS).unwrap(), None);
+    let begins = |durable| check_place(&job(), &done, &resumes(durable, place(durable, 0)));
+    assert!(begins(EPOCHS).is_ok());
     let refusal = begins(1).unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::Collected);
     assert!(refusal.message.contains("job j is done"), "{refusal}");
-}
-
-#[test]
-fn a_run_is_admitted_if_no_split_before_its_place_is_missing() {
-    let ack = resumes(1, place(1, 5));
-    let checked = |gap| check_made(&job(), &running_job(), &ack, gap, 105);
-    assert!(checked(None).is_ok() && checked(Some(105)).is_ok());
-    let refusal = checked(Some(104)).unwrap_err();
-    assert_eq!(refusal.kind, RefusalKind::Invalid);
-    for part in ["batch 7 of epoch 1", "up to 4 of epoch 1"] {
-        assert!(refusal.message.contains(part), "{refusal}");
-    }
 }
 
 #[test]

@@ -61,10 +61,11 @@ impl State {
 
     fn insert(&mut self, path: &Path, node: Node) -> io::Result<()> {
         self.node(path.parent().unwrap())?;
-        match self.now.contains_key(path) {
-            true => Err(ErrorKind::AlreadyExists.into()),
-            false => Ok(_ = self.now.insert(path.to_owned(), node)),
+        if self.now.contains_key(path) {
+            return Err(ErrorKind::AlreadyExists.into());
         }
+        self.now.insert(path.to_owned(), node);
+        Ok(())
     }
 
     pub fn cut_power(&mut self) {
@@ -217,10 +218,11 @@ impl Disk for SimDisk {
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
         let mut state = self.step()?;
         state.node(path)?;
-        match state.now.keys().any(|entry| entry.parent() == Some(path)) {
-            true => Err(ErrorKind::DirectoryNotEmpty.into()),
-            false => Ok(_ = state.now.remove(path)),
+        if state.now.keys().any(|entry| entry.parent() == Some(path)) {
+            return Err(ErrorKind::DirectoryNotEmpty.into());
         }
+        state.now.remove(path);
+        Ok(())
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
