@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
+mod prune;
+#[path = "../quiet/mod.rs"]
 mod quiet;
+mod world;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,7 +26,7 @@ use gristmill_ports::{
 };
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -31,6 +34,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::sync::Notify;
+use world::{BATCH, RECORDS, World};
 
 /// A table that applies every third write but reports a failure, as if the answer was lost.
 struct Lossy {
@@ -178,284 +182,6 @@ impl Table for Losing {
 
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
         self.table.last(pk, limit).await
-    }
-}
-
-/// Records of the file, in batches of [`BATCH`] and splits of one batch.
-const RECORDS: u32 = 40;
-const BATCH: u32 = 4;
-
-struct World {
-    coordinator: Coordinator,
-    table: Arc<dyn Table>,
-    clock: Arc<ManualClock>,
-    objects: Arc<MemoryObjects>,
-    ns: Namespace,
-    job: JobName,
-    registration: Register,
-}
-
-impl World {
-    /// A job about to index `files` files.
-    async fn indexing(table: Arc<dyn Table>, files: usize) -> Self {
-        Self::indexing_for(table, files, 1).await
-    }
-
-    async fn indexing_for(table: Arc<dyn Table>, files: usize, epochs: u32) -> Self {
-        // Each world has its own namespace, because a peer's table is shared.
-        static WORLDS: AtomicU32 = AtomicU32::new(0);
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
-        let ns = format!("t{now}-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
-        let ns: Namespace = ns.parse().unwrap();
-        let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
-        let objects = Arc::new(MemoryObjects::default());
-        let coordinator = Coordinator::new(
-            Arc::clone(&table),
-            Arc::clone(&objects) as _,
-            Arc::new(NoWorkers),
-            Arc::clone(&clock) as _,
-            Settings::new(ns.clone(), "bucket".into(), "scaler".into()),
-        );
-        let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
-                        ops: [batch: { size: 4 }]\n";
-        let spec = JobSpec {
-            settings: JobSettings { split_batches: Some(1), ..JobSettings::default() },
-            workers: 2,
-            epochs,
-            ..JobSpec::new(gristmill_operators::parse(pipeline).unwrap().canonical_json())
-        };
-        let file = |i| SourceFile::new(format!("f{i}"), 100, "e");
-        let dataset = Dataset::one("data", (0..files).map(file).collect());
-        let job: JobName = "j".parse().unwrap();
-        let registration = Register::new(job.clone(), spec, dataset);
-        let world = Self { coordinator, table, clock, objects, ns, job, registration };
-        let reply = world.call(world.registration.clone()).await;
-        assert!(reply.is_ok(), "{reply:?}");
-        world
-    }
-
-    /// The same world, served by a process without memory.
-    fn another_process(&self) -> Self {
-        self.process_over(Arc::clone(&self.table))
-    }
-
-    fn process_over(&self, table: Arc<dyn Table>) -> Self {
-        self.process_with(table, |settings| settings)
-    }
-
-    fn process_with(&self, table: Arc<dyn Table>, tune: fn(Settings) -> Settings) -> Self {
-        let clock = Arc::clone(&self.clock);
-        let objects = Arc::clone(&self.objects);
-        let coordinator = Coordinator::new(
-            Arc::clone(&table),
-            Arc::clone(&objects) as _,
-            Arc::new(NoWorkers),
-            Arc::clone(&clock) as _,
-            tune(Settings::new(self.ns.clone(), "bucket".into(), "scaler".into())),
-        );
-        let (ns, job) = (self.ns.clone(), self.job.clone());
-        let registration = self.registration.clone();
-        Self { coordinator, table, clock, objects, ns, job, registration }
-    }
-
-    /// Sends a call, and repeats it after temporary faults, as clients do.
-    async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
-        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
-        for _ in 0..20 {
-            match self.coordinator.answer(&request).await {
-                AnyReply::Refused(refusal) if refusal.kind.is_passing() => {}
-                AnyReply::Refused(refusal) => return Err(refusal),
-                reply => return Ok(C::reply_from(reply).unwrap()),
-            }
-        }
-        panic!("busy for ever: {:?}", request.call)
-    }
-
-    async fn claim(&self, id: u8) -> Result<ClaimReply, Refusal> {
-        self.claim_as(id, "one").await
-    }
-
-    async fn claim_as(&self, id: u8, numerics: &str) -> Result<ClaimReply, Refusal> {
-        self.claim_with(Nonce([id; 8]), invocation(id), numerics).await
-    }
-
-    async fn claim_with(
-        &self,
-        nonce: Nonce,
-        invocation: InvocationId,
-        numerics: &str,
-    ) -> Result<ClaimReply, Refusal> {
-        self.call(self.claim_of(nonce, invocation, numerics)).await
-    }
-
-    fn claim_of(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Claim {
-        Claim {
-            registered_ms: 0,
-            job: self.job.clone(),
-            nonce,
-            invocation,
-            numerics: numerics.to_owned(),
-            remaining_ms: 900_000,
-            split_ms: 0,
-            local: false,
-            resent: false,
-            needed: None,
-        }
-    }
-
-    /// A job whose only file is indexed.
-    async fn running(table: Arc<dyn Table>) -> Self {
-        let world = Self::indexing(table, 1).await;
-        let lease = leased(world.claim(1).await);
-        let reply = world.work(&lease, Nonce([1; 8])).await;
-        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
-        assert_eq!(world.poll().await.job.state, JobState::Running);
-        world
-    }
-
-    fn pass(&self, days: u64) {
-        self.clock.0.fetch_add(days * 86_400_000, Ordering::Relaxed);
-    }
-
-    async fn put(&self, key: &str) {
-        let path = ObjectPath::new("bucket", key);
-        self.objects.put_if_absent(&path, Bytes::from_static(b"x"), "id").await.unwrap();
-    }
-
-    /// Marks and commits every split of a lease, one split per call.
-    async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<Applied, Refusal> {
-        let reference = lease.reference(&self.job, nonce);
-        let mut reply = Ok(Applied {});
-        for position in &lease.todo {
-            let index = u8::try_from(position - lease.first).unwrap();
-            if lease.marks() {
-                let mark = Mark { lease: reference.clone(), split_index: index };
-                // If the mark is refused, the flush is refused too.
-                let _ = self.call(mark).await;
-            }
-            let (rows, batches) = match lease.work {
-                Work::Index => (RECORDS, 0),
-                Work::Splits => (BATCH, 1),
-            };
-            let commit = Commit {
-                split_index: index,
-                outcome: SplitOutcome {
-                    kind: SplitKind::Object,
-                    object_bytes: 100,
-                    crc32c: *position,
-                    rows,
-                    batches,
-                    remainder_rows: 0,
-                    skipped_records: 0,
-                },
-            };
-            let flush = Flush {
-                lease: reference.clone(),
-                commits: vec![commit],
-                next: None,
-                remaining_ms: 900_000,
-                split_ms: 0,
-                times: WorkerTimes::default(),
-                profile: None,
-            };
-            reply = self.call(flush).await;
-        }
-        reply
-    }
-
-    async fn died(&self, id: u8) {
-        let release = Release {
-            job: self.job.clone(),
-            invocation: invocation(id),
-            worker: Some(u32::from(id)),
-            blameless: false,
-            error: String::new(),
-        };
-        let reply = self.call(release).await;
-        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
-    }
-
-    async fn poll(&self) -> Polled {
-        self.poll_from(0, None).await
-    }
-
-    async fn poll_from(&self, position: u32, ack: Option<Ack>) -> Polled {
-        let metrics = TrainerMetrics::default();
-        let job = self.job.clone();
-        let poll = Poll { job, from: Place { epoch: 0, position }, ack, metrics, report: None };
-        self.clock.sleep(BETWEEN_POLLS).await;
-        match self.call(poll).await {
-            Ok(polled) => polled,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Claims and works until the job has ended; worker `id` loses its first lease.
-    async fn be_a_worker(&self, id: u8) {
-        let mut fallen = false;
-        for round in 0_u32.. {
-            let mut nonce = [id; 8];
-            nonce[..4].copy_from_slice(&round.to_be_bytes());
-            match self.claim_with(Nonce(nonce), invocation(id), "one").await {
-                Ok(ClaimReply::Leased(lease)) if lease.work == Work::Splits && !fallen => {
-                    fallen = true;
-                    self.died(id).await;
-                    assert!(lease.attempt >= 1);
-                }
-                Ok(ClaimReply::Leased(lease)) => {
-                    // Another worker may have claimed the bundle meanwhile.
-                    let _ = self.work(&lease, Nonce(nonce)).await;
-                }
-                Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded })) => return,
-                Ok(ClaimReply::Idle(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    /// Receives ready splits in order and checkpoints after each batch, until the job is done.
-    async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadySplit> {
-        self.train_on(1, 0, 0, splits).await
-    }
-
-    /// As [`World::be_the_trainer`], for a trainer that has the splits before `delivered`; it is of a generation that
-    /// takes over from another, and leaves once it has `splits`, or if these are all when the job is done.
-    async fn train_on(
-        &self,
-        generation: u64,
-        over: u64,
-        mut delivered: u32,
-        splits: u32,
-    ) -> BTreeMap<u32, ReadySplit> {
-        let mut seen: BTreeMap<u32, ReadySplit> = BTreeMap::new();
-        loop {
-            // The last batch ends the epoch.
-            let place = match delivered == RECORDS / BATCH {
-                true => Place { epoch: 1, position: 0 },
-                false => Place { epoch: 0, position: delivered },
-            };
-            let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
-            let ack = Ack { generation, over, delivered: place, durable, durable_place: place };
-            let polled = self.poll_from(delivered, Some(ack)).await;
-            if delivered == splits && splits < RECORDS / BATCH {
-                return seen;
-            }
-            match polled.job.state {
-                JobState::Done => return seen,
-                JobState::Indexing | JobState::Running => {}
-                other => panic!("{other:?}"),
-            }
-            for entry in polled.ready.into_iter().filter(|entry| entry.place.epoch == 0) {
-                let known = seen.entry(entry.place.position).or_insert_with(|| entry.clone());
-                assert_eq!(*known, entry, "a committed entry never changes");
-            }
-            while delivered < splits && seen.contains_key(&delivered) {
-                delivered += 1;
-            }
-            // A suspect split is not handed out again for a while.
-            self.clock.sleep(Duration::from_millis(100)).await;
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
     }
 }
 
@@ -744,60 +470,6 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
     for (key, expires_at_s) in table.expiries() {
         assert!(expires_at_s.is_some(), "{key:?} stays for ever");
     }
-}
-
-/// Epochs whose bundles the table still has.
-async fn epochs_with_bundles(table: &MemoryTable) -> BTreeSet<u32> {
-    let mut epochs = BTreeSet::new();
-    for (key, _) in table.expiries() {
-        let Some((_, epoch)) = key.pk.split_once("#E#") else { continue };
-        let item = table.read(std::slice::from_ref(&key)).await.unwrap().pop().flatten().unwrap();
-        if key.sk.starts_with("B#") && item.body.len() > 1 {
-            epochs.extend(epoch.split('#').next().unwrap().parse::<u32>());
-        }
-    }
-    epochs
-}
-
-#[tokio::test]
-async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
-    const EPOCHS: u32 = 6;
-    let table = Arc::new(MemoryTable::default());
-    let world = World::indexing_for(table.clone(), 1, EPOCHS).await;
-    let pruning = world.process_with(table.clone(), Settings::with_pruning);
-    let index = leased(pruning.claim(1).await);
-    pruning.work(&index, Nonce([1; 8])).await.unwrap();
-    let (splits, mut place, mut nonce) = (RECORDS / BATCH, Place { epoch: 0, position: 0 }, 10_u64);
-    while place < (Place { epoch: 4, position: 5 }) {
-        nonce += 1;
-        let id = Nonce(nonce.to_be_bytes());
-        if let ClaimReply::Leased(lease) =
-            pruning.claim_with(id, invocation(2), "one").await.unwrap()
-        {
-            pruning.work(&lease, id).await.unwrap();
-        }
-        let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
-        let ack = Ack { generation: 1, over: 0, delivered: place, durable, durable_place: place };
-        let (job, metrics) = (pruning.job.clone(), TrainerMetrics::default());
-        let poll = Poll { job, from: place, ack: Some(ack), metrics, report: None };
-        pruning.clock.sleep(BETWEEN_POLLS).await;
-        let polled = pruning.call(poll).await.unwrap();
-        for entry in polled.ready.iter().filter(|entry| entry.place == place).collect::<Vec<_>>() {
-            place = entry.place.next(splits);
-        }
-        if place.position % 5 == 0 {
-            pruning.coordinator.upkeep().await.unwrap();
-        }
-    }
-    let left = epochs_with_bundles(&table).await;
-    assert!(
-        left.iter().all(|epoch| *epoch >= 2) && left.contains(&3) && left.contains(&4),
-        "{left:?}"
-    );
-    pruning.call(Stop { job: pruning.job.clone() }).await.unwrap();
-    pruning.pass(1);
-    assert!(pruning.coordinator.upkeep().await.unwrap().bundles > 0);
-    assert_eq!(epochs_with_bundles(&table).await, BTreeSet::new(), "an ended job keeps none");
 }
 
 #[tokio::test]
