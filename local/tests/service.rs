@@ -102,8 +102,7 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
                     ops: [batch: { size: 4 }]\n";
     let pipeline = gristmill_operators::parse(pipeline).unwrap().canonical_json();
     let spec = JobSpec { workers: 1, ..JobSpec::new(pipeline) };
-    let file = SourceFile { key: "f".to_owned(), size: 100, etag: "e".to_owned() };
-    let dataset = Dataset::one("data", vec![file]);
+    let dataset = Dataset::one("data", vec![SourceFile::new("f", 100, "e")]);
     coordinator.call(Register::new(job.clone(), spec, dataset)).await.unwrap();
     // The job goes on while its trainer polls.
     let killed = async || loop {
