@@ -4,6 +4,8 @@
 //! state directory: the next service reports their workers as gone at once.
 
 mod process;
+#[cfg(test)]
+mod tests;
 
 use crate::log_file::LogFile;
 use gristmill_host::{WorkerOrder, WorkerSetup, process_cpu_ms, write_private};
@@ -22,6 +24,8 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 /// Longest work for one event, as on Lambda.
 const EVENT_TIME: Duration = Duration::from_secs(15 * 60);
+/// Time for a worker to end by itself at its deadline.
+const GRACE: Duration = Duration::from_secs(10);
 /// How long an idle worker stays: workers of a paused job serve the next one.
 const IDLE_TIME: Duration = Duration::from_secs(120);
 
@@ -204,8 +208,8 @@ impl Pool {
         self.lock().processes.insert(pid, Seen { is_busy: true, cpu_ms: 0 });
         let mut next = Some(first);
         while let Some(order) = next.take() {
-            let outcome =
-                process.run(&order, EVENT_TIME, |trouble| self.lock().trouble = trouble).await;
+            let tell = |trouble| self.lock().trouble = trouble;
+            let outcome = process.run(&order, EVENT_TIME + GRACE, tell).await;
             let is_alive = !matches!(outcome, Err(process::WorkerError::Died(_)));
             match outcome {
                 Ok(()) => self.forget(&order),

@@ -5,17 +5,27 @@
 use futures::future::join_all;
 use gristmill_host::{ServiceCalls, ServiceFile, StateDir, is_alive, registered};
 use gristmill_local::{Listen, Service, ServiceConfig, StoredElsewhere, WorkerProgram};
-use gristmill_model::wire::{RefusalKind, Status};
+use gristmill_model::{
+    JobName,
+    splits::Place,
+    wire::{Dataset, JobSpec, Poll, RefusalKind, Register, SourceFile, Status, TrainerMetrics},
+};
 use gristmill_ports::{CallError, Coordinator};
 use std::{num::NonZeroU32, path::Path, time::Duration};
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
 async fn service(dir: &Path, listen: Listen) -> Service {
+    service_of(dir, listen, &["/bin/false"]).await
+}
+
+/// A service whose only worker is the process `worker`.
+async fn service_of(dir: &Path, listen: Listen, worker: &[&str]) -> Service {
+    let args = worker[1..].iter().map(Into::into).collect();
     let config = ServiceConfig {
         state: StateDir::open(dir).unwrap(),
         keeps_jobs: true,
         listen,
-        workers: WorkerProgram { program: "/bin/false".into(), args: Vec::new(), max: 1 },
+        workers: WorkerProgram { program: worker[0].into(), args, max: 1 },
         worker_memory_mb: 1769,
         cache_gib: NonZeroU32::MIN,
         elsewhere: StoredElsewhere::default(),
@@ -78,4 +88,42 @@ async fn a_socket_serves_many_and_knows_its_token() {
     assert_eq!((&next.file().endpoint, &next.file().token), (&file.endpoint, &file.token));
     calls.status().await.unwrap();
     next.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let worker = ["/bin/sh", "-c", "exec sleep 1000"];
+    let service = service_of(&dir.path().join("state"), Listen::Socket, &worker).await;
+    let calls = ServiceCalls::new(service.file());
+    let coordinator: &dyn Coordinator = &calls;
+    let job: JobName = "j".parse().unwrap();
+    let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
+                    ops: [batch: { size: 4 }]\n";
+    let pipeline = gristmill_operators::parse(pipeline).unwrap().canonical_json();
+    let spec = JobSpec { workers: 1, ..JobSpec::new(pipeline) };
+    let dataset = Dataset::one("data", vec![SourceFile::new("f", 100, "e")]);
+    coordinator.call(Register::new(job.clone(), spec, dataset)).await.unwrap();
+    // The job goes on while its trainer polls.
+    let killed = async || loop {
+        let (job, from) = (job.clone(), Place { epoch: 0, position: 0 });
+        let metrics = TrainerMetrics::default();
+        let polled = coordinator.call(Poll { job, from, ack: None, metrics, report: None }).await;
+        assert!(polled.is_ok(), "{polled:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if let Some(process) = calls.kill_worker().await.unwrap() {
+            break process;
+        }
+    };
+    let within = Duration::from_secs(60);
+    let first = timeout(within, killed()).await.unwrap();
+    let second = timeout(within, killed()).await.unwrap();
+    assert_ne!(first, second);
+    let status = coordinator.call(Status { job: job.clone() }).await.unwrap();
+    let counts = calls.status().await.unwrap().counts;
+    // The second death may be reported by now.
+    assert_eq!(counts["functions.worker"], 2, "{status:?}");
+    assert!((1..=2).contains(&counts["coordinator.release"]), "{counts:?}");
+    assert!(status.scale.barren.error.contains("signal: 9"), "{:?}", status.scale);
+    service.shutdown().await;
 }

@@ -143,7 +143,24 @@ start_localstack() {
 }
 
 # ---- nginx: a web server -------------------------------------------------------------------------
-install_nginx() { need nginx; }
+nginx_program() { command -v nginx || echo "$PWD/$TOOLS/nginx/usr/sbin/nginx"; }
+
+# Where there is none, the package of Debian or Ubuntu is unpacked, which needs no root.
+install_nginx() {
+    local dir=$PWD/$TOOLS/nginx
+    if "$(nginx_program)" -v 2>/dev/null; then return; fi
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then need nginx; fi
+    echo "unpacking Debian's nginx into $dir" >&2
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    (
+        cd "$dir"
+        # The lists of packages may be absent or old.
+        installing apt-get download nginx || { installing apt-get update && installing apt-get download nginx; }
+        dpkg-deb -x nginx_*.deb .
+        usr/sbin/nginx -v 2>/dev/null
+    ) || no_tool "$dir"
+}
 
 start_nginx() {
     local port dir=$STATE/nginx
@@ -175,6 +192,6 @@ http {
     }
 }
 END
-    start nginx "$(command -v nginx)" -c "$dir/nginx.conf" -e "$dir/error.log"
+    start nginx "$(nginx_program)" -c "$dir/nginx.conf" -e "$dir/error.log"
     answers "$NGINX/files/" "$dir/error.log"
 }

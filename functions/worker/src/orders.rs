@@ -1,5 +1,5 @@
-//! A worker process of a service on this machine: one order a line on its standard input, one answer a line on its
-//! standard output. It ends when its input does, however the service ended.
+//! A worker process of a service on this machine: one order a line on its standard input, one answer a line on what was
+//! its standard output. It ends when its input does, however the service ended.
 
 use crate::{WorkerFunction, wiring::host_objects};
 use async_trait::async_trait;
@@ -13,8 +13,10 @@ use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
 use lambda_runtime::Error;
 use std::{
-    io::{BufRead as _, Write as _},
+    fs::File,
+    io::{self, BufRead as _, Write as _},
     ops::Range,
+    os::fd::AsFd as _,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -27,12 +29,13 @@ use tokio::sync::mpsc;
 /// # Errors
 /// The first line is not a setup, or its service cannot be used.
 pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), Error> {
+    let answers = Answers::take_stdout()?;
     let mut lines = lines();
     let setup = lines.recv().await.ok_or("standard input has no setup")?;
-    let worker = worker(&serde_json::from_str(&setup)?, operators)?;
+    let worker = worker(&serde_json::from_str(&setup)?, operators, answers.clone())?;
     while let Some(line) = lines.recv().await {
         let WorkerOrder { event, request, deadline_ms } = serde_json::from_str(&line)?;
-        say(&match worker.handle(&event, request, deadline_ms).await {
+        answers.say(&match worker.handle(&event, request, deadline_ms).await {
             Ok(report) => WorkerAnswer::Done(report.ended),
             Err(error) => WorkerAnswer::Failed(error.to_string()),
         });
@@ -40,12 +43,32 @@ pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), Error> {
     Ok(())
 }
 
+/// The way back to the service; clones share it.
+#[derive(Clone)]
+struct Answers(Arc<File>);
+
+impl Answers {
+    /// Takes standard output. What operators print from now on goes to standard error, and so into the log.
+    fn take_stdout() -> io::Result<Self> {
+        let own = io::stdout().as_fd().try_clone_to_owned()?;
+        rustix::stdio::dup2_stdout(io::stderr())?;
+        Ok(Self(Arc::new(File::from(own))))
+    }
+
+    fn say(&self, answer: &WorkerAnswer) {
+        let Ok(mut line) = serde_json::to_vec(answer) else { return };
+        line.push(b'\n');
+        // If the service is gone, so is this process soon.
+        let _ = (&*self.0).write_all(&line);
+    }
+}
+
 /// The lines of standard input, read by a thread that ends the process with them: a split in progress must not keep a
 /// worker alive whose service is gone.
 fn lines() -> mpsc::UnboundedReceiver<String> {
     let (sender, lines) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 break;
             }
@@ -55,16 +78,14 @@ fn lines() -> mpsc::UnboundedReceiver<String> {
     lines
 }
 
-fn say(answer: &WorkerAnswer) {
-    let Ok(line) = serde_json::to_string(answer) else { return };
-    // If the service is gone, so is this process soon.
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
-}
-
-fn worker(setup: &WorkerSetup, operators: Arc<Registry>) -> Result<WorkerFunction, Error> {
+fn worker(
+    setup: &WorkerSetup,
+    operators: Arc<Registry>,
+    answers: Answers,
+) -> Result<WorkerFunction, Error> {
     let WorkerSetup { service, memory_mb } = setup;
     let objects = host_objects(service)?;
-    let objects = Telling { objects, is_in_trouble: AtomicBool::new(false) };
+    let objects = Telling { objects, answers, is_in_trouble: AtomicBool::new(false) };
     let config = RunnerConfig {
         ns: service.namespace.clone(),
         bucket: service.bucket.clone(),
@@ -87,6 +108,7 @@ fn worker(setup: &WorkerSetup, operators: Arc<Registry>) -> Result<WorkerFunctio
 /// Objects whose failing puts are reported to the service: its clients only see that no batch comes.
 struct Telling {
     objects: HostObjects,
+    answers: Answers,
     is_in_trouble: AtomicBool,
 }
 
@@ -102,10 +124,10 @@ impl Objects for Telling {
         match &outcome {
             Err(ObjectError::Unavailable(why)) => {
                 self.is_in_trouble.store(true, Ordering::Relaxed);
-                say(&WorkerAnswer::Trouble(Some(why.clone())));
+                self.answers.say(&WorkerAnswer::Trouble(Some(why.clone())));
             }
             _ if self.is_in_trouble.swap(false, Ordering::Relaxed) => {
-                say(&WorkerAnswer::Trouble(None))
+                self.answers.say(&WorkerAnswer::Trouble(None))
             }
             _ => {}
         }

@@ -10,12 +10,15 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    task::JoinHandle,
 };
 
-/// Time for a worker to end by itself at its deadline.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time for a process that has closed a pipe to end, and for its last words.
+const END_TIME: Duration = Duration::from_secs(1);
+/// Longer lines are no answers.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes of a process's last words.
 const LAST_WORDS_BYTES: usize = 400;
 
@@ -37,7 +40,8 @@ pub(super) struct WorkerProcess {
     /// The line before the first order.
     greeting: String,
     orders: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
+    answers: BufReader<ChildStdout>,
+    log: JoinHandle<()>,
     last_words: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -54,9 +58,9 @@ impl WorkerProcess {
             return Err(io::Error::other("it was started without pipes"));
         };
         let last_words = Arc::default();
-        tokio::spawn(keep_log(errors, Arc::clone(log), Arc::clone(&last_words)));
-        let answers = BufReader::new(answers).lines();
-        Ok(Self { child, pid, greeting: format!("{setup}\n"), orders, answers, last_words })
+        let log = tokio::spawn(keep_log(errors, Arc::clone(log), Arc::clone(&last_words)));
+        let (greeting, answers) = (format!("{setup}\n"), BufReader::new(answers));
+        Ok(Self { child, pid, greeting, orders, answers, log, last_words })
     }
 
     pub fn pid(&self) -> u32 {
@@ -67,11 +71,11 @@ impl WorkerProcess {
         process_cpu_ms(self.pid)
     }
 
-    /// Works for `order`, for at most `time`. `tell` gets what hinders the worker.
+    /// Works for `order`, for at most `patience`. `tell` gets what hinders the worker.
     pub async fn run(
         &mut self,
         order: &WorkerOrder,
-        time: Duration,
+        patience: Duration,
         tell: impl Fn(Option<String>),
     ) -> Result<(), WorkerError> {
         let order = serde_json::to_string(order);
@@ -80,24 +84,32 @@ impl WorkerProcess {
         let working = async {
             self.orders.write_all(lines.as_bytes()).await.ok()?;
             loop {
-                let line = self.answers.next_line().await.ok()??;
-                match serde_json::from_str(&line) {
-                    Ok(WorkerAnswer::Trouble(trouble)) => tell(trouble),
-                    Ok(answer) => return Some(answer),
-                    // A user's operator may print.
-                    Err(_) => {}
+                match self.answer().await? {
+                    Some(WorkerAnswer::Trouble(trouble)) => tell(trouble),
+                    Some(answer) => return Some(answer),
+                    None => {}
                 }
             }
         };
-        match tokio::time::timeout(time + GRACE, working).await {
+        match tokio::time::timeout(patience, working).await {
             Ok(Some(WorkerAnswer::Failed(error))) => Err(WorkerError::Failed(error)),
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(WorkerError::Died(self.how_it_ended().await)),
             Err(_) => {
                 // It is killed when it is dropped.
-                let seconds = time.as_secs();
+                let seconds = patience.as_secs();
                 Err(WorkerError::Died(format!("the worker took longer than {seconds} s")))
             }
+        }
+    }
+
+    /// The next line, if it is an answer: a user's operator may print. None at the end.
+    async fn answer(&mut self) -> Option<Option<WorkerAnswer>> {
+        let mut line = Vec::new();
+        let mut limited = (&mut self.answers).take(ANSWER_BYTES_MAX);
+        match limited.read_until(b'\n', &mut line).await {
+            Ok(1..) => Some(serde_json::from_slice(&line).ok()),
+            Ok(0) | Err(_) => None,
         }
     }
 
@@ -108,10 +120,12 @@ impl WorkerProcess {
     }
 
     async fn how_it_ended(&mut self) -> String {
-        let status = match tokio::time::timeout(GRACE, self.child.wait()).await {
+        let status = match tokio::time::timeout(END_TIME, self.child.wait()).await {
             Ok(Ok(status)) => status.to_string(),
-            _ => "it closed its output".to_owned(),
+            _ => "it closed a pipe".to_owned(),
         };
+        // Not for ever: a process that it started may have its standard error too.
+        let _ = tokio::time::timeout(END_TIME, &mut self.log).await;
         let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         let words = String::from_utf8_lossy(&words);
         match words.lines().rfind(|line| !line.trim().is_empty()) {

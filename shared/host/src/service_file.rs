@@ -4,7 +4,7 @@
 use crate::{
     HostError, places,
     private::{private_dir, read_private, write_private},
-    state_dir::is_alive,
+    state_dir::{is_alive, lock_if_dead},
 };
 use gristmill_model::Namespace;
 use serde::{Deserialize, Serialize};
@@ -153,9 +153,13 @@ pub fn registered() -> Vec<ServiceFile> {
                 continue;
             }
             let Ok(file) = ServiceFile::read(&path) else { continue };
-            if !file.state_dir.is_dir() || !is_alive(&file.state_dir) {
-                // It may be gone already.
-                let _ = fs::remove_file(&path);
+            // Held while files are removed, so that no service starts meanwhile and loses its own.
+            let dead = file.state_dir.is_dir().then(|| lock_if_dead(&file.state_dir));
+            if !matches!(dead, Some(Ok(None))) {
+                for left in [path.with_extension("sock"), path] {
+                    // It may be gone already.
+                    let _ = fs::remove_file(left);
+                }
             } else if !found.iter().any(|known| known.state_dir == file.state_dir) {
                 found.push(file);
             }

@@ -27,6 +27,8 @@ const START_LOCK: &str = "start.lock";
 
 /// How often a lock that another process holds is tried.
 const LOOK: Duration = Duration::from_millis(20);
+/// Those who look whether a service is alive hold its lock for a moment.
+const GLANCE: Duration = Duration::from_millis(200);
 /// How long a service may take to end, or to start.
 const LOCK_PATIENCE: Duration = Duration::from_secs(40);
 
@@ -46,8 +48,14 @@ impl StateDir {
     /// [`HostError::Busy`] if another service runs there, [`HostError::Unusable`] if it must not be used.
     pub fn open(dir: &Path) -> Result<Self, HostError> {
         let path = checked(dir)?;
-        let lock = try_lock(&path.join(SERVICE_LOCK), FlockOperation::NonBlockingLockExclusive)?;
-        let lock = lock.ok_or_else(|| HostError::Busy(path.clone()))?;
+        let began = Instant::now();
+        let lock = loop {
+            match lock_if_dead(&path)? {
+                Some(lock) => break lock,
+                None if began.elapsed() < GLANCE => std::thread::sleep(LOOK / 10),
+                None => return Err(HostError::Busy(path)),
+            }
+        };
         let format = path.join(FORMAT_FILE);
         match read_private(&format, FORMAT.len() as u64) {
             Ok(found) if found == FORMAT => {}
@@ -204,6 +212,11 @@ pub fn is_alive(state_dir: &Path) -> bool {
     matches!(try_lock(&lock, FlockOperation::NonBlockingLockShared), Ok(None))
 }
 
+/// The lock of the service on `state_dir`, which lets none start; nothing if one runs.
+pub(crate) fn lock_if_dead(state_dir: &Path) -> Result<Option<File>, HostError> {
+    try_lock(&state_dir.join(SERVICE_LOCK), FlockOperation::NonBlockingLockExclusive)
+}
+
 /// The lock, or nothing while another process holds it.
 fn try_lock(path: &Path, how: FlockOperation) -> Result<Option<File>, HostError> {
     let file = open_private(path, File::options().write(true).create(true).truncate(false));
@@ -246,6 +259,26 @@ mod tests {
         drop((gone, state));
         assert!(!is_alive(&dir));
         ClientLock::take(&dir).await.unwrap();
+    }
+
+    #[test]
+    fn a_service_starts_while_others_look_whether_one_is_alive() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = checked(&base.path().join("state")).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        is_alive(&dir);
+                    }
+                });
+            }
+            let opened: Vec<_> = (0..300).map(|_| StateDir::open(&dir).map(drop)).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            let refused = opened.iter().filter(|opened| opened.is_err()).count();
+            assert_eq!(refused, 0, "{:?}", opened.iter().find(|opened| opened.is_err()));
+        });
     }
 
     #[test]

@@ -149,21 +149,26 @@ def resume(world):
     expect(fetcher.wait(20) == 0, "it does not end well")
 
 
-@case("A1.new-service", "a checkpoint of the same name on a new service, where nothing was made, is refused")
+@case("A1.new-service", "a checkpoint of the same job on a new service, where nothing was made, is served; one beyond the job is refused")
 def new_service(world):
     pipeline = data(world, sleep_ms=30)
     first = world.up()
     serve(world, "a", pipeline)
-    client = Client(world, "a").hello()
-    client.batch()
+    client, whole = Client(world, "a").hello(), {}
+    expect(client.rest(whole, limit=70, ack=False) is False, "the job ended early")
     client.close()
     first.end()
     world.up(state="other")
     serve(world, "a", pipeline, state="other", socket="a2.sock")
     (world.folder / "a.sock").unlink(missing_ok=True)
     os.symlink("a2.sock", world.folder / "a.sock")
-    said = Client(world, "a").hello((0, 60)).refusal()
-    expect("batch 60 of epoch 0" in said, f"it is refused with: {said}")
+    said = Client(world, "a").hello((0, BATCHES + 1)).refusal()
+    expect(f"batch {BATCHES + 1} of epoch 0" in said, f"it is refused with: {said}")
+    again = {}
+    expect(Client(world, "a").hello((0, 60)).rest(again), "the end did not come")
+    expect(list(again) == [(0, g) for g in range(60, BATCHES)], f"these came: {list(again)}")
+    common = again.keys() & whole.keys()
+    expect(len(common) == 10 and all(again[at] == whole[at] for at in common), "other batches came")
 
 
 @case("A1.stdout", "`--socket -` begins with a hello")
