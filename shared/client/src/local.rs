@@ -115,6 +115,10 @@ impl Sink for LocalSink {
         Ok(commit)
     }
 
+    fn is_awaited(&self, name: &SplitName) -> bool {
+        self.ledger.awaited() == Some(Place::new(name.epoch, name.position))
+    }
+
     fn discard(&self, name: &SplitName) {
         self.store.discard(Place::new(name.epoch, name.position), name.nonce);
     }
@@ -335,6 +339,7 @@ mod tests {
         let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
         assert_eq!([needed(&sink), needed(&sink)], [Some(0), None], "once for each answer");
+        assert!(!sink.is_awaited(&name) && sink.is_awaited(&SplitName { position: 0, ..name }));
         assert!(sink.goes_on(0, &[5, 0]) && sink.goes_on(0, &[1, 2]), "it is needed now, or next");
         assert!(!sink.goes_on(0, &[2, 3]) && !sink.goes_on(1, &[0]));
         answer(&sink.ledger, 1);

@@ -39,6 +39,11 @@ pub trait Sink: Send + Sync {
     /// Stores the split's result as durably as its commit promises, and returns the commit.
     async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError>;
 
+    /// Whether the trainer waits for the split, so that its commit does not wait for others.
+    fn is_awaited(&self, _name: &SplitName) -> bool {
+        false
+    }
+
     /// The split was stored, and its commit did not become known.
     fn discard(&self, _name: &SplitName) {}
 }
