@@ -42,6 +42,22 @@ impl Link {
         Self { process, cloud, leave_is_lost: OnceLock::new() }
     }
 
+    /// Delivers `call` again later, some times, unless the service loses power before.
+    fn repeat(&self, call: &AnyCall) {
+        let sim = &self.cloud.sim;
+        for _ in 0..=sim.below(4) {
+            let (cloud, call) = (Arc::clone(&self.cloud), call.clone());
+            let most = if sim.below(2) == 0 { 5_000 } else { LATEST_MS };
+            let (late, cuts) = (sim.between_ms(0, most), cloud.cuts());
+            tokio::spawn(async move {
+                cloud.sim.time.sleep(late).await;
+                if cloud.cuts() == cuts {
+                    cloud.deliver(call, None);
+                }
+            });
+        }
+    }
+
     /// Delivers `call`, and waits for the answer until the timeout.
     async fn deliver(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let Self { cloud, .. } = self;
@@ -131,17 +147,7 @@ impl Coordinator for Link {
             return Err(CallError::Rejected("413: the request is too large".to_owned()));
         }
         if sim.happens(Fault::CallRepeated) {
-            for _ in 0..=sim.below(4) {
-                let (cloud, call) = (Arc::clone(cloud), call.clone());
-                let most = if sim.below(2) == 0 { 5_000 } else { LATEST_MS };
-                let (late, cuts) = (sim.between_ms(0, most), cloud.cuts());
-                tokio::spawn(async move {
-                    cloud.sim.time.sleep(late).await;
-                    if cloud.cuts() == cuts {
-                        cloud.deliver(call, None);
-                    }
-                });
-            }
+            self.repeat(call);
         }
         let reply = self.deliver(call).await?;
         process.point(LATENCY_MS).await;
