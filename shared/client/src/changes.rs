@@ -184,7 +184,7 @@ async fn a_file_that_is_rewritten_ends_a_running_job_and_gives_a_new_job_another
         let after = read(&next).await.unwrap();
         assert_ne!(after, before, "{name}");
         finds_changed(&job, name).await;
-        // The old content is the old file again, whatever its stamp is.
+        // The old content is the old file again, under any stamp.
         world.rewrite(&sample.content);
         assert_eq!(read(&job).await.unwrap(), before, "{name}");
         finds_changed(&next, name).await;

@@ -51,7 +51,7 @@ impl Link {
             .then_some(AnyReply::Claim(ClaimReply::Idle(idle)))
     }
 
-    /// Delivers copies of `call` later.
+    /// Delivers `call` again later, some times, unless the service loses power before.
     fn repeat(&self, call: &AnyCall) {
         let sim = &self.cloud.sim;
         for _ in 0..=sim.below(4) {

@@ -6,6 +6,9 @@ use super::*;
 pub const RECORDS: u32 = 40;
 pub const BATCH: u32 = 4;
 
+/// Ready splits by position.
+pub type Seen = BTreeMap<u32, ReadySplit>;
+
 /// One process of the coordinator, and a job.
 pub struct World {
     pub coordinator: Coordinator,
@@ -121,7 +124,6 @@ impl World {
             split_ms: 0,
             local: false,
             resent: false,
-            needed: None,
         }
     }
 
@@ -236,21 +238,13 @@ impl World {
     }
 
     /// Receives ready splits in order and checkpoints after each batch, until the job is done.
-    pub async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadySplit> {
+    pub async fn be_the_trainer(&self, splits: u32) -> Seen {
         self.train_on(1, 0..splits, splits).await
     }
 
-    /// As [`World::be_the_trainer`], for a trainer of that generation, which receives the splits `range` of all. It
-    /// leaves once it has them; if they are the last, once the job is done.
-    pub async fn train_on(
-        &self,
-        generation: u64,
-        range: std::ops::Range<u32>,
-        splits: u32,
-    ) -> BTreeMap<u32, ReadySplit> {
-        let over = generation - 1;
-        let mut delivered = range.start;
-        let mut seen: BTreeMap<u32, ReadySplit> = BTreeMap::new();
+    /// As [`World::be_the_trainer`], for the splits `range` of all; it leaves once it has them, or the job is done.
+    pub async fn train_on(&self, generation: u64, range: Range<u32>, splits: u32) -> Seen {
+        let (over, mut delivered, mut seen) = (generation - 1, range.start, Seen::new());
         loop {
             // The last batch ends the epoch.
             let place = match delivered == splits {
