@@ -36,7 +36,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::sync::Notify;
-use world::{BATCH, RECORDS, Seen, World};
+use world::{BATCH, RECORDS, World};
 
 /// A table that applies every third write but reports a failure, as if the answer was lost.
 struct Lossy {

@@ -124,6 +124,7 @@ impl World {
             split_ms: 0,
             local: false,
             resent: false,
+            needed: None,
         }
     }
 
