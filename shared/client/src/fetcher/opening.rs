@@ -46,7 +46,7 @@ impl Fetcher {
         }
         let bound = Arc::new(bound(&config));
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
-        let mut tasks = JoinSet::new();
+        let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
         let poller = Poller {
             stages: Arc::clone(&stages),
@@ -62,7 +62,7 @@ impl Fetcher {
         for _ in 0..config.local_workers {
             let shared = (Arc::clone(&store), Arc::clone(&bound), Arc::clone(&ledger));
             let sink = LocalSink::new(&runner, &context, shared, is_shared);
-            tasks.spawn(local::work(runner.clone(), Arc::new((*context).clone()), sink));
+            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
         }
         let downloader = Downloader {
             runner,
@@ -79,7 +79,6 @@ impl Fetcher {
             stages: Arc::clone(&stages),
             own: None,
         };
-        let mut streaming = JoinSet::new();
         let batches = source.stream(resume, config.own, &mut streaming);
         Ok(Self {
             ledger,
