@@ -32,7 +32,7 @@ const REST_AFTER_ERROR: Duration = Duration::from_secs(2);
 /// No platform stops a local worker, so its leases may last as long as allowed.
 const NO_DEADLINE_MS: u64 = 3_600_000;
 
-/// Where local workers put their splits, and what it lets them claim.
+/// The place of local workers' splits, and what it lets them claim.
 pub(crate) struct LocalSink {
     store: Arc<LocalStore>,
     bound: Arc<MemoryBound>,

@@ -8,7 +8,7 @@ use gristmill_model::wire::ClaimReply;
 use gristmill_model::{Epoch, JobName, Position};
 use gristmill_ports::{ObjectPath, PutOutcome};
 
-/// What a worker may claim now.
+/// The bundles that a worker may claim now.
 pub enum Claimable {
     /// Any bundle.
     Any,
@@ -23,7 +23,7 @@ pub enum Claimable {
 /// Destination of finished splits.
 #[async_trait]
 pub trait Sink: Send + Sync {
-    /// What the worker may claim now.
+    /// The bundles that the worker may claim now.
     fn claimable(&self) -> Claimable {
         Claimable::Any
     }

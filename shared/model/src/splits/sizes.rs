@@ -1,4 +1,4 @@
-//! What the object of a split counts for wherever memory is bounded.
+//! The bytes that the object of a split counts for in every bound on memory.
 
 use crate::splits::Place;
 
