@@ -231,7 +231,7 @@ fn check_memory(cloud: &Cloud, fetcher: &Fetcher, register: &Register) {
     }
 }
 
-/// Everything that local workers made was taken or dropped.
+/// Checks that everything which local workers made was taken or dropped.
 pub fn check_emptied(cloud: &Cloud, fetcher: &Fetcher) {
     let held = fetcher.snapshot().local_bytes;
     if held > 0 {
