@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_tests::{Background, Delivered, FrameReader, TestDir, read_sink, run_json};
+use gristmill_tests::{
+    Background, Delivered, FrameReader, TestDir, files_below, read_sink, run_json,
+};
 use serde_json::Value;
 use std::{
     fs,
@@ -99,19 +101,6 @@ fn data_dir(dir: &TestDir) -> Result<String> {
     let mut found = fs::read_dir(&datasets)?.filter_map(|entry| Some(entry.ok()?.path()));
     let found = found.find(|path| path.is_dir());
     Ok(found.unwrap_or(datasets).display().to_string())
-}
-
-/// Every file below `dir`.
-fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut ahead = vec![dir.to_owned()];
-    while let Some(dir) = ahead.pop() {
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
-            if path.is_dir() { ahead.push(path) } else { found.push(path) }
-        }
-    }
-    Ok(found)
 }
 
 #[test]

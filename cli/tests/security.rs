@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_tests::{Background, FrameReader, TestDir};
+use gristmill_tests::{Background, FrameReader, TestDir, files_below};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -18,18 +18,6 @@ const PIPELINE: &str = "
 source: { tfrecord: ., features: { image: { key: image/encoded, dtype: bytes } } }
 ops: [decode, resize: { size: 8 }, sleep: { ms: 2 }, batch: { size: 4 }]
 ";
-
-/// Every file below `dir`.
-fn files_below(dir: &Path) -> Vec<PathBuf> {
-    let (mut found, mut ahead) = (Vec::new(), vec![dir.to_owned()]);
-    while let Some(dir) = ahead.pop() {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { ahead.push(path) } else { found.push(path) }
-        }
-    }
-    found
-}
 
 fn assert_silent(what: &str, said: &[u8], secret: &str) {
     let found = said.windows(secret.len()).any(|window| window == secret.as_bytes());
@@ -76,7 +64,7 @@ fn no_key_is_ever_said() -> Result<()> {
     assert_silent("demo", &[trained.stdout, trained.stderr].concat(), secret);
     assert_eq!(up.interrupt()?, Some(0));
     assert_silent("up", &fs::read(dir.path("up.stderr"))?, secret);
-    let logs = files_below(&state.join("logs"));
+    let logs = files_below(&state.join("logs"))?;
     assert!(logs.iter().any(|log| fs::metadata(log).unwrap().len() > 1000), "{logs:?}");
     for log in logs {
         assert_silent(&log.display().to_string(), &fs::read(&log)?, secret);
@@ -113,7 +101,7 @@ fn what_listens_listens_to_its_owner() -> Result<()> {
     up.line()?;
     assert_eq!(open_to_others(up.pid())?, Vec::<String>::new());
     let others = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077;
-    for file in files_below(Path::new(&state)) {
+    for file in files_below(Path::new(&state))? {
         let name = file.display().to_string();
         let is_key = name.ends_with(".json");
         assert!(!is_key || others(&file) == 0, "{name} can be read by others");

@@ -114,7 +114,7 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
       Bool: { "lambda:InvokedViaFunctionUrl": "true" },
     }),
     allow("ReadChunks", "s3:GetObject", ["jobs/*", "datasets/*"].map(arns.objects)),
-    // Where several processes train, local workers store chunks for all of them.
+    // Local workers store chunks for all of several processes that train.
     when(
       parameters.letsTrainersStoreChunks,
       allow("StoreChunks", "s3:PutObject", arns.objects("jobs/*")),

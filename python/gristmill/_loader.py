@@ -309,8 +309,11 @@ class Loader(Generic[Item]):
     # The end.
 
     def stats(self) -> dict[str, float]:
-        """Batches handed over, seconds waited for them, workers, bytes fetched, and bytes of memory: the bound for objects
-        ahead of the trainer (`prefetch_bytes`), and splits of local workers that wait to be taken (`local_bytes`)."""
+        """Batches handed over, seconds waited for them, workers, bytes fetched, and bytes of memory.
+
+        `prefetch_bytes` is the bound for objects ahead of the trainer, `local_bytes` what splits of local workers take
+        until they are read.
+        """
         found: dict[str, float] = {
             "batches": self._batches,
             "waited_s": self._waited,

@@ -145,7 +145,7 @@ start_localstack() {
 # ---- nginx: a web server -------------------------------------------------------------------------
 nginx_program() { command -v nginx || echo "$PWD/$TOOLS/nginx/usr/sbin/nginx"; }
 
-# Where there is none, the package of Debian or Ubuntu is unpacked, which needs no root.
+# Without one, the package of Debian or Ubuntu is unpacked, which needs no root.
 install_nginx() {
     local dir=$PWD/$TOOLS/nginx
     if "$(nginx_program)" -v 2>/dev/null; then return; fi

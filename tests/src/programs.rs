@@ -59,6 +59,22 @@ impl TestDir {
     }
 }
 
+/// Every file below `dir`; links are files.
+pub fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let (mut found, mut ahead) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(dir) = ahead.pop() {
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                ahead.push(entry.path())
+            } else {
+                found.push(entry.path())
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// Runs a command to its end; its last line of standard output is JSON.
 pub fn run_json(command: &mut Command) -> Result<Value> {
     let output = command.stdin(Stdio::null()).output().context("the program cannot be started")?;

@@ -40,7 +40,7 @@ impl Coordinator {
             true => self.move_horizon(job).await?.collected_place,
             false => progress.collected_place,
         };
-        // What is made again is deleted when it is made.
+        // Splits that are made again are deleted when they are made.
         let collected = collected.min(progress.head());
         let behind = swept.item.unwrap_or_default().place < collected;
         match is_due || behind {

@@ -10,7 +10,7 @@ use crate::{
     Coordinator,
     items::{ItemName, JobItem, ScaleState},
     kicks::window,
-    scan::Scan,
+    scan::{Reach, Scan},
     snapshot::JobSnapshot,
 };
 use gristmill_model::JobName;
@@ -33,7 +33,9 @@ impl Coordinator {
         let JobSnapshot { item, progress, frontier } = snapshot;
         let scan = self.read_and_advance(job, item, progress).await?;
         if let (Some(plan), Some(_)) = (item.plan, progress.lacking) {
-            let made = Place::of(scan.made(), plan.n_splits);
+            // Epochs that are delivered from a cache have no splits to make.
+            let end = Reach::of(item, progress, 0).end;
+            let made = Place::of(scan.gap().unwrap_or(end), plan.n_splits);
             let decide =
                 |before: Option<&JobProgress>| Ok::<_, Refusal>(splits::made(before, made));
             *progress = self.store.update(&ItemName::Progress(job), decide).await?;

@@ -93,12 +93,17 @@ impl Coordinator {
         progress: &JobProgress,
         known: Place,
     ) -> Result<Option<Lacking>, Refusal> {
-        let Some(Unseen { from, most, to }) = steps::unseen(item, progress, known) else {
+        let Some(plan) = item.plan else {
+            // The plan is lost too, so nothing can be looked up yet.
+            let from = progress.head();
+            return Ok((from < known).then_some(Lacking { from, to: known }));
+        };
+        let Some(Unseen { from, most, to }) = steps::unseen(plan, progress, known) else {
             return Ok(None);
         };
         let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
         let Some((gap, _)) = gap.filter(|(gap, _)| *gap < to) else { return Ok(None) };
-        let from = Place::of(gap, item.plan.map_or(1, |plan| plan.n_splits));
+        let from = Place::of(gap, plan.n_splits);
         tracing::warn!(
             %job,
             "the trainer knows of the splits before {} of epoch {}, and the table has lost some from {} of epoch {} \

@@ -93,19 +93,15 @@ impl Scan {
             }
     }
 
-    /// The first split that is not committed, of those from the trainer's place on; the end of what was read if all are.
-    pub fn made(&self) -> u64 {
-        let from = self.ahead.delivered;
-        let mut end = from;
-        for bundle in self.bundles.iter().filter(|bundle| bundle.stretch().end > from) {
-            for (i, linear) in (0u8..).zip(bundle.stretch()).filter(|(_, linear)| *linear >= from) {
-                if bundle.item.as_ref().and_then(|item| item.entry(i)).is_none() {
-                    return linear;
-                }
-                end = linear + 1;
-            }
-        }
-        end
+    /// The first split from the trainer's place on that is not committed, counted through all epochs, if it was read.
+    pub fn gap(&self) -> Option<u64> {
+        self.bundles.iter().find_map(|bundle| {
+            let item = bundle.item.as_ref();
+            let is_open = |i| item.and_then(|item| item.entry(i)).is_none();
+            let mut splits = (0u8..).zip(bundle.stretch());
+            let open = splits.find(|(i, linear)| *linear >= self.ahead.delivered && is_open(*i));
+            open.map(|(_, linear)| linear)
+        })
     }
 
     /// Whether every split before the linear position `linear` is committed.

@@ -114,7 +114,7 @@ async fn each_way_to_fail_is_said_and_leaves_room_for_the_next_event() {
 }
 
 #[tokio::test]
-async fn one_process_takes_one_event_after_the_other_whatever_it_prints() {
+async fn one_process_takes_one_event_after_the_other_and_may_print() {
     let mut world = pool(WORKS, 1);
     for worker in 0..3 {
         assert_eq!(world.pool.start(event(worker)), Invoked::Accepted);

@@ -185,8 +185,14 @@ class World:
 
     def end_services(self):
         """Ends the services that programs have started and would leave for some seconds."""
-        ended = self.run("ps", "--stop-all")
+        named = self._stops()
+        ended = self.run("ps", *named)
         expect(ended.code == 0, f"{ended.name}: exit {ended.code}: {ended.lines()[-2:]}")
+
+    def _stops(self):
+        """The flags that end the services of this case, and no others of this user."""
+        directories = [json.loads(entry.read_text())["state_dir"] for entry in self.services()]
+        return [flag for directory in directories for flag in ("--stop", directory)]
 
     def fetcher(self, job, *arguments, state="state", socket=None, **options):
         """`gristmill-fetcher` for `job`, serving `socket` (default: JOB.sock)."""
@@ -255,7 +261,7 @@ class World:
             program.end()
         if self.services():
             # Those that were killed are in the register still.
-            command = [self.gristmill, "ps", "--stop-all"]
+            command = [self.gristmill, "ps", *self._stops()]
             null = subprocess.DEVNULL
             subprocess.run(command, env=self.env, stdin=null, stdout=null, stderr=null, timeout=60, check=False)
         shutil.rmtree(self.runtime, ignore_errors=True)

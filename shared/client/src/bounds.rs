@@ -32,7 +32,7 @@ const LOCAL_RANKS: [&str; 4] =
 pub enum Prefetch {
     /// So many bytes.
     Bytes(u64),
-    /// What the work needs, but at most so many bytes.
+    /// As many as the work needs, but at most these.
     AsNeeded { most: u64 },
 }
 
@@ -87,12 +87,12 @@ impl MemoryBound {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What the object of the split at `place` counts for.
+    /// The bytes for which the object of the split at `place` counts.
     pub fn size(&self, place: Place, object_bytes: u64) -> u64 {
         self.sizes.bytes(place, object_bytes)
     }
 
-    /// What the object of a committed split counts for.
+    /// The bytes for which the object of a committed split counts.
     pub fn size_of(&self, entry: &ReadySplit) -> u64 {
         self.size(entry.place, entry.outcome.object_bytes)
     }

@@ -107,13 +107,12 @@ impl World {
 
     /// The file as a job that begins now lists it.
     async fn listed(&self) -> SourceFile {
-        let listed = self.objects.list("data", "").await.unwrap().remove(0);
-        let file = SourceFile::new(listed.key, listed.size, listed.etag);
+        let found = self.objects.list("data", "").await.unwrap();
         let ns = "a".parse().unwrap();
         let compute = Compute::Inline;
         let indices = IndexStore { objects: &*self.objects, compute, ns: &ns, bucket: "b" };
         let format = &self.pipeline.source().format;
-        indices.as_they_are(format, "data", vec![file]).await.unwrap().remove(0)
+        indices.as_they_are(format, "data", found).await.unwrap().remove(0)
     }
 
     /// A job over the file as it is now.
@@ -185,7 +184,7 @@ async fn a_file_that_is_rewritten_ends_a_running_job_and_gives_a_new_job_another
         let after = read(&next).await.unwrap();
         assert_ne!(after, before, "{name}");
         finds_changed(&job, name).await;
-        // The old content is the old file again, whatever its stamp is.
+        // The old content is the old file again, under any stamp.
         world.rewrite(&sample.content);
         assert_eq!(read(&job).await.unwrap(), before, "{name}");
         finds_changed(&next, name).await;
@@ -227,5 +226,25 @@ async fn a_damaged_index_or_content_is_made_again() {
             world.objects.set_stamp(&world.path, stamp as u64);
             assert_eq!(read(&world.job().await).await.unwrap(), before, "byte {at} of {path}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_of_which_any_byte_is_damaged_is_removed_and_made_again() {
+    let (name, sample) = samples().remove(1);
+    let world = World::new(name, &sample).await;
+    let before = read(&world.job().await).await.unwrap();
+    let info = world.objects.list("b", "t/a/datasets/").await.unwrap().remove(0);
+    let path = ObjectPath::new("b", &info.key);
+    for at in 0..info.size as usize {
+        let job = world.job().await;
+        world.objects.rewrite(&path, |mut bytes| {
+            bytes[at] ^= 1;
+            bytes
+        });
+        let error = read(&job).await.unwrap_err().to_string();
+        assert!(error.contains("damaged and is removed"), "byte {at}: {error}");
+        assert!(!error.contains('\n'), "byte {at}: {error}");
+        assert_eq!(read(&world.job().await).await.unwrap(), before);
     }
 }

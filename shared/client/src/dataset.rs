@@ -107,8 +107,7 @@ impl Source {
                     IndexStore { objects, compute: Compute::default(), ns, bucket: own_bucket };
                 let mut files = Vec::with_capacity(members.len());
                 for (found, member) in members.into_iter().zip(source.members()) {
-                    let listed = found.into_iter().map(source_file).collect();
-                    files.push(indices.as_they_are(&member.format, &bucket, listed).await?);
+                    files.push(indices.as_they_are(&member.format, &bucket, found).await?);
                 }
                 dataset_of(bucket, files)
             }
@@ -374,16 +373,11 @@ pub struct Found {
     pub left_out: LeftOut,
 }
 
-fn source_file(ObjectInfo { key, size, etag }: ObjectInfo) -> SourceFile {
-    SourceFile::new(key, size, etag)
-}
-
 fn dataset_of(bucket: String, members: Vec<Vec<SourceFile>>) -> Dataset {
     // The coordinator refuses more than u32::MAX files.
     let counts = members.iter().map(|files| u32::try_from(files.len()).unwrap_or(u32::MAX));
-    let counts = counts.collect();
-    let files = members.into_iter().flatten().collect();
-    Dataset { bucket, files, members: Members::of(counts) }
+    let members_of = Members::of(counts.collect());
+    Dataset { bucket, files: members.into_iter().flatten().collect(), members: members_of }
 }
 
 /// The patterns of each dataset.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Footer, FormatError, Limits, checksum, repack};
 use gristmill_model::splits::{Commit, Place, SplitKind};
 use gristmill_model::wire::{
-    CacheOrders, CachedChunk, CachingView, ClaimReply, Idle, IdleReason, ReadySplit,
+    CacheOrders, CachedChunk, CachingView, ClaimReply, IdleReason, ReadySplit,
 };
 use gristmill_model::{Epoch, InvocationId, Position};
 use gristmill_runner::{
@@ -32,7 +32,7 @@ const REST_AFTER_ERROR: Duration = Duration::from_secs(2);
 /// No platform stops a local worker, so its leases may last as long as allowed.
 const NO_DEADLINE_MS: u64 = 3_600_000;
 
-/// Where local workers put their splits, and what it lets them claim.
+/// The place of local workers' splits; decides which splits they may claim.
 pub(crate) struct LocalSink {
     store: Arc<LocalStore>,
     bound: Arc<MemoryBound>,
@@ -41,8 +41,8 @@ pub(crate) struct LocalSink {
     objects: ObjectSink,
     /// Whether other readers of the run need every chunk.
     is_shared: bool,
-    /// Whether the window refused this worker's last claim.
-    is_refused: AtomicBool,
+    /// Whether this worker's last claim found nothing, as with a full window.
+    has_nothing: AtomicBool,
 }
 
 impl LocalSink {
@@ -54,7 +54,7 @@ impl LocalSink {
         is_shared: bool,
     ) -> Self {
         let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
-        Self { store, bound, ledger, objects, is_shared, is_refused: AtomicBool::new(false) }
+        Self { store, bound, ledger, objects, is_shared, has_nothing: AtomicBool::new(false) }
     }
 }
 
@@ -67,7 +67,7 @@ impl Sink for LocalSink {
         if self.ledger.error().is_some() {
             return Claimable::Nothing;
         }
-        if has_room && !self.is_refused.load(Ordering::Relaxed) {
+        if has_room && !self.has_nothing.load(Ordering::Relaxed) {
             return Claimable::Any;
         }
         match self.ledger.turn() {
@@ -78,8 +78,7 @@ impl Sink for LocalSink {
     }
 
     fn answered(&self, reply: &ClaimReply) {
-        let is_refused = *reply == ClaimReply::Idle(Idle { reason: IdleReason::WindowFull });
-        self.is_refused.store(is_refused, Ordering::Relaxed);
+        self.has_nothing.store(matches!(reply, ClaimReply::Idle(_)), Ordering::Relaxed);
     }
 
     /// With a full store, the worker goes on only to a split that the stream waits for, or will wait for next.
@@ -114,6 +113,10 @@ impl Sink for LocalSink {
         };
         self.store.put(place, name.nonce, split.object.clone());
         Ok(commit)
+    }
+
+    fn is_awaited(&self, name: &SplitName) -> bool {
+        self.ledger.awaited() == Some(Place::new(name.epoch, name.position))
     }
 
     fn discard(&self, name: &SplitName) {
@@ -245,7 +248,7 @@ mod tests {
     use futures::FutureExt as _;
     use gristmill_model::Nonce;
     use gristmill_model::splits::{ObjectSizes, WorkerTimes};
-    use gristmill_model::wire::Polled;
+    use gristmill_model::wire::{Idle, Polled};
     use gristmill_ports::Objects;
     use gristmill_runner::RunnerConfig;
 
@@ -289,7 +292,7 @@ mod tests {
             ledger: Arc::new(ledger),
             objects: ObjectSink { runner, job: config.job },
             is_shared,
-            is_refused: AtomicBool::new(false),
+            has_nothing: AtomicBool::new(false),
         };
         (sink, objects, bucket)
     }
@@ -336,6 +339,7 @@ mod tests {
         let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
         assert_eq!([needed(&sink), needed(&sink)], [Some(0), None], "once for each answer");
+        assert!(!sink.is_awaited(&name) && sink.is_awaited(&SplitName { position: 0, ..name }));
         assert!(sink.goes_on(0, &[5, 0]) && sink.goes_on(0, &[1, 2]), "it is needed now, or next");
         assert!(!sink.goes_on(0, &[2, 3]) && !sink.goes_on(1, &[0]));
         answer(&sink.ledger, 1);
@@ -353,13 +357,13 @@ mod tests {
         answer(&sink.ledger, 0);
         let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
-        assert!(matches!(sink.claimable(), Claimable::Any), "the window did not refuse it");
+        assert!(matches!(sink.claimable(), Claimable::Any), "it was not refused");
         let idle = |reason| ClaimReply::Idle(Idle { reason });
         sink.answered(&idle(IdleReason::WindowFull));
         assert_eq!(needed(&sink), Some(0));
         assert!(matches!(sink.claimable(), Claimable::Any), "the window may have moved");
-        sink.answered(&idle(IdleReason::AllClaimed));
         answer(&sink.ledger, 0);
-        assert!(matches!(sink.claimable(), Claimable::Any));
+        sink.answered(&idle(IdleReason::AllClaimed));
+        assert_eq!(needed(&sink), Some(0), "ready bytes may fill a window that reaches the end");
     }
 }

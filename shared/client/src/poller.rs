@@ -61,6 +61,7 @@ impl Poller {
                         self.ledger.fail(error);
                     }
                     self.progress.takes_over(polled.generation, now_ms, self.clock.nonce());
+                    self.progress.table_is_at(polled.generation, polled.delivered);
                     if let Some(ack) = request.ack() {
                         self.progress.acknowledged(ack);
                         last_ack_ms = now_ms;

@@ -76,6 +76,11 @@ impl Progress {
         self.acks().take_over(last, now_ms, lot);
     }
 
+    /// The table is at this place: see [`Acks::table_is_at`].
+    pub fn table_is_at(&self, generation: u64, delivered: Place) {
+        self.acks().table_is_at(generation, delivered);
+    }
+
     /// Takes over again after a refusal: see [`Acks::take_over_anew`].
     pub fn takes_over_anew(&self) -> bool {
         self.acks().take_over_anew()

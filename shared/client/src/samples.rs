@@ -257,8 +257,9 @@ impl SampleJob {
         if last.is_some_and(|ack| ack.durable.epoch >= view.spec.epochs) {
             view.state = JobState::Done;
         }
-        let generation = last.map_or(0, |ack| ack.generation);
-        Ok(Polled { job: view, generation, ..polled(&ready) })
+        let (generation, delivered) =
+            last.map_or_else(Default::default, |ack| (ack.generation, ack.delivered));
+        Ok(Polled { job: view, generation, delivered, ..polled(&ready) })
     }
 }
 

@@ -71,7 +71,7 @@ pub struct ObjectInfo {
     pub etag: String,
 }
 
-/// What a file looks like from outside: it is another one whenever the file's content may have changed.
+/// The look of a file from outside: it is another one whenever the file's content may have changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ChangeStamp(pub String);
 

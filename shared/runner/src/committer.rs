@@ -55,14 +55,15 @@ async fn commit_each(
             Some(Handover { mut split, next, committed }) => {
                 let started = clock.monotonic();
                 let (times, profile) = (split.times, split.profile.take());
-                pending.uncommitted.push(run.name(split.position));
+                let name = run.name(split.position);
+                pending.uncommitted.push(name);
                 let commit = store(run, sink, &split, pending).await?;
                 run.context.recycle(split.object);
                 let now = clock.monotonic();
                 let put_ms = u32::try_from(now.saturating_sub(started).as_millis());
                 let put_ms = put_ms.unwrap_or(u32::MAX);
                 pending.add(commit, WorkerTimes { put_ms, ..times }, profile);
-                if next.is_some() || pending.is_due(now) {
+                if next.is_some() || pending.is_due(now) || sink.is_awaited(&name) {
                     pending.flush(run, next).await?;
                 }
                 // Without marks, no receiver waits for this.

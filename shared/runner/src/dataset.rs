@@ -3,8 +3,10 @@
 
 use crate::{
     Compute, RunError, Runner, RunnerConfig,
+    described::{damaged, read_manifest, read_pack},
     images::read_images,
-    indexing::{FormattedFile, IndexStore, Indexed, read_pack},
+    indexed_file::{Files, IndexedFile, file_of},
+    indexing::{FormattedFile, IndexStore, Indexed},
     portions::{PORTION_BYTES, portions},
     stretches::{self, Span},
 };
@@ -16,10 +18,10 @@ use gristmill_model::stored::keys;
 use gristmill_model::wire::{Manifest, ManifestFile, Pack};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{Format, Source};
-use gristmill_ports::{ChangeStamp, ObjectPath, Objects, get_long_range};
-use gristmill_sources::{FileIndex, OpenedRecords, images};
+use gristmill_ports::{ObjectPath, Objects, get_long_range};
+use gristmill_sources::{OpenedRecords, images};
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -143,35 +145,6 @@ impl Reading {
     }
 }
 
-/// A file with the index of its records.
-#[derive(Debug)]
-struct IndexedFile {
-    path: ObjectPath,
-    index: FileIndex,
-    /// The change stamp of the file that the index was made of.
-    stamp: Option<ChangeStamp>,
-    /// The list of images, if the records are images.
-    pack: Option<Pack>,
-}
-
-/// Files by number in the dataset.
-type Files = HashMap<u32, Arc<IndexedFile>>;
-
-fn file_of(files: &Files, file: u32) -> Result<&Arc<IndexedFile>, RunError> {
-    files.get(&file).ok_or_else(|| RunError::fatal(format!("file {file} has no index")))
-}
-
-impl IndexedFile {
-    /// Approximate bytes in memory of a run of records.
-    fn bytes_of(&self, run: &Run) -> u64 {
-        let Run { first_record, records, .. } = *run;
-        match self.index.byte_range(first_record, records) {
-            Some(range) => range.end - range.start,
-            None => self.index.weights(first_record, records).iter().sum(),
-        }
-    }
-}
-
 /// Reader of one dataset version, shared by all jobs and invocations of a process.
 pub struct DatasetCache {
     ns: Namespace,
@@ -195,8 +168,7 @@ impl DatasetCache {
         let Runner { objects, compute, config, .. } = runner;
         let RunnerConfig { ns, bucket, .. } = config;
         let path = ObjectPath::new(bucket, keys::manifest(ns, version));
-        let manifest: Manifest = serde_json::from_slice(&objects.get(&path).await?)
-            .map_err(|error| RunError::fatal(format!("{path} is not a manifest: {error}")))?;
+        let manifest = read_manifest(&**objects, &path, version, &source.stored_as()).await?;
         let sources: Vec<_> = source.members().cloned().map(Arc::new).collect();
         if manifest.members.count() != sources.len() {
             return Err(RunError::fatal(format!("{path} lists another number of datasets")));
@@ -390,7 +362,7 @@ impl DatasetCache {
         let ManifestFile { file: source, records } = &self.manifest.files[file as usize];
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
         if format.definition().is_packed {
-            let pack = read_pack(objects, &path).await?;
+            let pack = read_pack(objects, &path, &source.etag).await?;
             let index = images::pack_index(&pack)
                 .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
             return Ok(IndexedFile { path, index, stamp: None, pack: Some(pack) });
@@ -401,10 +373,9 @@ impl DatasetCache {
         let source = FormattedFile { format, bucket, file: source };
         let Indexed { index, stamp } = indices.load(source).await?;
         if index.len() != *records {
-            return Err(RunError::fatal(format!(
-                "{path} has changed: it holds {} records, and held {records} when it was listed",
-                index.len()
-            )));
+            // The file is as it was listed, so the number is not.
+            let manifest = ObjectPath::new(&self.bucket, keys::manifest(ns, self.version));
+            return Err(damaged(objects, &manifest).await);
         }
         Ok(IndexedFile { path, index, stamp, pack: None })
     }

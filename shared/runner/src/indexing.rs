@@ -10,15 +10,16 @@
 use crate::{
     Compute, RunError,
     content::{self, ContentHash},
+    described::read_pack,
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Pack, SourceFile};
+use gristmill_model::wire::SourceFile;
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::Format;
-use gristmill_ports::{ChangeStamp, ObjectError, ObjectPath, Objects, PutOutcome};
-use gristmill_sources::{FileIndex, IndexBuilder, SourceError, images};
+use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_sources::{FileIndex, IndexBuilder, SourceError};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most bytes of files that are read when they are listed, to see whether they have changed; workers see it later.
@@ -67,7 +68,7 @@ impl IndexStore<'_> {
     /// Number of records of `source`; its index is stored afterwards.
     pub(crate) async fn count(&self, source: FormattedFile<'_>) -> Result<u32, RunError> {
         if source.format.definition().is_packed {
-            let pack = read_pack(self.objects, &source.path()).await?;
+            let pack = read_pack(self.objects, &source.path(), &source.file.etag).await?;
             return Ok(pack.images.len() as u32);
         }
         Ok(self.load(source).await?.index.len())
@@ -212,7 +213,7 @@ impl IndexStore<'_> {
         ObjectPath::new(self.bucket, keys::other_content(self.ns, file, &name, &stamp.0))
     }
 
-    /// `files` of `bucket` as a job that begins now reads them: those with another content than was first read under
+    /// The files `found` in `bucket` as a job that begins now reads them: those with another content than was first read under
     /// their etags are named by it.
     ///
     /// # Errors
@@ -221,18 +222,16 @@ impl IndexStore<'_> {
         &self,
         format: &Format,
         bucket: &str,
-        files: Vec<SourceFile>,
+        found: Vec<ObjectInfo>,
     ) -> Result<Vec<SourceFile>, ObjectError> {
-        if format.definition().is_packed {
-            return Ok(files);
-        }
         let room = AtomicU64::new(LOOKED_AT_BYTES);
-        let look = async |file: SourceFile| {
+        let look = async |ObjectInfo { key, size, etag }: ObjectInfo| {
+            let file = SourceFile::new(key, size, etag);
             let source = FormattedFile { format, bucket, file: &file };
             let content = self.content_now(source, &room).await?;
             Ok::<_, ObjectError>(SourceFile { content, ..file })
         };
-        let looks: Vec<_> = files.into_iter().map(look).collect();
+        let looks: Vec<_> = found.into_iter().map(look).collect();
         stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await
     }
 
@@ -277,10 +276,4 @@ impl IndexStore<'_> {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Reads the pack at `path`; a pack is its own index.
-pub(crate) async fn read_pack(objects: &dyn Objects, path: &ObjectPath) -> Result<Pack, RunError> {
-    images::read_pack(&objects.get(path).await?)
-        .map_err(|error| RunError::fatal(format!("{path}: {error}")))
 }

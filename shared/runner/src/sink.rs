@@ -8,7 +8,7 @@ use gristmill_model::wire::ClaimReply;
 use gristmill_model::{Epoch, JobName, Position};
 use gristmill_ports::{ObjectPath, PutOutcome};
 
-/// What a worker may claim now.
+/// The bundles that a worker may claim now.
 pub enum Claimable {
     /// Any bundle.
     Any,
@@ -23,7 +23,7 @@ pub enum Claimable {
 /// Destination of finished splits.
 #[async_trait]
 pub trait Sink: Send + Sync {
-    /// What the worker may claim now.
+    /// The bundles that the worker may claim now.
     fn claimable(&self) -> Claimable {
         Claimable::Any
     }
@@ -38,6 +38,11 @@ pub trait Sink: Send + Sync {
 
     /// Stores the split's result as durably as its commit promises, and returns the commit.
     async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError>;
+
+    /// Whether the trainer waits for the split, so that its commit does not wait for others.
+    fn is_awaited(&self, _name: &SplitName) -> bool {
+        false
+    }
 
     /// The split was stored, and its commit did not become known.
     fn discard(&self, _name: &SplitName) {}

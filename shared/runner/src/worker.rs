@@ -1,8 +1,8 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{
-    Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun, packing::Packing,
-    read_ahead::ReadAhead, sink::Claimable,
+    Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing, lease::LeaseRun,
+    packing::Packing, read_ahead::ReadAhead, sink::Claimable,
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch};
@@ -150,8 +150,8 @@ impl JobContext {
         let read = || async {
             let RunnerConfig { ns, bucket, .. } = &runner.config;
             let path = ObjectPath::new(bucket, keys::listing(ns, self.view.dataset_version));
-            serde_json::from_slice(&runner.objects.get(&path).await?)
-                .map_err(|error| RunError::fatal(format!("{path} is not a listing: {error}")))
+            let (objects, version) = (&*runner.objects, self.view.dataset_version);
+            read_listing(objects, &path, version, &self.pipeline.source().stored_as()).await
         };
         self.listing.get_or_try_init(read).await
     }

@@ -43,6 +43,30 @@ impl Link {
         Self { process, cloud, leave_is_lost: OnceLock::new() }
     }
 
+    /// The answer to a call that a process with this simulation's bug does not send.
+    fn forgoes(&self, call: &AnyCall) -> Option<AnyReply> {
+        let is_needed = matches!(call, AnyCall::Claim(Claim { needed: Some(_), .. }));
+        let idle = Idle { reason: IdleReason::WindowFull };
+        (is_needed && self.cloud.sim.mutant == Some(Mutant::StoreStopsClaims))
+            .then_some(AnyReply::Claim(ClaimReply::Idle(idle)))
+    }
+
+    /// Delivers `call` again later, some times, unless the service loses power before.
+    fn repeat(&self, call: &AnyCall) {
+        let sim = &self.cloud.sim;
+        for _ in 0..=sim.below(4) {
+            let (cloud, call) = (Arc::clone(&self.cloud), call.clone());
+            let most = if sim.below(2) == 0 { 5_000 } else { LATEST_MS };
+            let (late, cuts) = (sim.between_ms(0, most), cloud.cuts());
+            tokio::spawn(async move {
+                cloud.sim.time.sleep(late).await;
+                if cloud.cuts() == cuts {
+                    cloud.deliver(call, None);
+                }
+            });
+        }
+    }
+
     /// Delivers `call`, and waits for the answer until the timeout.
     async fn deliver(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let Self { cloud, .. } = self;
@@ -81,10 +105,13 @@ fn measured_alike(call: &AnyCall) -> AnyCall {
     call
 }
 
-/// Records a call, and the progress that a reader reports with it.
+/// Records a call, the split that it needs, and the progress that a reader reports with it.
 fn show(process: &Process, call: &AnyCall) {
     let sim = process.sim();
     sim.event(format_args!("{:?} calls {}", process.kind(), call.name()));
+    if let AnyCall::Claim(Claim { needed: Some(needed), .. }) = call {
+        sim.event(format_args!("it needs {needed:?}"));
+    }
     if let AnyCall::PollReader(PollReader { ranks, report: Some(report), .. }) = call {
         let (durable, delivered) = (report.ack.durable, report.ack.delivered);
         sim.event(format_args!("{ranks} report {durable} and {delivered:?}"));
@@ -115,11 +142,8 @@ impl Coordinator for Link {
         let call = &call;
         sim.count_call();
         show(process, call);
-        if let AnyCall::Claim(Claim { needed: Some(_), .. }) = call
-            && sim.mutant == Some(Mutant::StoreStopsClaims)
-        {
-            let idle = Idle { reason: IdleReason::WindowFull };
-            return Ok(AnyReply::Claim(ClaimReply::Idle(idle)));
+        if let Some(reply) = self.forgoes(call) {
+            return Ok(reply);
         }
         process.point(LATENCY_MS).await;
         if sim.lasts(Fault::ServiceDown) {
@@ -143,17 +167,7 @@ impl Coordinator for Link {
             return Err(CallError::Rejected("413: the request is too large".to_owned()));
         }
         if sim.happens(Fault::CallRepeated) {
-            for _ in 0..=sim.below(4) {
-                let (cloud, call) = (Arc::clone(cloud), call.clone());
-                let most = if sim.below(2) == 0 { 5_000 } else { LATEST_MS };
-                let (late, cuts) = (sim.between_ms(0, most), cloud.cuts());
-                tokio::spawn(async move {
-                    cloud.sim.time.sleep(late).await;
-                    if cloud.cuts() == cuts {
-                        cloud.deliver(call, None);
-                    }
-                });
-            }
+            self.repeat(call);
         }
         let reply = self.deliver(call).await?;
         process.point(LATENCY_MS).await;

@@ -220,7 +220,7 @@ async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
     }
 }
 
-/// What local workers hold stays within its bounds.
+/// The splits that local workers hold stay within their bounds.
 fn check_memory(cloud: &Cloud, fetcher: &Fetcher, register: &Register) {
     let (sim, snapshot) = (&cloud.sim, fetcher.snapshot());
     if sim.plan.memory.exceeds(&snapshot, register.spec.settings.local_workers) {
@@ -231,7 +231,7 @@ fn check_memory(cloud: &Cloud, fetcher: &Fetcher, register: &Register) {
     }
 }
 
-/// Everything that local workers made was taken or dropped.
+/// Checks that everything which local workers made was taken or dropped.
 pub fn check_emptied(cloud: &Cloud, fetcher: &Fetcher) {
     let held = fetcher.snapshot().local_bytes;
     if held > 0 {

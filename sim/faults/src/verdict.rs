@@ -68,6 +68,11 @@ pub enum Fate {
     Again,
 }
 
+/// Whether an error is for a damaged object, and not for what else kept it from being computed again.
+fn is_damage(why: &str) -> bool {
+    DAMAGE.iter().any(|words| why.contains(words)) && !why.contains("cannot be computed again")
+}
+
 /// Judges the end of a trainer. `entitled`: it resumed from the newest checkpoint, or was accepted with another.
 pub fn judge(
     sim: &Simulation,
@@ -126,10 +131,7 @@ pub fn judge(
             Fate::Broken
         }
         // A damaged object is computed again.
-        FetchError::BadObject(why)
-            if DAMAGE.iter().any(|words| why.contains(words))
-                && !why.contains("cannot be computed again") =>
-        {
+        FetchError::BadObject(why) if is_damage(why) => {
             sim.violated(format_args!("damage ended a trainer: {why}"));
             Fate::Broken
         }

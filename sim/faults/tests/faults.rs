@@ -87,6 +87,20 @@ fn every_mistake_is_noticed() {
     Mutant::OF_RANKS.iter().for_each(|mutant| check_noticed(simulate_ranks, *mutant));
 }
 
+/// Bounds on memory that lock, each with a seed that shows it.
+const LOCKS: [(Simulate, Mutant, u64); 2] =
+    [(simulate, Mutant::StoreStopsClaims, 4), (simulate_ranks, Mutant::JudgedBySlowest, 2)];
+
+#[test]
+fn a_bound_that_stops_what_the_trainer_needs_next_is_noticed() {
+    for (simulate, mutant, seed) in LOCKS {
+        let locked = simulate(seed, Some(mutant), false).unwrap().tally.violations;
+        assert!(locked[0].contains("no batch came for"), "{mutant:?}: {locked:?}");
+        let outcome = simulate(seed, None, false).unwrap();
+        assert_eq!(outcome.tally.violations, Vec::<String>::new(), "{mutant:?}");
+    }
+}
+
 fn check_noticed(simulate: Simulate, mutant: Mutant) {
     let began = Instant::now();
     let noticed = search(simulate, (SEEDS_PER_MUTANT, Some(mutant)), is_broken);

@@ -8,7 +8,7 @@ use crate::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{Ack, JobProgress, Place, frontier::Frontier, job::JobState};
-use gristmill_model::wire::{JobView, Poll, Polled, Refusal, RefusalKind};
+use gristmill_model::wire::{JobView, Plan, Poll, Polled, Refusal, RefusalKind};
 
 /// Longest time between two looks at the window while a trainer polls.
 const LOOK_EVERY_MS: u64 = 1_000;
@@ -96,8 +96,8 @@ pub fn check_place(job: &JobName, item: &JobItem, ack: &Ack) -> Result<(), Refus
 }
 
 /// The splits from the job's head up to `known`; none if that is at or before it.
-pub fn unseen(item: &JobItem, progress: &JobProgress, known: Place) -> Option<Unseen> {
-    let n = item.plan?.n_splits.max(1);
+pub fn unseen(plan: Plan, progress: &JobProgress, known: Place) -> Option<Unseen> {
+    let n = plan.n_splits.max(1);
     let to = known.linear(n);
     // An older checkpoint moves `delivered` back, so more splits than that may have been made.
     let from = progress.head();
@@ -120,6 +120,7 @@ pub fn answer(
     Polled {
         job,
         generation: progress.generation,
+        delivered: progress.delivered,
         ready: ready.entries,
         active_workers: active,
         claimable,

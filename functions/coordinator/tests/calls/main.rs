@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
+mod lost_writes;
 mod prune;
 #[path = "../quiet/mod.rs"]
 mod quiet;
@@ -27,8 +28,9 @@ use gristmill_ports::{
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -108,63 +110,6 @@ impl Table for Freezing {
         expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError> {
         self.table.write(key, expected, body, expires_at_s).await
-    }
-
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.table.query(pk, prefix).await
-    }
-
-    async fn range(
-        &self,
-        pk: &str,
-        from: &str,
-        to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
-        self.table.range(pk, from, to).await
-    }
-
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
-        self.table.last(pk, limit).await
-    }
-}
-
-/// A table that can lose its last writes, as one does whose machine loses power.
-#[derive(Default)]
-struct Losing {
-    table: MemoryTable,
-    /// What each write replaced, the last one last.
-    replaced: Mutex<Vec<(ItemKey, Option<Item>)>>,
-}
-
-impl Losing {
-    fn lose(&self, writes: usize) {
-        let mut replaced = self.replaced.lock().unwrap();
-        for _ in 0..writes {
-            let Some((key, before)) = replaced.pop() else { return };
-            self.table.restore(&key, before);
-        }
-    }
-}
-
-#[async_trait]
-impl Table for Losing {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
-        self.table.read(keys).await
-    }
-
-    async fn write(
-        &self,
-        key: &ItemKey,
-        expected: u64,
-        body: Bytes,
-        expires_at_s: Option<u64>,
-    ) -> Result<WriteOutcome, TableError> {
-        let before = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
-        let outcome = self.table.write(key, expected, body, expires_at_s).await?;
-        if outcome == WriteOutcome::Written {
-            self.replaced.lock().unwrap().push((key.clone(), before));
-        }
-        Ok(outcome)
     }
 
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
@@ -491,31 +436,4 @@ async fn bundles_expire_before_what_says_that_their_job_was_there() {
     assert!(!bundles.is_empty() && job.len() == 1);
     let margin = Duration::from_secs(7 * 86_400).as_secs();
     assert!(bundles.iter().all(|bundle| bundle + margin < job[0]), "{bundles:?} {job:?}");
-}
-
-#[tokio::test]
-async fn a_trainer_ahead_of_a_table_that_lost_its_last_writes_is_served_to_the_end() {
-    const SPLITS: u32 = RECORDS / BATCH;
-    for (known, is_new) in [(3, true), (SPLITS - 1, false), (SPLITS - 1, true)] {
-        for lost in (0..64).step_by(3) {
-            let table = Arc::new(Losing::default());
-            let world = World::running(Arc::clone(&table) as _).await;
-            let trained = world.train_on(1, 0, 0, known);
-            tokio::select! {
-                seen = trained => assert_eq!(seen.len() as u32, known),
-                () = world.be_a_worker(2) => panic!("the job has ended"),
-            }
-            table.lose(lost);
-            let world = world.another_process();
-            let registered = world.call(world.registration.clone()).await;
-            assert!(registered.is_ok(), "{registered:?}");
-            let generation = if is_new { 2 } else { 1 };
-            let trained = world.train_on(generation, generation - 1, known, SPLITS);
-            let ended = async { tokio::join!(trained, world.be_a_worker(3)) };
-            let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
-            let (seen, ()) = ended.unwrap_or_else(|_| panic!("{lost} writes are lost: no end"));
-            let expected: Vec<_> = (known..SPLITS).collect();
-            assert_eq!(seen.into_keys().collect::<Vec<_>>(), expected, "{lost} writes are lost");
-        }
-    }
 }

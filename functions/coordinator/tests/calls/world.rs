@@ -6,6 +6,9 @@ use super::*;
 pub const RECORDS: u32 = 40;
 pub const BATCH: u32 = 4;
 
+/// Ready splits by position.
+pub type Seen = BTreeMap<u32, ReadySplit>;
+
 /// One process of the coordinator, and a job.
 pub struct World {
     pub coordinator: Coordinator,
@@ -236,30 +239,23 @@ impl World {
     }
 
     /// Receives ready splits in order and checkpoints after each batch, until the job is done.
-    pub async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadySplit> {
-        self.train_on(1, 0, 0, splits).await
+    pub async fn be_the_trainer(&self, splits: u32) -> Seen {
+        self.train_on(1, 0..splits, splits).await
     }
 
-    /// As [`World::be_the_trainer`], for a trainer that has the splits before `delivered`; it is of a generation that
-    /// takes over from another, and leaves once it has `splits`, or if these are all when the job is done.
-    pub async fn train_on(
-        &self,
-        generation: u64,
-        over: u64,
-        mut delivered: u32,
-        splits: u32,
-    ) -> BTreeMap<u32, ReadySplit> {
-        let mut seen: BTreeMap<u32, ReadySplit> = BTreeMap::new();
+    /// As [`World::be_the_trainer`], for the splits `range` of all; it leaves once it has them, or the job is done.
+    pub async fn train_on(&self, generation: u64, range: Range<u32>, splits: u32) -> Seen {
+        let (over, mut delivered, mut seen) = (generation - 1, range.start, Seen::new());
         loop {
             // The last batch ends the epoch.
-            let place = match delivered == RECORDS / BATCH {
+            let place = match delivered == splits {
                 true => Place { epoch: 1, position: 0 },
                 false => Place { epoch: 0, position: delivered },
             };
             let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
             let ack = Ack { generation, over, delivered: place, durable, durable_place: place };
             let polled = self.poll_from(delivered, Some(ack)).await;
-            if delivered == splits && splits < RECORDS / BATCH {
+            if delivered >= range.end && delivered < splits {
                 return seen;
             }
             match polled.job.state {
@@ -271,7 +267,7 @@ impl World {
                 let known = seen.entry(entry.place.position).or_insert_with(|| entry.clone());
                 assert_eq!(*known, entry, "a committed entry never changes");
             }
-            while delivered < splits && seen.contains_key(&delivered) {
+            while delivered < range.end && seen.contains_key(&delivered) {
                 delivered += 1;
             }
             // A suspect split is not handed out again for a while.

@@ -24,7 +24,7 @@ struct Download {
 }
 
 impl Download {
-    /// Of the split at `position`.
+    /// Gets the split at `position`.
     async fn of(codec: Codec, position: usize) -> Self {
         let (job, ports, config) = SampleJob::computed(codec).await;
         let runner = runner(&ports, &config);

@@ -44,11 +44,9 @@ impl Fetcher {
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
         }
-        let ranks = config.own.map_or(1, |own| own.range.count.get());
-        let holders = (config.local_workers, ranks);
-        let bound = Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes));
+        let bound = Arc::new(bound(&config));
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
-        let mut tasks = JoinSet::new();
+        let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
         let poller = Poller {
             stages: Arc::clone(&stages),
@@ -62,11 +60,9 @@ impl Fetcher {
         };
         tasks.spawn(poller.run());
         for _ in 0..config.local_workers {
-            let context = Arc::new((*context).clone());
-            let (store, ledger) = (Arc::clone(&store), Arc::clone(&ledger));
-            let bound = Arc::clone(&bound);
-            let sink = LocalSink::new(&runner, &context, (store, bound, ledger), is_shared);
-            tasks.spawn(local::work(runner.clone(), context, sink));
+            let shared = (Arc::clone(&store), Arc::clone(&bound), Arc::clone(&ledger));
+            let sink = LocalSink::new(&runner, &context, shared, is_shared);
+            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
         }
         let downloader = Downloader {
             runner,
@@ -83,7 +79,6 @@ impl Fetcher {
             stages: Arc::clone(&stages),
             own: None,
         };
-        let mut streaming = JoinSet::new();
         let batches = source.stream(resume, config.own, &mut streaming);
         Ok(Self {
             ledger,
@@ -117,6 +112,12 @@ fn is_shared(own: Option<OwnRanks>, visitation: Visitation) -> Result<bool, Fetc
             "a job whose batches are visited at most once has one reader: serve all ranks by one fetcher".into(),
         )),
     }
+}
+
+/// The bound on objects ahead of the trainer.
+fn bound(config: &FetcherConfig) -> MemoryBound {
+    let ranks = config.own.map_or(1, |own| own.range.count.get());
+    MemoryBound::new(config.prefetch, (config.local_workers, ranks), config.object_sizes)
 }
 
 /// Runs splits in this process, as local workers do.

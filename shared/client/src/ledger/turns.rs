@@ -1,4 +1,4 @@
-//! Whose turn it is to ask for the split that the downloader waits for.
+//! Turns of local workers to ask for the split that the downloader waits for.
 
 use super::{Inner, Ledger};
 use gristmill_model::splits::Place;

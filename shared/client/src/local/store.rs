@@ -35,7 +35,7 @@ struct Inner {
 #[derive(Debug)]
 struct Output {
     object: Bytes,
-    /// What it counts for.
+    /// The bytes for which it counts.
     bytes: u64,
 }
 
@@ -130,7 +130,7 @@ impl LocalStore {
         self.is_shared || self.lock().held_bytes < self.bound.bytes()
     }
 
-    /// What the splits count for that are held.
+    /// The bytes for which the splits count that are held.
     pub fn held_bytes(&self) -> u64 {
         self.lock().held_bytes
     }

@@ -226,6 +226,15 @@ impl Acks {
         is_current
     }
 
+    /// The table is at `generation` and `delivered`. If it was further once, it has lost that: it is acknowledged again.
+    pub fn table_is_at(&mut self, generation: u64, delivered: Place) {
+        let own = self.membership.as_ref().is_none_or(Membership::is_alone);
+        let is_behind = |ack: Ack| generation < ack.generation || delivered < ack.delivered;
+        if own && self.acked.is_some_and(is_behind) {
+            self.acked = None;
+        }
+    }
+
     /// Whether the coordinator knows the latest progress.
     pub fn is_settled(&self) -> bool {
         self.acked.is_some() && self.next().is_none()
@@ -321,6 +330,26 @@ mod tests {
         let ack = acks.next().unwrap();
         assert_eq!((ack.durable, ack.durable_place), (batch(1, 10), split(1, 0)));
         assert_eq!(ack.delivered, split(1, 0));
+    }
+
+    #[test]
+    fn what_the_table_has_lost_is_acknowledged_again() {
+        let mut acks = begun();
+        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        let first = acks.send().unwrap();
+        acks.acknowledged(first);
+        acks.passed(split(0, 2));
+        let second = acks.send().unwrap();
+        acks.acknowledged(second);
+        acks.table_is_at(second.generation, split(0, 2));
+        assert_eq!(acks.send(), None);
+        for (generation, delivered) in
+            [(second.generation, split(0, 1)), (second.generation - 1, split(0, 2))]
+        {
+            acks.table_is_at(generation, delivered);
+            assert_eq!(acks.send(), Some(second));
+            acks.acknowledged(second);
+        }
     }
 
     #[test]

@@ -114,27 +114,10 @@ pub fn claim(
         return Ok(Outcome::Write(after));
     };
     let now_ms = command.term.now_ms;
-    match before.state {
-        BundleState::Done => return Err(Refusal::Done),
-        BundleState::Dead => {
-            return Err(Refusal::Dead { error: before.error.clone().unwrap_or_default() });
-        }
-        BundleState::Leased if now_ms < before.until_ms => {
-            return match before.owner == command.nonce {
-                true => Ok(Outcome::AlreadyApplied(before.clone())),
-                false => Err(Refusal::Leased { until_ms: before.until_ms }),
-            };
-        }
-        BundleState::Failed if now_ms < before.retry_at_ms => {
-            return Err(Refusal::NotDue { retry_at_ms: before.retry_at_ms });
-        }
-        // Every claim has a nonce of its own: this is a late copy of the claim that was given back.
-        BundleState::Returned if before.owner == command.nonce => return Err(Refusal::Lost),
-        BundleState::Leased
-        | BundleState::Released
-        | BundleState::Failed
-        | BundleState::Returned => {}
+    if before.is_held_by(command.nonce) && now_ms < before.until_ms {
+        return Ok(Outcome::AlreadyApplied(before.clone()));
     }
+    check_claimable(before, command)?;
     let mut after = before.clone();
     // An owner that claims its own bundle again is slow, not dead.
     if before.has_dead_owner(now_ms) && before.owner != command.nonce {
@@ -176,6 +159,27 @@ pub fn claim(
     };
     invariants::check_bundle_step(Some(before), &after);
     Ok(Outcome::Write(after))
+}
+
+/// Refuses a claim of a bundle that nobody, or not this caller, may claim now.
+fn check_claimable(before: &Bundle, command: &Claim<'_>) -> Result<(), Refusal> {
+    let now_ms = command.term.now_ms;
+    match before.state {
+        BundleState::Done => Err(Refusal::Done),
+        BundleState::Dead => Err(Refusal::Dead { error: before.error.clone().unwrap_or_default() }),
+        BundleState::Leased if now_ms < before.until_ms => {
+            Err(Refusal::Leased { until_ms: before.until_ms })
+        }
+        BundleState::Failed if now_ms < before.retry_at_ms => {
+            Err(Refusal::NotDue { retry_at_ms: before.retry_at_ms })
+        }
+        // Every claim has a nonce of its own: this is a late copy of the claim that was given back.
+        BundleState::Returned if before.owner == command.nonce => Err(Refusal::Lost),
+        BundleState::Leased
+        | BundleState::Released
+        | BundleState::Failed
+        | BundleState::Returned => Ok(()),
+    }
 }
 
 fn fresh(command: &Claim<'_>) -> Bundle {

@@ -1,4 +1,4 @@
-//! What the object of a split counts for wherever memory is bounded.
+//! The bytes for which the object of a split counts where memory is bounded.
 
 use crate::splits::Place;
 

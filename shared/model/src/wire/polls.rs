@@ -92,6 +92,9 @@ pub struct Polled {
     pub job: JobView,
     /// Generation of the trainer's latest run; 0 if there was none.
     pub generation: u64,
+    /// The first split that the trainer has not taken in, as the table has it.
+    #[serde(default)]
+    pub delivered: Place,
     pub ready: Vec<ReadySplit>,
     /// Distinct workers that hold an unexpired lease in the window.
     pub active_workers: u32,

@@ -1,0 +1,70 @@
+//! Stored descriptions of datasets: listings, manifests and packs of images. Each is named by a hash of what it
+//! describes, so a damaged one is noticed. A worker cannot make one again: it removes it, and the next job over the
+//! dataset makes it.
+
+use crate::RunError;
+use gristmill_model::Fingerprint;
+use gristmill_model::wire::{Dataset, Manifest, Pack};
+use gristmill_ports::{ObjectPath, Objects};
+use gristmill_sources::images;
+use serde_json::Error;
+
+/// Reads the listing of dataset `version`, whose files are read as `format`.
+pub(crate) async fn read_listing(
+    objects: &dyn Objects,
+    path: &ObjectPath,
+    version: Fingerprint,
+    format: &str,
+) -> Result<Dataset, RunError> {
+    let listing: Result<Dataset, Error> = serde_json::from_slice(&objects.get(path).await?);
+    match listing {
+        Ok(listing) if listing.version(format) == version => Ok(listing),
+        _ => Err(damaged(objects, path).await),
+    }
+}
+
+/// Reads the manifest of dataset `version`, whose files are read as `format`. Its numbers of records are to be compared
+/// with the indices.
+pub(crate) async fn read_manifest(
+    objects: &dyn Objects,
+    path: &ObjectPath,
+    version: Fingerprint,
+    format: &str,
+) -> Result<Manifest, RunError> {
+    let manifest: Result<Manifest, Error> = serde_json::from_slice(&objects.get(path).await?);
+    let described = |manifest: &Manifest| Dataset {
+        bucket: manifest.bucket.clone(),
+        files: manifest.files.iter().map(|file| file.file.clone()).collect(),
+        members: manifest.members.clone(),
+    };
+    match manifest {
+        Ok(manifest) if described(&manifest).version(format) == version => Ok(manifest),
+        _ => Err(damaged(objects, path).await),
+    }
+}
+
+/// Reads the pack at `path`, whose etag is its hash; a pack is its own index.
+pub(crate) async fn read_pack(
+    objects: &dyn Objects,
+    path: &ObjectPath,
+    etag: &str,
+) -> Result<Pack, RunError> {
+    let stored = objects.get(path).await?;
+    match images::read_pack(&stored) {
+        Ok(pack) if Pack::fingerprint(&stored).to_string() == etag => Ok(pack),
+        _ => Err(damaged(objects, path).await),
+    }
+}
+
+/// Removes a damaged description. Returns the error that ends the job.
+pub(crate) async fn damaged(objects: &dyn Objects, path: &ObjectPath) -> RunError {
+    let removed = objects.delete(&path.bucket, std::slice::from_ref(&path.key)).await;
+    RunError::fatal(match removed {
+        Ok(()) => {
+            format!("{path} is damaged and is removed: start another job, which makes it again")
+        }
+        Err(error) => format!(
+            "{path} is damaged and cannot be removed ({error}): remove it, and start another job"
+        ),
+    })
+}

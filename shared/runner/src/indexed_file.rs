@@ -1,0 +1,37 @@
+//! The files of a dataset that a split reads, with their indices.
+
+use crate::RunError;
+use gristmill_model::splits::Run;
+use gristmill_model::wire::Pack;
+use gristmill_ports::{ChangeStamp, ObjectPath};
+use gristmill_sources::FileIndex;
+use std::{collections::HashMap, sync::Arc};
+
+/// A file with the index of its records.
+#[derive(Debug)]
+pub(crate) struct IndexedFile {
+    pub path: ObjectPath,
+    pub index: FileIndex,
+    /// The change stamp of the file that the index was made of.
+    pub stamp: Option<ChangeStamp>,
+    /// The list of images, if the records are images.
+    pub pack: Option<Pack>,
+}
+
+/// Files by number in the dataset.
+pub(crate) type Files = HashMap<u32, Arc<IndexedFile>>;
+
+pub(crate) fn file_of(files: &Files, file: u32) -> Result<&Arc<IndexedFile>, RunError> {
+    files.get(&file).ok_or_else(|| RunError::fatal(format!("file {file} has no index")))
+}
+
+impl IndexedFile {
+    /// Approximate bytes in memory of a run of records.
+    pub fn bytes_of(&self, run: &Run) -> u64 {
+        let Run { first_record, records, .. } = *run;
+        match self.index.byte_range(first_record, records) {
+            Some(range) => range.end - range.start,
+            None => self.index.weights(first_record, records).iter().sum(),
+        }
+    }
+}
