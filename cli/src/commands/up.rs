@@ -149,7 +149,7 @@ fn open_state(args: &Args) -> Result<StateDir, HostError> {
 fn failure(error: HostError) -> Failure {
     match error {
         HostError::Unusable(_) => Failure::usage(error),
-        HostError::Busy(_) | HostError::Io { .. } => Failure::failed(error),
+        HostError::Busy(_) | HostError::Full(_) | HostError::Io { .. } => Failure::failed(error),
     }
 }
 

@@ -91,7 +91,10 @@ pub async fn start_local(
     operators: Arc<Registry>,
 ) -> Result<Service, Failure> {
     let dir = match state_dir {
-        Some(dir) => checked(dir).map_err(Failure::usage)?,
+        Some(dir) => checked(dir).map_err(|error| match error {
+            HostError::Full(_) => Failure::failed(error),
+            error => Failure::usage(error),
+        })?,
         None => shared_dir(launcher, &operators).map_err(Failure::failed)?,
     };
     let lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;

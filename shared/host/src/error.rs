@@ -14,6 +14,8 @@ pub enum HostError {
     /// Another process serves this directory.
     #[error("another service runs on {}: use it, or name another --state-dir", .0.display())]
     Busy(PathBuf),
+    #[error("the disk under {} is full: free some space, then start again", .0.display())]
+    Full(PathBuf),
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
 }
@@ -22,12 +24,7 @@ impl HostError {
     /// Names `path` in an error of the system.
     pub fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         |error| match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                let path = path.display();
-                Self::Unusable(format!(
-                    "the disk under {path} is full: free some space, then start again"
-                ))
-            }
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::Full(path.to_owned()),
             _ => Self::Io { path: path.to_owned(), error },
         }
     }

@@ -114,4 +114,4 @@ def schemes(world):
         for command in (["run"], ["explain"], ["plan", "--step-time", "1ms"]):
             world.run(command[0], path, *command[1:]).failed_in_one_line(2, "w.yaml", *parts)
     world.write("file", "x")
-    world.run("run", pipeline, "--state-dir", "file", "--epochs", "1").failed_in_one_line(1, "file", "not a directory")
+    world.run("run", pipeline, "--state-dir", "file", "--epochs", "1").failed_in_one_line(2, "file", "not a directory")
