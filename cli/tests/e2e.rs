@@ -8,11 +8,7 @@ use gristmill_tests::{
     Background, Delivered, FrameReader, TestDir, files_below, read_sink, run_json,
 };
 use serde_json::Value;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 fn test_dir() -> Result<TestDir> {
     TestDir::new(env!("CARGO_BIN_EXE_gristmill"))

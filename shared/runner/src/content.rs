@@ -77,7 +77,7 @@ mod tests {
         let mut hash = ContentHash::default();
         hash.add(&[0; 100]);
         assert_eq!(hash.samples(100), []);
-        assert_eq!(hash.samples(200), [0..200]);
+        assert!(hash.samples(200).into_iter().eq(std::iter::once(0..200)));
         let large = 10 << 30;
         let samples = hash.samples(large);
         assert_eq!((samples.len() as u64, samples[0].start), (SAMPLES, 0));

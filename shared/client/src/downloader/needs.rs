@@ -151,7 +151,11 @@ mod tests {
         assert_eq!((first.place.position, frames_of(remainder)), (0, vec![4]));
         assert_eq!((second.place.position, frames_of(own)), (1, vec![2, 4]));
         assert_eq!(own.bytes(second, 1 << 20), (1 << 20) * 12 / 36);
-        assert_eq!(own.bytes(second, 36), 11, "about a third of the bytes for which the object counts");
+        assert_eq!(
+            own.bytes(second, 36),
+            11,
+            "about a third of the bytes for which the object counts"
+        );
         assert!(needs.entries.is_empty());
     }
 

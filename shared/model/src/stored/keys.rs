@@ -244,7 +244,7 @@ mod tests {
         }
         let record = RecordKey { file: 1, record: 2 };
         for key in [
-            index(&ns, print, "images"),
+            index(&ns, print, "images", None),
             pack(&ns, print),
             listing(&ns, print),
             shelf_manifest(&shelf),

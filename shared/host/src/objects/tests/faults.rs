@@ -77,7 +77,7 @@ impl Case {
                     let id = if mode % 2 == 0 { usize::from(content) } else { actor + 10 };
                     put(&store, self.key, content, &format!("{round}-{id}")).map(Some)
                 }
-                3 => store.delete(&[other.clone()]).map(|()| None),
+                3 => store.delete(std::slice::from_ref(&other)).map(|()| None),
                 _ => store.sweep().map(|()| None).map_err(|e| ObjectError::Rejected(e.to_string())),
             }
         });
