@@ -101,6 +101,8 @@ pub struct ServiceConfig {
     pub workers: WorkerProgram,
     /// Memory that a worker assumes, in MB.
     pub worker_memory_mb: u32,
+    /// Names the credentials of a service that clients start.
+    pub credentials: Option<String>,
     /// Capacity of the cache, in GiB.
     pub cache_gib: NonZeroU32,
     pub elsewhere: StoredElsewhere,
@@ -173,6 +175,7 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             s3,
+            credentials: config.credentials.clone(),
         };
         let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
             .with_cache(Some(config.cache_gib))
