@@ -146,7 +146,8 @@ impl Service {
     pub async fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
         let dir = config.state.path().to_owned();
         let counts = Counts::default();
-        let (table, kept) = table(&config)?;
+        let kept = kept_table(&config)?;
+        let table = table_of(&config, kept.as_ref());
         let table = CountedTable { table, counts: counts.clone() };
         let table: Arc<dyn Table> = Arc::new(table);
         let (objects, s3, bucket) = match &config.elsewhere.objects {
@@ -261,19 +262,21 @@ impl Service {
     }
 }
 
-/// The table, and the one that is kept here, for its maintenance.
-fn table(
-    config: &ServiceConfig,
-) -> Result<(Arc<dyn Table>, Option<Arc<EmbeddedTable>>), ServiceError> {
-    if let Some(table) = &config.elsewhere.table {
-        return Ok((Arc::clone(table), None));
-    }
-    if !config.keeps_jobs {
-        return Ok((Arc::new(MemoryTable::default()), None));
+/// The table that is kept here; none if another service keeps it, or nobody.
+fn kept_table(config: &ServiceConfig) -> Result<Option<Arc<EmbeddedTable>>, ServiceError> {
+    if config.elsewhere.table.is_some() || !config.keeps_jobs {
+        return Ok(None);
     }
     let dir = private_dir(&config.state.path().join("table"))?;
-    let kept = Arc::new(EmbeddedTable::open(&dir)?);
-    Ok((Arc::clone(&kept) as _, Some(kept)))
+    Ok(Some(Arc::new(EmbeddedTable::open(&dir)?)))
+}
+
+fn table_of(config: &ServiceConfig, kept: Option<&Arc<EmbeddedTable>>) -> Arc<dyn Table> {
+    match (&config.elsewhere.table, kept) {
+        (Some(table), _) => Arc::clone(table),
+        (None, Some(kept)) => Arc::clone(kept) as _,
+        (None, None) => Arc::new(MemoryTable::default()),
+    }
 }
 
 fn files(state: &StateDir) -> Result<Arc<dyn Objects>, HostError> {

@@ -67,7 +67,7 @@ pub(crate) enum Held {
     Shared {
         _lock: ClientLock,
     },
-    Own(OwnService),
+    Own(Box<OwnService>),
 }
 
 /// A service that ends with this process.
@@ -128,7 +128,7 @@ pub async fn start_own(
     operators: Arc<Registry>,
 ) -> Result<Service, Failure> {
     let (own, file) = OwnService::start(launcher.clone(), state_dir.map(Path::to_owned)).await?;
-    Service::of_file(file, operators, Held::Own(own))
+    Service::of_file(file, operators, Held::Own(Box::new(own)))
 }
 
 impl Service {
@@ -148,8 +148,9 @@ impl Service {
         match held.take() {
             Some(Held::Own(mut own)) if own.state_dir.is_some() => {
                 own.child.kill().await.map_err(Failure::failed)?;
-                let (own, _) = OwnService::start(own.launcher, own.state_dir).await?;
-                *held = Some(Held::Own(own));
+                let OwnService { launcher, state_dir, .. } = *own;
+                let (own, _) = OwnService::start(launcher, state_dir).await?;
+                *held = Some(Held::Own(Box::new(own)));
                 Ok(true)
             }
             other => {

@@ -31,7 +31,7 @@ impl ContentHash {
             return Vec::new();
         }
         if file_bytes <= WHOLE_BYTES {
-            return vec![0..file_bytes];
+            return std::iter::once(0..file_bytes).collect();
         }
         let step = (file_bytes - SAMPLE_BYTES) / (SAMPLES - 1);
         (0..SAMPLES).map(|i| i * step..i * step + SAMPLE_BYTES).collect()

@@ -110,7 +110,7 @@ pub enum Fault {
 }
 
 /// Every fault with its usual probability per occasion.
-const USUAL: [(Fault, f64); 51] = [
+const USUAL: [(Fault, f64); 52] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),

@@ -81,8 +81,9 @@ impl Launcher {
         let mut run =
             Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
-        let works_alone = self.register.spec.settings.local_workers > 0;
-        if run.others == Others::AtTheEnd && !(works_alone && !self.cloud.store.is_cached()) {
+        let has_local_workers = self.register.spec.settings.local_workers > 0;
+        let works_alone = has_local_workers && !self.cloud.store.is_cached();
+        if run.others == Others::AtTheEnd && !works_alone {
             run.others = Others::AfterAStep;
         }
         if sim.happens(Fault::RankSlow) {

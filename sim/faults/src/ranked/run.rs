@@ -215,9 +215,10 @@ impl Run {
 
     /// Waits until every rank has reached the end of the job, or no fetcher is left for those that have not.
     pub async fn meet_at_end(&self, end: Cursor) {
-        let mut state = self.state();
-        (state.has_begun, state.has_ended) = (true, true);
-        drop(state);
+        {
+            let mut state = self.state();
+            (state.has_begun, state.has_ended) = (true, true);
+        }
         self.moved.notify_waiters();
         let step = Step { epoch: end.epoch, number: 0 };
         *self.state().met.entry(step).or_default() += 1;
