@@ -25,6 +25,8 @@ enum Habit {
     Whole,
     /// The tag of a file changes with every request.
     Changes,
+    /// Nothing without credentials.
+    Secret,
 }
 
 /// Serves the files below `root`, and returns the server's address.
@@ -48,6 +50,10 @@ fn answer(mut connection: TcpStream, root: &Path, (habit, number): (Habit, usize
         request.push(byte[0]);
     }
     let request = String::from_utf8(request).ok()?;
+    if habit == Habit::Secret && !request.contains("authorization: Bearer 1234\r\n") {
+        let none = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        return connection.write_all(none.as_bytes()).ok();
+    }
     let path = request.split(' ').nth(1)?.trim_start_matches('/');
     let Ok(content) = fs::read(root.join(path)) else {
         let none = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
@@ -169,6 +175,20 @@ fn servers_that_cannot_be_read_from_are_named() -> Result<()> {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("leave user and password out") && !said.contains("s3cret"), "{said}");
     Ok(())
+}
+
+/// Both use the service that all processes of a user share.
+#[test]
+fn workers_have_the_credentials_of_a_run_that_follows_one_without() -> Result<()> {
+    let place = Place::new()?;
+    delivers(
+        &place,
+        place.run(&format!("{}/part-1.jsonl", place.server(Habit::Ranges)?)),
+        100..200,
+    )?;
+    let mut known = place.run(&format!("{}/part-0.jsonl", place.server(Habit::Secret)?));
+    known.env("GRISTMILL_WEB_AUTHORIZATION", "127.0.0.1 Bearer 1234");
+    delivers(&place, known, 0..100)
 }
 
 /// Tests against a foreign server with TLS. `scripts/test-peers` gives its address and the folder

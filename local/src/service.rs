@@ -101,6 +101,8 @@ pub struct ServiceConfig {
     pub workers: WorkerProgram,
     /// Memory that a worker assumes, in MB.
     pub worker_memory_mb: u32,
+    /// Names the credentials of a service that clients start.
+    pub credentials: Option<String>,
     /// Capacity of the cache, in GiB.
     pub cache_gib: NonZeroU32,
     pub elsewhere: StoredElsewhere,
@@ -155,14 +157,7 @@ impl Service {
         let namespace: Namespace =
             NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid"));
         let before = Address::read(&dir);
-        let listener = match config.listen {
-            Listen::Socket => Listener::socket(&dir)?,
-            Listen::Port(0) => match before.as_ref().and_then(|before| before.port) {
-                Some(port) => Listener::port(port).await.or(Listener::port(0).await)?,
-                None => Listener::port(0).await?,
-            },
-            Listen::Port(port) => Listener::port(port).await?,
-        };
+        let listener = listener(config.listen, &dir, before.as_ref()).await?;
         let token = before.map(|before| before.token).unwrap_or_else(new_token);
         Address { token: token.clone(), port: listener.port_number() }.write(&dir)?;
         let file = ServiceFile {
@@ -174,6 +169,7 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             s3,
+            credentials: config.credentials.clone(),
         };
         let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
             .with_cache(Some(config.cache_gib))
@@ -273,6 +269,21 @@ fn table_of(config: &ServiceConfig, kept: Option<&Arc<EmbeddedTable>>) -> Arc<dy
         (Some(table), _) => Arc::clone(table),
         (None, Some(kept)) => Arc::clone(kept) as _,
         (None, None) => Arc::new(MemoryTable::default()),
+    }
+}
+
+async fn listener(
+    listen: Listen,
+    dir: &Path,
+    before: Option<&Address>,
+) -> Result<Listener, HostError> {
+    match listen {
+        Listen::Socket => Listener::socket(dir),
+        Listen::Port(0) => match before.and_then(|before| before.port) {
+            Some(port) => Listener::port(port).await.or(Listener::port(0).await),
+            None => Listener::port(0).await,
+        },
+        Listen::Port(port) => Listener::port(port).await,
     }
 }
 

@@ -27,6 +27,7 @@ async fn service_of(dir: &Path, listen: Listen, worker: &[&str]) -> Service {
         listen,
         workers: WorkerProgram { program: worker[0].into(), args, max: 1 },
         worker_memory_mb: 1769,
+        credentials: None,
         cache_gib: NonZeroU32::MIN,
         elsewhere: StoredElsewhere::default(),
     };

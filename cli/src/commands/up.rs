@@ -10,7 +10,7 @@ use gristmill_client::{
     Failure, ServiceFile, StartRefusal,
     signals::{Interruption, interruption},
 };
-use gristmill_host::{ForeignS3, HostError, StateDir, default_state_dir};
+use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{Listen, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram};
 use rustix::fs::Mode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -108,6 +108,7 @@ async fn run(args: Args) -> Result<(), Failure> {
             max: args.max_workers,
         },
         worker_memory_mb: args.worker_memory,
+        credentials: args.shared.then(credentials_id),
         cache_gib: CACHE_GIB,
         elsewhere: elsewhere(&args).await?,
     };

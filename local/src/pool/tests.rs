@@ -39,6 +39,7 @@ fn pool_on(dir: TempDir, program: &str, args: &[&str], max: u32) -> World {
         version: String::new(),
         pid: 0,
         s3: None,
+        credentials: None,
     };
     let setup = WorkerSetup { service, memory_mb: 1769 };
     let args = args.iter().map(Into::into).collect();

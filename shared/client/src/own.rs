@@ -2,8 +2,8 @@
 
 use crate::{Failure, Service};
 use gristmill_host::{
-    ClientLock, HostError, ServiceCalls, ServiceFile, StartLock, checked, default_state_dir,
-    is_alive, state_of_before,
+    ClientLock, HostError, ServiceCalls, ServiceFile, StartLock, checked, credentials_id,
+    default_state_dir, is_alive, state_of_before,
 };
 use gristmill_model::Fingerprint;
 use gristmill_pipeline::Registry;
@@ -97,7 +97,14 @@ pub async fn start_local(
         })?,
         None => shared_dir(launcher, &operators).map_err(Failure::failed)?,
     };
-    let lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
+    let mut lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
+    if let Some(file) = answering(&dir).await?
+        && file.credentials.as_ref().is_some_and(|credentials| *credentials != credentials_id())
+    {
+        replace(&file, &lock).await?;
+        drop(lock);
+        lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
+    }
     let file = match answering(&dir).await? {
         Some(file) => file,
         None => {
@@ -227,6 +234,31 @@ async fn answering(dir: &Path) -> Result<Option<ServiceFile>, Failure> {
             Err(_) => tokio::time::sleep(LOOK).await,
         }
     }
+}
+
+/// Ends a service whose workers lack this process's credentials, unless others use it.
+async fn replace(file: &ServiceFile, lock: &ClientLock) -> Result<(), Failure> {
+    let dir = file.state_dir.display();
+    if !lock.hold_alone() {
+        tracing::warn!(
+            "the service on {dir} is in use and was started with other credentials (AWS_*, \
+             GRISTMILL_WEB_AUTHORIZATION): its workers do not have those of this process; name another --state-dir if \
+             they need them"
+        );
+        return Ok(());
+    }
+    // It may have ended by itself.
+    let _ = ServiceCalls::new(file).stop().await;
+    let began = Instant::now();
+    while is_alive(&file.state_dir) {
+        if began.elapsed() > END_PATIENCE {
+            return Err(Failure::failed(format!(
+                "the service on {dir} does not end: end it with `gristmill ps --stop`"
+            )));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
 }
 
 /// Starts the service on `dir`, which outlives this process if others use it.

@@ -4,6 +4,7 @@
 
 mod calls;
 mod cpu;
+mod environment;
 mod error;
 mod objects;
 mod places;
@@ -15,6 +16,7 @@ mod worker_orders;
 
 pub use calls::{DiskUse, READ_HEADER, ServiceCalls, ServiceStatus};
 pub use cpu::process_cpu_ms;
+pub use environment::credentials_id;
 pub use error::HostError;
 pub use objects::{FileObjects, FolderRegistry};
 pub use places::{default_state_dir, state_of_before};

@@ -37,6 +37,9 @@ pub struct ServiceFile {
     /// The S3 of another service that keeps the objects.
     #[serde(default)]
     pub s3: Option<ForeignS3>,
+    /// The credentials of its workers ([`crate::credentials_id`]); none for one that a person started.
+    #[serde(default)]
+    pub credentials: Option<String>,
 }
 
 /// An S3-compatible service, with keys.

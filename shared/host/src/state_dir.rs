@@ -146,6 +146,11 @@ impl ClientLock {
             HostError::unusable(state_dir, "its service does not end: end it with `gristmill ps`")
         })
     }
+
+    /// Whether no other client uses the service; then none begins to while this lock is held. Otherwise it is lost.
+    pub fn hold_alone(&self) -> bool {
+        flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
 }
 
 impl Drop for ClientLock {
