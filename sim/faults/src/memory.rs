@@ -24,8 +24,8 @@ pub struct Memory {
     pub prefetch: Prefetch,
     /// Bytes that may be ready beyond the trainer.
     pub window_bytes: u64,
-    /// Longest time that a trainer takes for a batch, in milliseconds.
-    pub step_ms: u64,
+    /// Longest time that a slow trainer takes for a batch, in milliseconds; 0 for a fast one.
+    pub pause_ms: u64,
     pub compute: Compute,
 }
 
@@ -36,7 +36,7 @@ impl Memory {
             sizes: ObjectSizes::Real,
             prefetch: Prefetch::Bytes(PREFETCH_BYTES),
             window_bytes: 2 << 30,
-            step_ms: 60,
+            pause_ms: 0,
             compute: Compute::Inline,
         }
     }
@@ -53,12 +53,12 @@ impl Memory {
             _ => Prefetch::Bytes(1 << random.u32(0..34)),
         };
         let window_bytes = [1, LARGEST_BYTES, 2 << 30][random.usize(0..3)];
-        let step_ms = [60, 60, 500, 5_000][random.usize(0..4)];
+        let pause_ms = [0, 0, 500, 5_000][random.usize(0..4)];
         let compute = match random.u8(0..2) {
             0 => Compute::Inline,
             _ => Compute::Modelled(Duration::from_millis(random.u64(1..1_000))),
         };
-        Self { sizes, prefetch, window_bytes, step_ms, compute }
+        Self { sizes, prefetch, window_bytes, pause_ms, compute }
     }
 
     /// The same with the tightest bounds.

@@ -289,7 +289,7 @@ async fn run_once(
     let spec = &register.spec;
     let config = FetcherConfig { resume: Cursor::new(resume.0, resume.1), ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
-    let step_ms = 1 + sim.below(sim.plan.memory.step_ms);
+    let (step_ms, pause_ms) = (1 + sim.below(60), sim.plan.memory.pause_ms);
     let (mut unsaved, mut batches) = (None, 0);
     loop {
         match fetcher.next().await? {
@@ -307,6 +307,9 @@ async fn run_once(
                     process.kill();
                 }
                 process.point(step_ms).await;
+                if pause_ms > 0 {
+                    sim.time.sleep(sim.between_ms(0, pause_ms)).await;
+                }
                 unsaved = Some((batch.epoch, batch.batch_index));
                 if sim.below(3) == 0 {
                     save(process, log, &fetcher, unsaved.take()).await;

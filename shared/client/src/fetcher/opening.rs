@@ -36,15 +36,14 @@ impl Fetcher {
         let visitation = context.view.spec.settings.visitation;
         let is_shared = is_shared(config.own, visitation)?;
         let resume = beginning(&ports, &config, visitation).await?;
-        // Batches are counted from the start of the resumed epoch: request the entries of all its
-        // splits again, but only the objects that are still needed.
+        // Batches are counted from the start of the resumed epoch: request the entries of all its splits again.
         let start = Place::start_of(resume.epoch);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
         let progress = Arc::new(Progress::of(resume, config.own));
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
         }
-        let bound = Arc::new(bound(&config));
+        let bound = bound(&config);
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
@@ -115,9 +114,10 @@ fn is_shared(own: Option<OwnRanks>, visitation: Visitation) -> Result<bool, Fetc
 }
 
 /// The bound on objects ahead of the trainer.
-fn bound(config: &FetcherConfig) -> MemoryBound {
+fn bound(config: &FetcherConfig) -> Arc<MemoryBound> {
     let ranks = config.own.map_or(1, |own| own.range.count.get());
-    MemoryBound::new(config.prefetch, (config.local_workers, ranks), config.object_sizes)
+    let holders = (config.local_workers, ranks);
+    Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
 }
 
 /// Runs splits in this process, as local workers do.
