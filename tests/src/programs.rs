@@ -9,6 +9,9 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
+/// Holds the sockets of a test's services.
+const RUN: &str = "run";
+
 /// A directory for one test, including a home: tests share no cache.
 pub struct TestDir {
     dir: tempfile::TempDir,
@@ -19,6 +22,7 @@ impl TestDir {
     /// For tests of the program `gristmill`; `gristmill-fetcher` lies beside it.
     pub fn new(gristmill: &str) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("gristmill-test-").tempdir()?;
+        fs::create_dir(dir.path().join(RUN))?;
         Ok(Self { dir, gristmill: gristmill.into() })
     }
 
@@ -54,7 +58,7 @@ impl TestDir {
     pub fn program<S: AsRef<std::ffi::OsStr>>(&self, program: &Path, args: &[S]) -> Command {
         let mut command = Command::new(program);
         command.args(args).env("HOME", self.dir.path());
-        command.env_remove("XDG_CACHE_HOME").env_remove("XDG_STATE_HOME");
+        command.env_remove("XDG_CACHE_HOME").env("XDG_RUNTIME_DIR", self.path(RUN));
         command
     }
 }

@@ -58,5 +58,11 @@ async fn scaler() -> Served {
 async fn worker() -> Served {
     let (settings, aws) = (Settings::from_env()?, Aws::of_function()?);
     let memory_mb = function_memory_mb();
-    gristmill_worker::serve(WorkerFunction::from_settings(&settings, &aws, memory_mb, user_operators::get())?).await
+    gristmill_worker::serve(WorkerFunction::from_settings(
+        &settings,
+        &aws,
+        memory_mb,
+        user_operators::get(),
+    )?)
+    .await
 }

@@ -46,8 +46,12 @@ impl Args {
             file.endpoint == name.trim_end_matches('/')
                 || Path::new(name).canonicalize().is_ok_and(|dir| dir == file.state_dir)
         };
-        if let Some(unknown) = self.stop.iter().find(|name| !services.iter().any(|file| is_meant(file, name))) {
-            return Err(Failure::usage(format!("{unknown} is no service of yours: `gristmill ps` lists them")));
+        if let Some(unknown) =
+            self.stop.iter().find(|name| !services.iter().any(|file| is_meant(file, name)))
+        {
+            return Err(Failure::usage(format!(
+                "{unknown} is no service of yours: `gristmill ps` lists them"
+            )));
         }
         let chosen =
             |file: &ServiceFile| self.stop_all || self.stop.iter().any(|name| is_meant(file, name));
@@ -131,7 +135,10 @@ async fn stop(file: &ServiceFile) -> Result<(), Failure> {
     while is_alive(&file.state_dir) {
         if began.elapsed() > END_PATIENCE {
             let seconds = END_PATIENCE.as_secs();
-            return Err(failed(format!("it did not end in {seconds} s: kill process {}", file.pid)));
+            return Err(failed(format!(
+                "it did not end in {seconds} s: kill process {}",
+                file.pid
+            )));
         }
         tokio::time::sleep(LOOK).await;
     }

@@ -11,16 +11,12 @@ use gristmill_client::{
     signals::{Interruption, interruption},
 };
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
-use gristmill_local::{Listen, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram};
-use rustix::fs::Mode;
-use tokio::signal::unix::{SignalKind, signal};
-use std::{
-    convert::Infallible,
-    num::NonZeroU32,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
+use gristmill_local::{
+    Listen, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram,
 };
+use rustix::fs::Mode;
+use std::{convert::Infallible, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Start a service on this machine and keep it running until Ctrl-C
 #[derive(Debug, clap::Args)]
@@ -94,7 +90,8 @@ async fn run(args: Args) -> Result<(), Failure> {
     // All files are accessible to their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // The end of a terminal concerns the process that started the service, and not others that use it.
-    let _hangups = args.shared.then(|| signal(SignalKind::hangup())).transpose().map_err(Failure::failed)?;
+    let _hangups =
+        args.shared.then(|| signal(SignalKind::hangup())).transpose().map_err(Failure::failed)?;
     let state = open_state(&args).map_err(failure)?;
     let launcher = own_program::get()?;
     let worker = ["function", function::WORKER, function::LOCAL].map(Into::into);
@@ -182,7 +179,9 @@ async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
         stored.table = Some(Arc::new(aws.table(TABLE)));
     }
     if let Some(endpoint) = s3 {
-        aws.make_bucket(BUCKET).await.map_err(|error| Failure::failed(format!("{endpoint}: {error}")))?;
+        aws.make_bucket(BUCKET)
+            .await
+            .map_err(|error| Failure::failed(format!("{endpoint}: {error}")))?;
         let s3 = ForeignS3 { endpoint, region, access_key_id, secret_access_key };
         stored.objects = Some((Arc::new(aws.objects()), s3, BUCKET.to_owned()));
     }

@@ -13,6 +13,10 @@ use std::{
 /// finish the last split of an epoch.
 const LONE_MEAN: Duration = Duration::from_secs(3);
 
+/// Tries to catch a worker at work, and the pause between two.
+const TRIES: u32 = 200;
+const BETWEEN_TRIES: Duration = Duration::from_millis(2);
+
 /// The processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Chaos {
@@ -91,15 +95,22 @@ impl<'a> Killer<'a> {
             if self.is_lone(local).await && last.elapsed() < lone {
                 continue;
             }
-            match local.calls.kill_worker().await {
-                Ok(Some(_)) => {
-                    self.kills.fetch_add(1, Ordering::Relaxed);
-                    last = Instant::now();
-                    // Exponential, like accidents.
-                    lone = LONE_MEAN.mul_f64(-(1.0 - self.draw()).ln());
+            // A worker may work for milliseconds at a time: try until one is caught.
+            for _ in 0..TRIES {
+                match local.calls.kill_worker().await {
+                    Ok(Some(_)) => {
+                        self.kills.fetch_add(1, Ordering::Relaxed);
+                        last = Instant::now();
+                        // Exponential, like accidents.
+                        lone = LONE_MEAN.mul_f64(-(1.0 - self.draw()).ln());
+                        break;
+                    }
+                    Ok(None) => tokio::time::sleep(BETWEEN_TRIES).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot kill");
+                        break;
+                    }
                 }
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "cannot kill"),
             }
         }
     }
