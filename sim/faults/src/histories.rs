@@ -35,6 +35,9 @@ use trainer::Trainer;
 /// A history that has not ended after this time never will.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
 
+/// Most records of a history: its trainer begins anew hundreds of times, each time with another kept batch.
+const MOST_RECORDS: usize = 200;
+
 /// Result of one history.
 #[derive(Debug, Clone, Default)]
 pub struct History {
@@ -56,7 +59,9 @@ pub fn history(seed: u64) -> io::Result<History> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = loop {
         let drawn = Scenario::draw(&mut random);
-        let is_fit = drawn.visitation == Visitation::ExactlyOnce && !drawn.poison;
+        let is_fit = drawn.visitation == Visitation::ExactlyOnce
+            && !drawn.poison
+            && drawn.visits().count() <= MOST_RECORDS;
         // Without a batch the job ends before its trainer has anything to keep.
         if is_fit && drawn.left_out() < drawn.visits().count() {
             break drawn;

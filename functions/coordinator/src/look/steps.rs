@@ -100,7 +100,7 @@ fn hints(view: &View<'_>) -> Frontier {
         at_ms: now_ms,
         steady_since_ms,
         delivered: scan.ahead.delivered,
-        returned: returned(scan, item.partitions(), now_ms),
+        returned: returned(scan, item.partitions(), progress.lacking.is_some(), now_ms),
         claimable,
         ready_bytes: scan.ahead.ready_bytes,
         ahead: scan.positions_ahead(),
@@ -115,15 +115,16 @@ fn hints(view: &View<'_>) -> Frontier {
     hints
 }
 
-/// Claimable bundles that lie before the end of their partition, where a claim does not find them.
-fn returned(scan: &Scan, partitions: u32, now_ms: u64) -> Vec<BundleAt> {
+/// Claimable bundles that lie before the end of their partition, where a claim does not find them. With a trainer that is
+/// ahead of the table, the end may lie beyond the window: it asked for later bundles.
+fn returned(scan: &Scan, partitions: u32, is_behind_trainer: bool, now_ms: u64) -> Vec<BundleAt> {
     let mut ends = BTreeMap::new();
     for bundle in scan.bundles.iter().filter(|bundle| bundle.item.is_some()) {
         ends.insert((bundle.epoch, bundle.index % partitions), bundle.index);
     }
     let candidates = scan.candidates(now_ms).map(|bundle| (bundle.epoch, bundle.index));
     let is_behind = |&(epoch, index): &BundleAt| {
-        ends.get(&(epoch, index % partitions)).is_some_and(|end| index <= *end)
+        is_behind_trainer || ends.get(&(epoch, index % partitions)).is_some_and(|end| index <= *end)
     };
     candidates.filter(is_behind).take(MOST_RETURNED).collect()
 }

@@ -320,7 +320,8 @@ impl Run {
     /// Resolves once the fetcher of the host of that number may start.
     pub async fn host_comes(&self, host: u32) {
         self.wait_until(|state| match self.others {
-            _ if host == 0 => true,
+            // The first host may find that the job is done.
+            _ if host == 0 || state.hosts_done > 0 => true,
             Others::AtOnce => true,
             Others::AfterAStep => state.has_begun,
             Others::AtTheEnd => state.has_ended,
