@@ -203,8 +203,8 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
 /// Invariant 12: a trainer whose start was accepted, and that was not superseded, finds all objects it needs, though it
 /// could recompute them.
 async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
-    // A table that has lost its last writes names objects that were collected.
-    let is_whole = cloud.sim.count(&[Fault::WritesLost]) == 0;
+    // A table that has lost its last writes names objects that were collected. Damaged objects are recomputed too.
+    let is_whole = cloud.sim.count(&[Fault::WritesLost, Fault::ObjectDamaged]) == 0;
     let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
     let lacking = if is_whole { lacking } else { 0 };
     let (Some(generation), 1..) = (process.generation(), lacking) else { return };
