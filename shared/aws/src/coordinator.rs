@@ -13,8 +13,8 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_types::byte_stream::ByteStream;
 use gristmill_model::Namespace;
-use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, Request, VERSION};
-use gristmill_ports::{CallError, Coordinator};
+use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, VERSION};
+use gristmill_ports::{CallError, Coordinator, encode_call};
 use http::{Uri, header};
 use std::time::Duration;
 
@@ -60,16 +60,7 @@ impl HttpCoordinator {
     }
 
     async fn send(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
-        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.clone() };
-        let body = serde_json::to_vec(&request)
-            .map_err(|error| CallError::Rejected(format!("{}: {error}", call.name())))?;
-        if body.len() > MAX_MESSAGE_BYTES {
-            return Err(CallError::Rejected(format!(
-                "{} takes {} bytes, a message has at most {MAX_MESSAGE_BYTES}",
-                call.name(),
-                body.len()
-            )));
-        }
+        let body = encode_call(&self.ns, call)?;
         let identity = self.credentials.identity().await;
         let identity = identity.map_err(|error| CallError::Rejected(reason(&error)))?;
         let signed = sign_post(&self.uri, &self.region, body, &identity);

@@ -4,8 +4,8 @@ use crate::{ChunkBytes, ServiceFile, service_file::UNIX};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::Namespace;
-use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, Request, VERSION};
-use gristmill_ports::{CallError, Coordinator};
+use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES};
+use gristmill_ports::{CallError, Coordinator, encode_call};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, StatusCode, body::Incoming, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
@@ -231,16 +231,7 @@ async fn read(body: Incoming) -> Result<Bytes, String> {
 #[async_trait]
 impl Coordinator for ServiceCalls {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
-        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.clone() };
-        let body = serde_json::to_vec(&request)
-            .map_err(|error| CallError::Rejected(format!("{}: {error}", call.name())))?;
-        if body.len() > MAX_MESSAGE_BYTES {
-            return Err(CallError::Rejected(format!(
-                "{} takes {} bytes, a message has at most {MAX_MESSAGE_BYTES}",
-                call.name(),
-                body.len()
-            )));
-        }
+        let body = encode_call(&self.ns, call)?;
         match self.ask(Method::POST, "/call", body.into()).await? {
             AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
             reply => Ok(reply),

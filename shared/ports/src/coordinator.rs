@@ -2,7 +2,10 @@
 
 use crate::Clock;
 use async_trait::async_trait;
-use gristmill_model::wire::{AnyCall, AnyReply, Call, Refusal};
+use gristmill_model::{
+    Namespace,
+    wire::{AnyCall, AnyReply, Call, MAX_MESSAGE_BYTES, Refusal, Request, VERSION},
+};
 use std::time::Duration;
 
 /// Errors, by the caller's next step.
@@ -48,6 +51,24 @@ impl dyn Coordinator + '_ {
     pub async fn call<C: Call>(&self, call: C) -> Result<C::Reply, CallError> {
         reply_to::<C>(self.exchange(&call.into()).await?)
     }
+}
+
+/// The body in which `call` is POSTed for the tenant `ns`.
+///
+/// # Errors
+/// [`CallError::Rejected`]: the call is longer than a message may be.
+pub fn encode_call(ns: &Namespace, call: &AnyCall) -> Result<Vec<u8>, CallError> {
+    let request = Request { v: VERSION, ns: ns.clone(), call: call.clone() };
+    let body = serde_json::to_vec(&request)
+        .map_err(|error| CallError::Rejected(format!("{}: {error}", call.name())))?;
+    if body.len() > MAX_MESSAGE_BYTES {
+        return Err(CallError::Rejected(format!(
+            "{} takes {} bytes, a message has at most {MAX_MESSAGE_BYTES}",
+            call.name(),
+            body.len()
+        )));
+    }
+    Ok(body)
 }
 
 fn reply_to<C: Call>(reply: AnyReply) -> Result<C::Reply, CallError> {

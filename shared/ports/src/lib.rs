@@ -14,7 +14,7 @@ mod table;
 
 pub use buffers::BufferPool;
 pub use clock::{Clock, SystemClock};
-pub use coordinator::{CallError, Coordinator, call_with_retry};
+pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
 pub use invoker::{InvokeError, Invoked, Invoker};
 pub use metrics::{Measure, Metrics, Unit};
 pub use objects::{

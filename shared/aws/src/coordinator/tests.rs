@@ -7,7 +7,7 @@ use aws_credential_types::{
     provider::{self, ProvideCredentials, future},
 };
 use bytes::Bytes;
-use gristmill_model::wire::{Applied, Leave, RefusalKind};
+use gristmill_model::wire::{Applied, Leave, RefusalKind, Request};
 use std::{
     sync::{
         Arc,
