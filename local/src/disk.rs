@@ -10,10 +10,7 @@ const BLOCK_BYTES: u64 = 512;
 /// Why nothing can be stored below `dir`, with the remedy.
 pub(crate) fn trouble(dir: &Path) -> Option<String> {
     let disk = rustix::fs::statvfs(dir).ok()?;
-    let blocks = match rustix::process::geteuid().is_root() {
-        true => disk.f_bfree,
-        false => disk.f_bavail,
-    };
+    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
     let free = blocks.saturating_mul(disk.f_frsize);
     (free < SCARCE_BYTES).then(|| {
         format!(

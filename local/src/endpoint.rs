@@ -94,9 +94,10 @@ impl Listener {
         match self {
             Self::Socket(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                match stream.peer_cred()?.uid() == geteuid().as_raw() {
-                    true => Ok(Box::new(stream)),
-                    false => Err(io::ErrorKind::PermissionDenied.into()),
+                if stream.peer_cred()?.uid() == geteuid().as_raw() {
+                    Ok(Box::new(stream))
+                } else {
+                    Err(io::ErrorKind::PermissionDenied.into())
                 }
             }
             Self::Port(listener) => {

@@ -14,4 +14,4 @@ mod service;
 
 pub use embedded_table::EmbeddedTable;
 pub use pool::WorkerProgram;
-pub use service::{Listen, Service, ServiceConfig, ServiceError, StoredElsewhere};
+pub use service::{ListenAddress, Service, ServiceConfig, ServiceError, StoredElsewhere};

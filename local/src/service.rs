@@ -50,7 +50,7 @@ const UNUSED_LOOK: Duration = Duration::from_millis(500);
 
 /// The kind of address of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// On a socket that only its user can open.
     Socket,
     /// On a port of this machine; 0: any free one.
@@ -97,7 +97,7 @@ pub struct ServiceConfig {
     pub state: StateDir,
     /// Whether jobs outlive the service. Otherwise its table is in memory.
     pub keeps_jobs: bool,
-    pub listen: Listen,
+    pub listen: ListenAddress,
     pub workers: WorkerProgram,
     /// Memory that a worker assumes, in MB.
     pub worker_memory_mb: u32,
@@ -273,17 +273,17 @@ fn table_of(config: &ServiceConfig, kept: Option<&Arc<EmbeddedTable>>) -> Arc<dy
 }
 
 async fn listener(
-    listen: Listen,
+    listen: ListenAddress,
     dir: &Path,
     before: Option<&Address>,
 ) -> Result<Listener, HostError> {
     match listen {
-        Listen::Socket => Listener::socket(dir),
-        Listen::Port(0) => match before.and_then(|before| before.port) {
+        ListenAddress::Socket => Listener::socket(dir),
+        ListenAddress::Port(0) => match before.and_then(|before| before.port) {
             Some(port) => Listener::port(port).await.or(Listener::port(0).await),
             None => Listener::port(0).await,
         },
-        Listen::Port(port) => Listener::port(port).await,
+        ListenAddress::Port(port) => Listener::port(port).await,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use futures::future::join_all;
 use gristmill_host::{ServiceCalls, ServiceFile, StateDir, is_alive, registered};
-use gristmill_local::{Listen, Service, ServiceConfig, StoredElsewhere, WorkerProgram};
+use gristmill_local::{ListenAddress, Service, ServiceConfig, StoredElsewhere, WorkerProgram};
 use gristmill_model::{
     JobName,
     splits::Place,
@@ -14,12 +14,12 @@ use gristmill_ports::{CallError, Coordinator};
 use std::{num::NonZeroU32, path::Path, time::Duration};
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
-async fn service(dir: &Path, listen: Listen) -> Service {
+async fn service(dir: &Path, listen: ListenAddress) -> Service {
     service_of(dir, listen, &["/bin/false"]).await
 }
 
 /// A service whose only worker is the process `worker`.
-async fn service_of(dir: &Path, listen: Listen, worker: &[&str]) -> Service {
+async fn service_of(dir: &Path, listen: ListenAddress, worker: &[&str]) -> Service {
     let args = worker[1..].iter().map(Into::into).collect();
     let config = ServiceConfig {
         state: StateDir::open(dir).unwrap(),
@@ -44,7 +44,7 @@ async fn all_answer(file: &ServiceFile, clients: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_clients_keep_nobody_out() {
     let dir = tempfile::tempdir().unwrap();
-    let service = service(&dir.path().join("state"), Listen::Port(0)).await;
+    let service = service(&dir.path().join("state"), ListenAddress::Port(0)).await;
     let file = service.file().clone();
     let address = file.endpoint.trim_start_matches("http://").to_owned();
     let mut slow = Vec::new();
@@ -63,7 +63,7 @@ async fn slow_clients_keep_nobody_out() {
 async fn a_socket_serves_many_and_knows_its_token() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
-    let running = service(&state, Listen::Socket).await;
+    let running = service(&state, ListenAddress::Socket).await;
     let file = running.file().clone();
     assert!(registered().contains(&file));
     all_answer(&file, 1_000).await;
@@ -85,7 +85,7 @@ async fn a_socket_serves_many_and_knows_its_token() {
     running.shutdown().await;
     assert!(!is_alive(&file.state_dir) && !registered().contains(&file));
     // The next service is found at the same place by those who knew this one.
-    let next = service(&state, Listen::Socket).await;
+    let next = service(&state, ListenAddress::Socket).await;
     assert_eq!((&next.file().endpoint, &next.file().token), (&file.endpoint, &file.token));
     calls.status().await.unwrap();
     next.shutdown().await;
@@ -95,7 +95,7 @@ async fn a_socket_serves_many_and_knows_its_token() {
 async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let worker = ["/bin/sh", "-c", "exec sleep 1000"];
-    let service = service_of(&dir.path().join("state"), Listen::Socket, &worker).await;
+    let service = service_of(&dir.path().join("state"), ListenAddress::Socket, &worker).await;
     let calls = ServiceCalls::new(service.file());
     let coordinator: &dyn Coordinator = &calls;
     let job: JobName = "j".parse().unwrap();

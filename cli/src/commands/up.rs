@@ -12,7 +12,7 @@ use gristmill_client::{
 };
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
-    Listen, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram,
+    ListenAddress, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram,
 };
 use rustix::fs::Mode;
 use std::{convert::Infallible, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
@@ -78,10 +78,7 @@ impl Args {
     }
 
     pub async fn run(self) -> Result<(), Failure> {
-        match self.is_by_hand() {
-            true => run(self).await,
-            false => tell_owner(run(self).await),
-        }
+        if self.is_by_hand() { run(self).await } else { tell_owner(run(self).await) }
     }
 }
 
@@ -98,7 +95,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     let config = ServiceConfig {
         state,
         keeps_jobs: !args.ephemeral,
-        listen: args.port.map_or(Listen::Socket, Listen::Port),
+        listen: args.port.map_or(ListenAddress::Socket, ListenAddress::Port),
         workers: WorkerProgram {
             program: launcher.program,
             args: launcher.args.into_iter().chain(worker).collect(),

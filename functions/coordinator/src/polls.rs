@@ -14,7 +14,7 @@ use crate::{
     trouble::trouble,
 };
 use futures::future::try_join;
-use gristmill_model::splits::{self, Ack, JobProgress, Lacking, Place};
+use gristmill_model::splits::{self, Ack, JobProgress, LackingSplits, Place};
 use gristmill_model::wire::{JobStatus, Poll, Polled, Refusal, Status};
 use gristmill_model::{JobName, Visitation};
 
@@ -92,11 +92,11 @@ impl Coordinator {
         item: &JobItem,
         progress: &JobProgress,
         known: Place,
-    ) -> Result<Option<Lacking>, Refusal> {
+    ) -> Result<Option<LackingSplits>, Refusal> {
         let Some(plan) = item.plan else {
             // The plan is lost too, so nothing can be looked up yet.
             let from = progress.head();
-            return Ok((from < known).then_some(Lacking { from, to: known }));
+            return Ok((from < known).then_some(LackingSplits { from, to: known }));
         };
         let Some(Unseen { from, most, to }) = steps::unseen(plan, progress, known) else {
             return Ok(None);
@@ -113,7 +113,7 @@ impl Coordinator {
             from.position,
             from.epoch
         );
-        Ok(Some(Lacking { from, to: known }))
+        Ok(Some(LackingSplits { from, to: known }))
     }
 
     /// Writes the progress of a trainer that asks for the splits from `from` on.
@@ -129,9 +129,10 @@ impl Coordinator {
         if is_new {
             steps::check_place(job, item, ack)?;
         }
-        let lacking = match is_new || !self.memory.knows_run(job, None, ack.generation) {
-            true => self.lacking(job, item, progress, ack.delivered.max(from)).await?,
-            false => None,
+        let lacking = if is_new || !self.memory.knows_run(job, None, ack.generation) {
+            self.lacking(job, item, progress, ack.delivered.max(from)).await?
+        } else {
+            None
         };
         let visitation = item.spec.settings.visitation;
         let now_ms = self.clock.now_ms();

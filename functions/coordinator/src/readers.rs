@@ -151,12 +151,11 @@ impl Coordinator {
         }
         let progress = read.item.unwrap_or_default();
         let is_new = progress.run.is_none_or(|run| run.token != join.run.token);
-        let lacking = match is_new {
-            true => {
-                steps::check_place(job, &item, &join.start)?;
-                self.lacking(job, &item, &progress, join.start.delivered).await?
-            }
-            false => None,
+        let lacking = if is_new {
+            steps::check_place(job, &item, &join.start)?;
+            self.lacking(job, &item, &progress, join.start.delivered).await?
+        } else {
+            None
         };
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {

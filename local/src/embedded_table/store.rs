@@ -221,10 +221,7 @@ fn apply(
 
 /// A transaction without changes costs no sync.
 fn finish(transaction: WriteTransaction, changed: bool) -> Result<(), redb::Error> {
-    match changed {
-        true => Ok(transaction.commit()?),
-        false => Ok(transaction.abort()?),
-    }
+    if changed { Ok(transaction.commit()?) } else { Ok(transaction.abort()?) }
 }
 
 /// Opens or creates the database in `backend`. A crash at any point leaves what was last synced.

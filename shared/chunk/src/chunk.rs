@@ -113,9 +113,10 @@ impl Chunk {
         let absent =
             || FormatError::invalid(format!("frame {i} is not among those that were read"));
         let stored = self.stored(info).ok_or_else(absent)?;
-        match self.verified {
-            true => info.decode_verified(stored, take, lend),
-            false => info.decode_with(stored, take, lend),
+        if self.verified {
+            info.decode_verified(stored, take, lend)
+        } else {
+            info.decode_with(stored, take, lend)
         }
     }
 

@@ -230,11 +230,10 @@ impl Assembler {
         let end = Cursor::new(totals.epoch, totals.batches);
         if self.from.batch_index > 0 && end <= self.from {
             // Its splits were made again, to learn where it ends. The trainer has it.
-            return match end == self.from {
-                true => Ok(true),
-                false => {
-                    Err(beyond(self.from, &format!("the epoch has {} batches", totals.batches)))
-                }
+            return if end == self.from {
+                Ok(true)
+            } else {
+                Err(beyond(self.from, &format!("the epoch has {} batches", totals.batches)))
             };
         }
         Ok(self.queue.send(Assembled::EpochEnd(totals)).await.is_ok())

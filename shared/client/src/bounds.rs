@@ -29,14 +29,14 @@ const LOCAL_RANKS: [&str; 4] =
 
 /// Memory for objects ahead of a trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Prefetch {
+pub enum PrefetchMemory {
     /// So many bytes.
     Bytes(u64),
     /// As many as the work needs, but at most these.
     AsNeeded { most: u64 },
 }
 
-impl Prefetch {
+impl PrefetchMemory {
     /// `mib` MiB if given, otherwise what the work of a reader of `own` ranks needs and this process may use.
     pub fn of(mib: Option<u64>, own: Option<OwnRanks>) -> Self {
         if let Some(mib) = mib {
@@ -64,7 +64,7 @@ fn readers_here(own: Option<OwnRanks>, ranks: Option<u32>) -> u32 {
 /// The bound of one reader. Unless it is given, it grows until the sizes of the job's objects are known.
 #[derive(Debug)]
 pub(crate) struct MemoryBound {
-    asked: Prefetch,
+    asked: PrefetchMemory,
     local_workers: u64,
     /// Ranks served here.
     ranks: u64,
@@ -73,10 +73,14 @@ pub(crate) struct MemoryBound {
 }
 
 impl MemoryBound {
-    pub fn new(asked: Prefetch, (local_workers, ranks): (u32, u32), sizes: ObjectSizes) -> Self {
+    pub fn new(
+        asked: PrefetchMemory,
+        (local_workers, ranks): (u32, u32),
+        sizes: ObjectSizes,
+    ) -> Self {
         let bytes = match asked {
-            Prefetch::Bytes(bytes) => bytes,
-            Prefetch::AsNeeded { most } => most.min(LEAST_BYTES),
+            PrefetchMemory::Bytes(bytes) => bytes,
+            PrefetchMemory::AsNeeded { most } => most.min(LEAST_BYTES),
         };
         let (local_workers, ranks) = (local_workers.into(), ranks.into());
         Self { asked, local_workers, ranks, sizes, bytes: AtomicU64::new(bytes) }
@@ -99,7 +103,7 @@ impl MemoryBound {
 
     /// Learns how large the objects of the job are.
     pub fn learn(&self, plan: &Plan, place: Place, outcome: &SplitOutcome) {
-        let Prefetch::AsNeeded { most } = self.asked else { return };
+        let PrefetchMemory::AsNeeded { most } = self.asked else { return };
         let object = self.size(place, outcome.object_bytes);
         let bundle = object.saturating_mul(plan.max_bundle_splits.into());
         let bundles = bundle.saturating_mul(SPARE_BUNDLES + self.local_workers);
@@ -117,8 +121,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn learnt(most: u64, (workers, ranks): (u32, u32), object_bytes: u64) -> u64 {
-        let bound =
-            MemoryBound::new(Prefetch::AsNeeded { most }, (workers, ranks), ObjectSizes::Real);
+        let bound = MemoryBound::new(
+            PrefetchMemory::AsNeeded { most },
+            (workers, ranks),
+            ObjectSizes::Real,
+        );
         let plan = Plan { max_bundle_splits: 8, ..view().plan.unwrap() };
         let mut ready = entry(0, 0, 4);
         ready.outcome.object_bytes = object_bytes;
@@ -140,11 +147,11 @@ mod tests {
 
     #[test]
     fn a_given_bound_stays() {
-        let bound = MemoryBound::new(Prefetch::of(Some(3), None), (14, 1), ObjectSizes::Real);
+        let bound = MemoryBound::new(PrefetchMemory::of(Some(3), None), (14, 1), ObjectSizes::Real);
         let ready = entry(0, 0, 4);
         bound.learn(&view().plan.unwrap(), ready.place, &ready.outcome);
         assert_eq!(bound.bytes(), 3 * MIB);
-        assert!(matches!(Prefetch::of(None, None), Prefetch::AsNeeded { most: 1.. }));
+        assert!(matches!(PrefetchMemory::of(None, None), PrefetchMemory::AsNeeded { most: 1.. }));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::{
     Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
-    Listing, OwnRanks, Prefetch, Service, Source, StreamOptions, Workers, asking,
+    Listing, OwnRanks, PrefetchMemory, Service, Source, StreamOptions, Workers, asking,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::Cursor;
@@ -212,7 +212,7 @@ impl Job {
         let Service { ns, bucket, ports, .. } = &self.service;
         let config = FetcherConfig {
             local_workers: self.local_workers,
-            prefetch: Prefetch::of(options.prefetch_mib, own),
+            prefetch: PrefetchMemory::of(options.prefetch_mib, own),
             resume: cursor,
             own,
             patience: options.patience,

@@ -54,7 +54,7 @@ pub mod waiting;
 mod waits;
 
 pub use authored::Authored;
-pub use bounds::Prefetch;
+pub use bounds::PrefetchMemory;
 pub use dataset::{Found, Listing, Source};
 pub use downloader::Room;
 pub use error::FetchError;

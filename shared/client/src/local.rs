@@ -14,7 +14,7 @@ use gristmill_model::wire::{
 };
 use gristmill_model::{Epoch, InvocationId, Position};
 use gristmill_runner::{
-    Claimable, Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink,
+    ClaimableBundles, Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink,
     SplitName,
 };
 use std::{
@@ -62,18 +62,18 @@ impl LocalSink {
 impl Sink for LocalSink {
     /// A full store, or a full window, bars all claims but that of the split which the stream waits for: only that
     /// one empties it.
-    fn claimable(&self) -> Claimable {
+    fn claimable(&self) -> ClaimableBundles {
         let has_room = self.store.has_room();
         if self.ledger.error().is_some() {
-            return Claimable::Nothing;
+            return ClaimableBundles::Nothing;
         }
         if has_room && !self.has_nothing.load(Ordering::Relaxed) {
-            return Claimable::Any;
+            return ClaimableBundles::Any;
         }
         match self.ledger.turn() {
-            Some(turn) => Claimable::Needed { place: turn.place, turn: Box::new(turn) },
-            None if has_room => Claimable::Any,
-            None => Claimable::Nothing,
+            Some(turn) => ClaimableBundles::Needed { place: turn.place, turn: Box::new(turn) },
+            None if has_room => ClaimableBundles::Any,
+            None => ClaimableBundles::Nothing,
         }
     }
 
@@ -242,7 +242,7 @@ fn bad(name: &str, error: impl std::fmt::Display) -> FetchError {
 mod tests {
     use super::*;
     use crate::{
-        FetcherPorts, Folders, Prefetch,
+        FetcherPorts, Folders, PrefetchMemory,
         samples::{SampleJob, entry, polled, split},
     };
     use futures::FutureExt as _;
@@ -277,7 +277,7 @@ mod tests {
     /// A sink over a store of `bytes`, and the objects that it puts.
     async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn Objects>, String) {
         let (_, ports, config) = SampleJob::new(0, 0).await;
-        let bound = MemoryBound::new(Prefetch::Bytes(bytes), (1, 1), ObjectSizes::Real);
+        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (1, 1), ObjectSizes::Real);
         let bound = Arc::new(bound);
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
         let ledger = Ledger::new(crate::samples::view(), split(0, 0), Folders::default());
@@ -321,16 +321,16 @@ mod tests {
 
     fn needed(sink: &LocalSink) -> Option<u32> {
         match sink.claimable() {
-            Claimable::Needed { place, .. } => Some(place.position),
-            Claimable::Any => panic!("it may claim anything"),
-            Claimable::Nothing => None,
+            ClaimableBundles::Needed { place, .. } => Some(place.position),
+            ClaimableBundles::Any => panic!("it may claim anything"),
+            ClaimableBundles::Nothing => None,
         }
     }
 
     #[tokio::test]
     async fn a_full_store_asks_only_for_the_split_that_the_stream_waits_for() {
         let (sink, ..) = sink(1, false).await;
-        assert!(matches!(sink.claimable(), Claimable::Any));
+        assert!(matches!(sink.claimable(), ClaimableBundles::Any));
         let (name, finished) = finished();
         sink.store(&name, &finished).await.unwrap();
         answer(&sink.ledger, 0);
@@ -345,7 +345,7 @@ mod tests {
         answer(&sink.ledger, 1);
         assert!(waits.now_or_never().is_some());
         sink.discard(&name);
-        assert!(matches!(sink.claimable(), Claimable::Any) && sink.goes_on(0, &[9]));
+        assert!(matches!(sink.claimable(), ClaimableBundles::Any) && sink.goes_on(0, &[9]));
     }
 
     #[tokio::test]
@@ -353,15 +353,15 @@ mod tests {
         let (sink, ..) = sink(1, true).await;
         let (name, finished) = finished();
         sink.store(&name, &finished).await.unwrap();
-        assert!(matches!(sink.claimable(), Claimable::Any), "its copies may go at any time");
+        assert!(matches!(sink.claimable(), ClaimableBundles::Any), "its copies may go at any time");
         answer(&sink.ledger, 0);
         let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
-        assert!(matches!(sink.claimable(), Claimable::Any), "it was not refused");
+        assert!(matches!(sink.claimable(), ClaimableBundles::Any), "it was not refused");
         let idle = |reason| ClaimReply::Idle(Idle { reason });
         sink.answered(&idle(IdleReason::WindowFull));
         assert_eq!(needed(&sink), Some(0));
-        assert!(matches!(sink.claimable(), Claimable::Any), "the window may have moved");
+        assert!(matches!(sink.claimable(), ClaimableBundles::Any), "the window may have moved");
         answer(&sink.ledger, 0);
         sink.answered(&idle(IdleReason::AllClaimed));
         assert_eq!(needed(&sink), Some(0), "ready bytes may fill a window that reaches the end");

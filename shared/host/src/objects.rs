@@ -95,9 +95,10 @@ impl FileObjects {
         let (this, path, etag) = (self.clone(), path.clone(), etag.map(str::to_owned));
         blocking(move || {
             let source = Source { path: &path, range, etag: etag.as_deref() };
-            match keys::is_mount(&path.bucket) {
-                true => this.folder(&path.bucket)?.read(source, &this.buffers),
-                false => this.store.of(&path.bucket)?.read(source, &this.buffers),
+            if keys::is_mount(&path.bucket) {
+                this.folder(&path.bucket)?.read(source, &this.buffers)
+            } else {
+                this.store.of(&path.bucket)?.read(source, &this.buffers)
             }
         })
         .await
@@ -147,9 +148,12 @@ impl Objects for FileObjects {
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         let (this, bucket, prefix) = (self.clone(), bucket.to_owned(), prefix.to_owned());
-        blocking(move || match keys::is_mount(&bucket) {
-            true => this.folder(&bucket)?.list(&prefix),
-            false => this.store.of(&bucket)?.list(&prefix),
+        blocking(move || {
+            if keys::is_mount(&bucket) {
+                this.folder(&bucket)?.list(&prefix)
+            } else {
+                this.store.of(&bucket)?.list(&prefix)
+            }
         })
         .await
     }

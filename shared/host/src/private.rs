@@ -69,9 +69,10 @@ pub fn private_dir(dir: &Path) -> Result<PathBuf, HostError> {
         }
         at = next;
     }
-    match about.uid() == geteuid().as_raw() && !is_writable_by_others(&about) {
-        true => Ok(at),
-        false => Err(HostError::unusable(&at, "it is not yours alone: name another directory")),
+    if about.uid() == geteuid().as_raw() && !is_writable_by_others(&about) {
+        Ok(at)
+    } else {
+        Err(HostError::unusable(&at, "it is not yours alone: name another directory"))
     }
 }
 
@@ -127,9 +128,10 @@ pub fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
     let flags = libc_flags();
     let file = options.mode(0o600).custom_flags(flags).open(path)?;
     let about = file.metadata()?;
-    match about.is_file() && about.uid() == geteuid().as_raw() {
-        true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::PermissionDenied, "it is not a file of yours")),
+    if about.is_file() && about.uid() == geteuid().as_raw() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(ErrorKind::PermissionDenied, "it is not a file of yours"))
     }
 }
 
@@ -146,9 +148,10 @@ pub fn read_private(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open_private(path, File::options().read(true))?;
     let mut content = Vec::new();
     file.take(most_bytes + 1).read_to_end(&mut content)?;
-    match content.len() as u64 > most_bytes {
-        true => Err(io::Error::new(ErrorKind::InvalidData, "it is too long")),
-        false => Ok(content),
+    if content.len() as u64 > most_bytes {
+        Err(io::Error::new(ErrorKind::InvalidData, "it is too long"))
+    } else {
+        Ok(content)
     }
 }
 

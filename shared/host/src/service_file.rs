@@ -88,10 +88,7 @@ impl ServiceFile {
             return Err(AttachError::Ended(dir.to_owned()));
         }
         let dir = private_dir(dir).map_err(unreadable)?;
-        match is_alive(&dir) {
-            true => Self::read(&dir.join(FILE_NAME)),
-            false => Err(AttachError::Ended(dir)),
-        }
+        if is_alive(&dir) { Self::read(&dir.join(FILE_NAME)) } else { Err(AttachError::Ended(dir)) }
     }
 
     /// The service of this user that listens at `endpoint`.

@@ -131,9 +131,10 @@ impl IndexStore<'_> {
         let mut hash = is_stamped.then(ContentHash::default);
         while let Some(range) = builder.wants() {
             // An empty range cannot be requested.
-            let part = match range.is_empty() {
-                true => Bytes::new(),
-                false => self.objects.get_range(&path, range, Some(&file.etag)).await?,
+            let part = if range.is_empty() {
+                Bytes::new()
+            } else {
+                self.objects.get_range(&path, range, Some(&file.etag)).await?
             };
             let pushed = self.compute.run(move || {
                 if let Some(hash) = &mut hash {

@@ -31,6 +31,6 @@ pub use finished::FinishedSplit;
 pub use indexing::IndexStore;
 pub use lease::SplitName;
 pub use packing::LEVELS;
-pub use sink::{Claimable, ObjectSink, Sink};
+pub use sink::{ClaimableBundles, ObjectSink, Sink};
 pub use split::SplitRead;
 pub use worker::{Ended, JobContext, Runner, RunnerConfig, describe};

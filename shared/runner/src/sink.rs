@@ -9,7 +9,7 @@ use gristmill_model::{Epoch, JobName, Position};
 use gristmill_ports::{ObjectPath, PutOutcome};
 
 /// The bundles that a worker may claim now.
-pub enum Claimable {
+pub enum ClaimableBundles {
     /// Any bundle.
     Any,
     /// Only the bundle of this split, for which the trainer waits. Others ask once `turn` is dropped.
@@ -24,8 +24,8 @@ pub enum Claimable {
 #[async_trait]
 pub trait Sink: Send + Sync {
     /// The bundles that the worker may claim now.
-    fn claimable(&self) -> Claimable {
-        Claimable::Any
+    fn claimable(&self) -> ClaimableBundles {
+        ClaimableBundles::Any
     }
 
     /// Takes note of the answer to a claim.

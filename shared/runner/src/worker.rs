@@ -2,7 +2,7 @@
 
 use crate::{
     Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing, lease::LeaseRun,
-    packing::Packing, read_ahead::ReadAhead, sink::Claimable,
+    packing::Packing, read_ahead::ReadAhead, sink::ClaimableBundles,
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch};
@@ -251,9 +251,9 @@ impl Runner {
         let split_ms = AtomicU64::new(0);
         loop {
             let (needed, turn) = match sink.claimable() {
-                Claimable::Any => (None, None),
-                Claimable::Needed { place, turn } => (Some(place), Some(turn)),
-                Claimable::Nothing => return Ok(Ended::Idle(IdleReason::WindowFull)),
+                ClaimableBundles::Any => (None, None),
+                ClaimableBundles::Needed { place, turn } => (Some(place), Some(turn)),
+                ClaimableBundles::Nothing => return Ok(Ended::Idle(IdleReason::WindowFull)),
             };
             if self.remaining_ms(deadline_ms) < MIN_CLAIM_MS + split_ms.load(Ordering::Relaxed) {
                 return Ok(Ended::OutOfTime);

@@ -169,10 +169,7 @@ impl Objects for WithWeb {
     }
 
     async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
-        match is_web(&path.bucket) {
-            true => Ok(None),
-            false => self.rest.change_stamp(path).await,
-        }
+        if is_web(&path.bucket) { Ok(None) } else { self.rest.change_stamp(path).await }
     }
 
     /// Web servers have no listings: finds the file whose key is `prefix`, if it exists.

@@ -1,7 +1,7 @@
 //! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
 //! kinds.
 
-use crate::memory::Memory;
+use crate::memory::ModelledMemory;
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -195,7 +195,7 @@ pub struct FaultPlan {
     pub partition_writes: u64,
     /// Concurrency of the account, if limited: (reserved for coordinators, others).
     pub concurrency: Option<(u32, u32)>,
-    pub memory: Memory,
+    pub memory: ModelledMemory,
 }
 
 impl FaultPlan {
@@ -207,7 +207,7 @@ impl FaultPlan {
             skew: Duration::ZERO,
             partition_writes: 1000,
             concurrency: None,
-            memory: Memory::usual(),
+            memory: ModelledMemory::usual(),
         }
     }
 
@@ -241,7 +241,7 @@ impl FaultPlan {
             skew: Duration::from_secs(if random.bool() { 0 } else { 600 }),
             partition_writes: random.u64(2..20),
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
-            memory: Memory::draw(random),
+            memory: ModelledMemory::draw(random),
         };
         match plan.probability(Fault::AccountFull) > 0.0 {
             true => plan,

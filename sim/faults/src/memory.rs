@@ -1,7 +1,7 @@
 //! The memory of a simulation: how large its objects count, and the bounds on them.
 
 use fastrand::Rng;
-use gristmill_client::{Prefetch, Snapshot};
+use gristmill_client::{PrefetchMemory, Snapshot};
 use gristmill_model::splits::ObjectSizes;
 use gristmill_runner::Compute;
 use std::time::Duration;
@@ -18,10 +18,10 @@ const BEYOND_THE_BOUND: u64 = 2;
 
 /// Sizes and bounds, and how long the work on an object takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
+pub struct ModelledMemory {
     pub sizes: ObjectSizes,
     /// The bound of each reader.
-    pub prefetch: Prefetch,
+    pub prefetch: PrefetchMemory,
     /// Bytes that may be ready beyond the trainer.
     pub window_bytes: u64,
     /// Longest time that a slow trainer takes for a batch, in milliseconds; 0 for a fast one.
@@ -29,12 +29,12 @@ pub struct Memory {
     pub compute: Compute,
 }
 
-impl Memory {
+impl ModelledMemory {
     /// Real bytes, and bounds that seldom matter.
     pub fn usual() -> Self {
         Self {
             sizes: ObjectSizes::Real,
-            prefetch: Prefetch::Bytes(PREFETCH_BYTES),
+            prefetch: PrefetchMemory::Bytes(PREFETCH_BYTES),
             window_bytes: 2 << 30,
             pause_ms: 0,
             compute: Compute::Inline,
@@ -48,9 +48,9 @@ impl Memory {
             _ => ObjectSizes::Modelled { seed: random.u64(..), most: LARGEST_BYTES },
         };
         let prefetch = match (random.u8(0..4), sizes) {
-            (0, _) => Prefetch::AsNeeded { most: 1 << random.u32(0..36) },
-            (_, ObjectSizes::Real) => Prefetch::Bytes(1 << random.u32(0..16)),
-            _ => Prefetch::Bytes(1 << random.u32(0..34)),
+            (0, _) => PrefetchMemory::AsNeeded { most: 1 << random.u32(0..36) },
+            (_, ObjectSizes::Real) => PrefetchMemory::Bytes(1 << random.u32(0..16)),
+            _ => PrefetchMemory::Bytes(1 << random.u32(0..34)),
         };
         let window_bytes = [1, LARGEST_BYTES, 2 << 30][random.usize(0..3)];
         let pause_ms = [0, 0, 500, 5_000][random.usize(0..4)];
@@ -64,7 +64,7 @@ impl Memory {
     /// The same with the tightest bounds.
     #[must_use]
     pub fn tightest(self) -> Self {
-        Self { prefetch: Prefetch::Bytes(1), ..self }
+        Self { prefetch: PrefetchMemory::Bytes(1), ..self }
     }
 
     /// Whether splits that a fetcher with so many local workers holds and that its stream has not taken exceed what they

@@ -13,7 +13,7 @@ use gristmill_model::splits::Cursor;
 use gristmill_model::wire::Register;
 use host::{RankHost, Serving};
 use rank::Rank;
-use run::Others;
+use run::OtherHosts;
 pub use run::{Run, Runs};
 use std::{sync::Arc, time::Duration};
 
@@ -83,8 +83,8 @@ impl Launcher {
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
         let has_local_workers = self.register.spec.settings.local_workers > 0;
         let works_alone = has_local_workers && !self.cloud.store.is_cached();
-        if run.others == Others::AtTheEnd && !works_alone {
-            run.others = Others::AfterAStep;
+        if run.others == OtherHosts::AtTheEnd && !works_alone {
+            run.others = OtherHosts::AfterAStep;
         }
         if sim.happens(Fault::RankSlow) {
             let rank = sim.below(u64::from(run.ranks().count.get())) as u32;

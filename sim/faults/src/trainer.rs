@@ -8,7 +8,9 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
-use gristmill_client::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts, Prefetch};
+use gristmill_client::{
+    Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory,
+};
 use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_model::splits::{
     Cursor,
@@ -265,9 +267,10 @@ pub fn fetcher_of(
     let Register { job, spec, .. } = register;
     let config = FetcherConfig {
         local_workers: spec.settings.local_workers,
-        prefetch: match cloud.store.is_large() {
-            true => Prefetch::Bytes(LARGE_PREFETCH_BYTES),
-            false => memory.prefetch,
+        prefetch: if cloud.store.is_large() {
+            PrefetchMemory::Bytes(LARGE_PREFETCH_BYTES)
+        } else {
+            memory.prefetch
         },
         object_sizes: memory.sizes,
         ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())

@@ -5,7 +5,7 @@ use crate::{
     figures::Figures,
     platform::Link,
 };
-use gristmill_client::{Delivery, Fetcher, FetcherConfig, FetcherPorts, Prefetch};
+use gristmill_client::{Delivery, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
     Dataset, Describe, IdleReason, JobSettings, JobSpec, Leave, Register, Release, SourceFile,
@@ -73,7 +73,7 @@ pub fn ports(deployment: &Arc<Deployment>) -> FetcherPorts {
 
 pub fn fetcher_config(deployment: &Deployment) -> FetcherConfig {
     FetcherConfig {
-        prefetch: Prefetch::Bytes(64 << 20),
+        prefetch: PrefetchMemory::Bytes(64 << 20),
         patience: Duration::from_secs(600),
         ..FetcherConfig::new(deployment.ns.clone(), BUCKET.to_owned(), deployment.job.clone())
     }

@@ -248,9 +248,10 @@ impl World {
         let (over, mut delivered, mut seen) = (generation - 1, range.start, Seen::new());
         loop {
             // The last batch ends the epoch.
-            let place = match delivered == splits {
-                true => Place { epoch: 1, position: 0 },
-                false => Place { epoch: 0, position: delivered },
+            let place = if delivered == splits {
+                Place { epoch: 1, position: 0 }
+            } else {
+                Place { epoch: 0, position: delivered }
             };
             let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
             let ack = Ack { generation, over, delivered: place, durable, durable_place: place };

@@ -26,15 +26,14 @@ pub async fn start() -> String {
 }
 
 fn answer(database: &Database, asked: &Asked) -> Response<Full<Bytes>> {
-    let (status, body) = match is_signed(asked, "dynamodb") {
-        true => match run(database, asked) {
+    let (status, body) = if is_signed(asked, "dynamodb") {
+        match run(database, asked) {
             Ok(body) => (200, body),
             Err(error) => (error.status_code(), error.to_json().into()),
-        },
-        false => {
-            let error = r#"{"__type":"com.amazon.coral.service#InvalidSignatureException"}"#;
-            (400, error.into())
         }
+    } else {
+        let error = r#"{"__type":"com.amazon.coral.service#InvalidSignatureException"}"#;
+        (400, error.into())
     };
     Response::builder().status(status).body(Full::new(body)).unwrap()
 }

@@ -77,12 +77,12 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Prefetch;
+    use crate::PrefetchMemory;
     use futures::FutureExt as _;
     use gristmill_model::splits::ObjectSizes;
 
     fn budget(bytes: u64) -> Budget {
-        let bound = MemoryBound::new(Prefetch::Bytes(bytes), (0, 1), ObjectSizes::Real);
+        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (0, 1), ObjectSizes::Real);
         Budget::new(Arc::new(bound))
     }
 

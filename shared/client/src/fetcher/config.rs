@@ -1,6 +1,6 @@
 //! Settings and services of a trainer's stream.
 
-use crate::{Folders, OwnRanks, Prefetch};
+use crate::{Folders, OwnRanks, PrefetchMemory};
 use gristmill_model::splits::{Cursor, ObjectSizes};
 use gristmill_model::{JobName, Namespace};
 use gristmill_pipeline::Registry;
@@ -17,7 +17,7 @@ pub struct FetcherConfig {
     /// Workers inside this process.
     pub local_workers: u32,
     /// Memory for objects that are fetched ahead, and as much for splits made here.
-    pub prefetch: Prefetch,
+    pub prefetch: PrefetchMemory,
     /// The bytes of objects, as bounds count them.
     pub object_sizes: ObjectSizes,
     /// The batch to begin with: the first one not safe in a checkpoint. Unless the job is visited
@@ -39,7 +39,7 @@ impl FetcherConfig {
             bucket,
             job,
             local_workers: 0,
-            prefetch: Prefetch::Bytes(32 << 20),
+            prefetch: PrefetchMemory::Bytes(32 << 20),
             object_sizes: ObjectSizes::Real,
             resume: Cursor::default(),
             own: None,

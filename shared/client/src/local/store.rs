@@ -144,11 +144,11 @@ impl LocalStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Prefetch, samples::entry};
+    use crate::{PrefetchMemory, samples::entry};
     use gristmill_model::splits::ObjectSizes;
 
     fn store(bytes: u64, is_shared: bool) -> LocalStore {
-        let bound = MemoryBound::new(Prefetch::Bytes(bytes), (1, 1), ObjectSizes::Real);
+        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (1, 1), ObjectSizes::Real);
         LocalStore::new(Arc::new(bound), is_shared)
     }
 

@@ -30,7 +30,7 @@ async fn read(shape: &Shape, range: Range<u32>, run: (u32, Cursor, Tail)) -> Rea
     let (_, ports, mut config) = SampleJob::of(shape).await;
     config.resume = from;
     // Two objects of the usual size at a time.
-    config.prefetch = crate::Prefetch::Bytes(1);
+    config.prefetch = crate::PrefetchMemory::Bytes(1);
     config.own = Some(own(count, range.clone(), from, tail));
     let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
     let mut read = Read::default();
@@ -157,7 +157,7 @@ async fn a_part_that_is_not_as_committed_is_computed_again() {
 async fn a_window_smaller_than_a_step_is_never_stuck() {
     let (job, ports, mut config) = SampleJob::of(&large(&UNEVEN)).await;
     job.commit(2);
-    config.prefetch = crate::Prefetch::Bytes(1);
+    config.prefetch = crate::PrefetchMemory::Bytes(1);
     // A step of eight batches needs six to nine splits.
     config.own = Some(own(8, 3..5, Cursor::default(), Tail::Repeat));
     let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());

@@ -81,7 +81,7 @@ async fn no_rank_gets_a_batch_of_a_step_that_is_not_whole() {
 async fn a_step_that_is_larger_than_the_memory_budget_arrives() {
     let (_, ports, mut config) = SampleJob::new(4, 4).await;
     // Two objects of four batches at a time.
-    config.prefetch = crate::Prefetch::Bytes(1);
+    config.prefetch = crate::PrefetchMemory::Bytes(1);
     config.own = Some(own(16, 0..16, Cursor::default(), Tail::Drop));
     let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
     let StepDelivery::Step { batches, .. } = steps.next().await.unwrap() else {
@@ -96,7 +96,7 @@ async fn a_step_that_is_larger_than_the_memory_budget_arrives() {
 #[tokio::test]
 async fn a_trainer_that_keeps_every_batch_gets_all_of_them() {
     let (_, ports, mut config) = SampleJob::new(6, 6).await;
-    config.prefetch = crate::Prefetch::Bytes(1);
+    config.prefetch = crate::PrefetchMemory::Bytes(1);
     let mut fetcher = Fetcher::start(ports, config).await.unwrap();
     let mut kept = Vec::new();
     loop {

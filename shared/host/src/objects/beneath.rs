@@ -40,9 +40,10 @@ fn by_kernel(
 ) -> Option<io::Result<File>> {
     use rustix::fs::{ResolveFlags, openat2};
 
-    let resolve = match follows_links {
-        true => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-        false => ResolveFlags::NO_SYMLINKS,
+    let resolve = if follows_links {
+        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS
+    } else {
+        ResolveFlags::NO_SYMLINKS
     };
     loop {
         return match openat2(&folder, path, READ, Mode::empty(), resolve) {

@@ -74,9 +74,10 @@ impl Disk for HostDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         // A sweep may have found the file before it was locked.
-        match file.lock_if_free()? && file.metadata()?.nlink() > 0 {
-            true => Ok(Box::new(file)),
-            false => Err(ErrorKind::NotFound.into()),
+        if file.lock_if_free()? && file.metadata()?.nlink() > 0 {
+            Ok(Box::new(file))
+        } else {
+            Err(ErrorKind::NotFound.into())
         }
     }
 
@@ -94,9 +95,10 @@ impl Disk for HostDisk {
         }
         renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE).map_err(|error| {
             let text = "its file system has neither links nor exclusive renames; choose another";
-            match LACKS.contains(&error) {
-                true => io::Error::new(ErrorKind::Unsupported, text),
-                false => error.into(),
+            if LACKS.contains(&error) {
+                io::Error::new(ErrorKind::Unsupported, text)
+            } else {
+                error.into()
             }
         })
     }

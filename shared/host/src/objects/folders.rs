@@ -113,9 +113,10 @@ impl SourceFolder {
     fn open(path: &Path) -> io::Result<Self> {
         let opened = path.canonicalize().and_then(|path| {
             let folder = File::open(&path)?;
-            match folder.metadata()?.is_dir() {
-                true => Ok(Self { path, folder, links: Mutex::default() }),
-                false => Err(ErrorKind::NotADirectory.into()),
+            if folder.metadata()?.is_dir() {
+                Ok(Self { path, folder, links: Mutex::default() })
+            } else {
+                Err(ErrorKind::NotADirectory.into())
             }
         });
         opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -146,10 +147,7 @@ impl SourceFolder {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(changed()),
             bytes => bytes.map_err(failed)?,
         };
-        match etag(&file.metadata().map_err(failed)?) == tag {
-            true => Ok(bytes),
-            false => Err(changed()),
-        }
+        if etag(&file.metadata().map_err(failed)?) == tag { Ok(bytes) } else { Err(changed()) }
     }
 
     /// The stamp of a file, from its attributes alone.

@@ -245,9 +245,10 @@ impl Store {
         let is_all = range == (0..trailer.body_bytes);
         let bytes = read_range(pool, range, |buffer, at| file.read_at(buffer, at));
         let bytes = bytes.map_err(failed)?;
-        match is_all && self.is_in_doubt(&path.key, &trailer) && crc(&bytes) != trailer.body_crc {
-            true => Err(absent()),
-            false => Ok(bytes),
+        if is_all && self.is_in_doubt(&path.key, &trailer) && crc(&bytes) != trailer.body_crc {
+            Err(absent())
+        } else {
+            Ok(bytes)
         }
     }
 
@@ -298,9 +299,12 @@ impl Store {
             if path.extension().is_none_or(|extension| extension != DRAFT) {
                 return Ok(());
             }
-            unless_gone(self.disk.open(path).and_then(|file| match file.lock_if_free()? {
-                true => self.disk.remove(path).and_then(|()| self.remove_empty_folders(path)),
-                false => Ok(()),
+            unless_gone(self.disk.open(path).and_then(|file| {
+                if file.lock_if_free()? {
+                    self.disk.remove(path).and_then(|()| self.remove_empty_folders(path))
+                } else {
+                    Ok(())
+                }
             }))
         })
     }
@@ -327,10 +331,7 @@ impl Store {
                 entries => entries?,
             };
             for (name, is_folder) in entries {
-                match is_folder {
-                    true => folders.push(folder.join(name)),
-                    false => visit(&folder.join(name))?,
-                }
+                if is_folder { folders.push(folder.join(name)) } else { visit(&folder.join(name))? }
             }
         }
         Ok(())

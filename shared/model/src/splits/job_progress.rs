@@ -103,7 +103,7 @@ pub struct JobProgress {
     pub collected_place: Place,
     /// Splits that the trainer knows of and the table has lost, because a power cut took back its last writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lacking: Option<Lacking>,
+    pub lacking: Option<LackingSplits>,
     pub heartbeat_ms: u64,
     /// None for a trainer of one rank that named no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,7 +115,7 @@ pub struct JobProgress {
 
 /// Splits to be made again: some from `from` up to `to` are not committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Lacking {
+pub struct LackingSplits {
     pub from: Place,
     pub to: Place,
 }
@@ -133,8 +133,8 @@ impl JobProgress {
 
     /// This progress when `more` is found to be lacking.
     #[must_use]
-    pub fn with_lacking(self, more: Option<Lacking>) -> Self {
-        let both = |one: Lacking, other: Lacking| Lacking {
+    pub fn with_lacking(self, more: Option<LackingSplits>) -> Self {
+        let both = |one: LackingSplits, other: LackingSplits| LackingSplits {
             from: one.from.min(other.from),
             to: one.to.max(other.to),
         };
@@ -286,8 +286,8 @@ pub fn ack_at_most_once(
 pub fn made(before: Option<&JobProgress>, made: Place) -> Outcome<JobProgress> {
     let before = before.copied().unwrap_or_default();
     match before.lacking.filter(|lacking| lacking.from < made) {
-        Some(Lacking { to, .. }) => {
-            let lacking = (made < to).then_some(Lacking { from: made, to });
+        Some(LackingSplits { to, .. }) => {
+            let lacking = (made < to).then_some(LackingSplits { from: made, to });
             Outcome::Write(JobProgress { lacking, ..before })
         }
         None => Outcome::AlreadyApplied(before),

@@ -264,10 +264,7 @@ impl Plan {
     /// Batches of an epoch, if every record becomes one element.
     pub fn most_batches(&self) -> u64 {
         let size = u64::from(self.batch_size.max(1));
-        match self.drop_last {
-            true => self.records / size,
-            false => self.records.div_ceil(size),
-        }
+        if self.drop_last { self.records / size } else { self.records.div_ceil(size) }
     }
 
     /// Batches of a split, if operators drop no elements.

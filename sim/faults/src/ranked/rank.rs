@@ -3,7 +3,7 @@
 
 use super::{
     host::RankHost,
-    run::{Others, Run, Speaks},
+    run::{OtherHosts, Run, Speaks},
 };
 use crate::{
     Process,
@@ -125,7 +125,7 @@ impl Rank<'_> {
     /// Writes a checkpoint after some steps, and says so when it is durable.
     async fn save(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
         let is_due = at.step.is_some_and(|step| step.number.is_multiple_of(self.run.save_every))
-            && self.run.others != Others::AtTheEnd;
+            && self.run.others != OtherHosts::AtTheEnd;
         if is_due {
             self.write(next).await;
         }

@@ -23,7 +23,7 @@ pub enum Speaks {
 
 /// When the fetchers of other hosts than the first start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Others {
+pub enum OtherHosts {
     AtOnce,
     /// Once a rank has taken a step.
     AfterAStep,
@@ -45,7 +45,7 @@ pub struct Run {
     pub speaks: Speaks,
     /// Checkpoints are written after each step whose number is a multiple of it.
     pub save_every: u64,
-    pub others: Others,
+    pub others: OtherHosts,
     /// A rank that takes longer for each step while there are faults.
     pub slow: Option<(u32, Duration)>,
     epochs: u32,
@@ -96,7 +96,8 @@ impl Run {
             tells_fetchers: sim.below(2) == 0,
             speaks: [Speaks::EachRank, Speaks::WholeJob][sim.below(2) as usize],
             save_every: 1 + sim.below(4),
-            others: [Others::AtOnce, Others::AfterAStep, Others::AtTheEnd][sim.below(3) as usize],
+            others: [OtherHosts::AtOnce, OtherHosts::AfterAStep, OtherHosts::AtTheEnd]
+                [sim.below(3) as usize],
             slow: None,
             epochs,
             expected: Arc::clone(expected),
@@ -200,7 +201,7 @@ impl Run {
 
     /// Waits until every rank that takes `step` has completed it, as a collective operation does.
     pub async fn meet(&self, step: Step) {
-        if self.others == Others::AtTheEnd {
+        if self.others == OtherHosts::AtTheEnd {
             return;
         }
         *self.state().met.entry(step).or_default() += 1;
@@ -322,9 +323,9 @@ impl Run {
         self.wait_until(|state| match self.others {
             // The first host may find that the job is done.
             _ if host == 0 || state.hosts_done > 0 => true,
-            Others::AtOnce => true,
-            Others::AfterAStep => state.has_begun,
-            Others::AtTheEnd => state.has_ended,
+            OtherHosts::AtOnce => true,
+            OtherHosts::AfterAStep => state.has_begun,
+            OtherHosts::AtTheEnd => state.has_ended,
         })
         .await;
     }

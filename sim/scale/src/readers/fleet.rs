@@ -7,7 +7,7 @@ use crate::{
     training::{self, Failure},
 };
 use gristmill_client::{
-    FetchError, Fetcher, FetcherConfig, OwnRanks, Prefetch, StepDelivery, Steps,
+    FetchError, Fetcher, FetcherConfig, OwnRanks, PrefetchMemory, StepDelivery, Steps,
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::Cursor;
@@ -123,7 +123,7 @@ async fn read(
     let objects = own.range.count.get().div_ceil(deployment.setting.split_batches);
     let config = FetcherConfig {
         own: Some(own),
-        prefetch: Prefetch::Bytes(2 * u64::from(objects) * OBJECT_BYTES),
+        prefetch: PrefetchMemory::Bytes(2 * u64::from(objects) * OBJECT_BYTES),
         ..training::fetcher_config(&deployment)
     };
     let fetcher = Fetcher::start(training::ports(&deployment), config).await.map_err(in_words)?;

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixtures::{
     EPOCHS, N_SPLITS, bundle, commit, indexing_job, poll, running_job, snapshot,
 };
-use gristmill_model::splits::{Cursor, Lacking, WorkerTimes, order::Ramp};
+use gristmill_model::splits::{Cursor, LackingSplits, WorkerTimes, order::Ramp};
 use gristmill_model::wire::TrainingReport;
 
 const NOW_MS: u64 = 100_000;
@@ -118,7 +118,7 @@ fn splits_that_a_trainer_knows_of_are_looked_up_from_the_head_on() {
     assert_eq!(of(&progress, place(0, 12)), None, "an older checkpoint");
     let ahead = Unseen { from: place(0, 30), most: 75, to: 105 };
     assert_eq!(of(&progress, place(1, 5)), Some(ahead));
-    let lacking = Lacking { from: place(0, 20), to: place(0, 30) };
+    let lacking = LackingSplits { from: place(0, 20), to: place(0, 30) };
     let lacks = progress.with_lacking(Some(lacking));
     assert_eq!(of(&lacks, place(0, 30)).map(|unseen| unseen.from), Some(place(0, 20)));
 }

@@ -53,9 +53,10 @@ impl State {
     }
 
     fn node(&self, path: &Path) -> io::Result<Node> {
-        match path == Path::new("/") {
-            true => Ok(Node::Folder(0)),
-            false => self.now.get(path).copied().ok_or_else(|| ErrorKind::NotFound.into()),
+        if path == Path::new("/") {
+            Ok(Node::Folder(0))
+        } else {
+            self.now.get(path).copied().ok_or_else(|| ErrorKind::NotFound.into())
         }
     }
 

@@ -152,7 +152,7 @@ fn a_run_that_found_a_generation_which_the_table_has_lost_takes_over() {
 #[test]
 fn work_begins_at_what_is_lacking_until_it_is_made() {
     let place = |position| Place { epoch: 0, position };
-    let lacks = |from, to| Some(Lacking { from: place(from), to: place(to) });
+    let lacks = |from, to| Some(LackingSplits { from: place(from), to: place(to) });
     let progress = ack(Some(&started()), &at(1, 9, 8)).unwrap().into_item();
     assert_eq!((progress.head(), progress.passed_epochs()), (place(9), 0));
     let lacking = progress.with_lacking(lacks(4, 9)).with_lacking(lacks(6, 14));
@@ -174,5 +174,5 @@ fn an_epoch_is_passed_once_it_is_made() {
     let progress = JobProgress { durable, ..started() };
     assert_eq!(progress.passed_epochs(), 2);
     let (from, to) = (Place { epoch: 1, position: 3 }, Place { epoch: 2, position: 0 });
-    assert_eq!(progress.with_lacking(Some(Lacking { from, to })).passed_epochs(), 1);
+    assert_eq!(progress.with_lacking(Some(LackingSplits { from, to })).passed_epochs(), 1);
 }
