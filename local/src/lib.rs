@@ -14,4 +14,6 @@ mod service;
 
 pub use embedded_table::EmbeddedTable;
 pub use pool::WorkerProgram;
-pub use service::{ListenAddress, Service, ServiceConfig, ServiceError, StoredElsewhere};
+pub use service::{
+    ListenAddress, OWN_BUCKET, Service, ServiceConfig, ServiceError, StoredElsewhere,
+};

@@ -35,7 +35,7 @@ use tokio::{
 
 /// The bucket of the service's own objects. Named with a dot, as few buckets on S3 are: one of the same name there could
 /// not be read.
-const BUCKET: &str = "gristmill.local";
+pub const OWN_BUCKET: &str = "gristmill.local";
 const NAMESPACE: &str = "default";
 /// Interval of background maintenance.
 const UPKEEP_EVERY: Duration = Duration::from_secs(600);
@@ -152,7 +152,7 @@ impl Service {
         let table: Arc<dyn Table> = Arc::new(table);
         let (objects, s3, bucket) = match &config.elsewhere.objects {
             Some((objects, s3, bucket)) => (Arc::clone(objects), Some(s3.clone()), bucket.clone()),
-            None => (files(&config.state)?, None, BUCKET.to_owned()),
+            None => (files(&config.state)?, None, OWN_BUCKET.to_owned()),
         };
         let namespace: Namespace =
             NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid"));
@@ -288,7 +288,7 @@ async fn listener(
 }
 
 fn files(state: &StateDir) -> Result<Arc<dyn Objects>, HostError> {
-    let files = own_files(state.path(), BUCKET)?;
+    let files = own_files(state.path(), OWN_BUCKET)?;
     files.sweep().map_err(HostError::at(state.path()))?;
     Ok(Arc::new(files))
 }

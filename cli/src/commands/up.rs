@@ -12,7 +12,7 @@ use gristmill_client::{
 };
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
-    ListenAddress, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram,
+    ListenAddress, OWN_BUCKET, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram,
 };
 use rustix::fs::Mode;
 use std::{convert::Infallible, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
@@ -64,8 +64,6 @@ pub struct Args {
 }
 
 const TABLE: &str = "gristmill";
-/// Named with a dot, as few buckets on S3 are: one of the same name there could not be read.
-const BUCKET: &str = "gristmill.local";
 /// Capacity of the cache on this machine, in GiB.
 const CACHE_GIB: NonZeroU32 = NonZeroU32::new(16).unwrap();
 /// Keys for services that check none.
@@ -176,11 +174,11 @@ async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
         stored.table = Some(Arc::new(aws.table(TABLE)));
     }
     if let Some(endpoint) = s3 {
-        aws.make_bucket(BUCKET)
+        aws.make_bucket(OWN_BUCKET)
             .await
             .map_err(|error| Failure::failed(format!("{endpoint}: {error}")))?;
         let s3 = ForeignS3 { endpoint, region, access_key_id, secret_access_key };
-        stored.objects = Some((Arc::new(aws.objects()), s3, BUCKET.to_owned()));
+        stored.objects = Some((Arc::new(aws.objects()), s3, OWN_BUCKET.to_owned()));
     }
     Ok(stored)
 }

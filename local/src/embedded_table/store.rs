@@ -1,19 +1,19 @@
 //! The items in one redb file: opening, commits, reads, and what follows an error.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{DirBuilder, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use bytes::Bytes;
+use gristmill_host::open_private;
 use gristmill_ports::{Item, ItemKey, TableError, WriteOutcome};
 use redb::backends::FileBackend;
 use redb::{
     AccessGuard, Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
     TableDefinition, WriteTransaction,
 };
-use rustix::fs::OFlags;
 
 /// Partition and sort key, which redb compares as bytes.
 type StoredKey = (&'static str, &'static str);
@@ -54,7 +54,7 @@ impl ItemStore {
         let lock = lock(dir).map_err(|error| refusal(&path, &error))?;
         create_file(dir, &path).map_err(|error| refusal(&path, &error))?;
         let file = path.clone();
-        let open = move || open_database(FileBackend::new(private_file(&file, false)?)?);
+        let open = move || open_database(FileBackend::new(open_file(&file, false)?)?);
         let store = Self::open(path.clone(), Box::new(open));
         Ok((lock, store.map_err(|error| refusal(&path, &error))?))
     }
@@ -266,7 +266,7 @@ fn write_back(backend: &impl StorageBackend) -> std::io::Result<u64> {
 /// Takes the lock of `dir`, which is created if it is absent.
 fn lock(dir: &Path) -> Result<File, redb::Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let file = private_file(&dir.join("table.lock"), true)?;
+    let file = open_file(&dir.join("table.lock"), true)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(redb::Error::DatabaseAlreadyOpen),
@@ -279,19 +279,16 @@ fn create_file(dir: &Path, path: &Path) -> Result<(), redb::Error> {
     if path.try_exists()? {
         return Ok(());
     }
-    let draft = private_file(&path.with_extension("new"), true)?;
+    let draft = open_file(&path.with_extension("new"), true)?;
     draft.set_len(0)?;
     open_database(FileBackend::new(draft)?)?.close()?;
     std::fs::rename(path.with_extension("new"), path)?;
     Ok(File::open(dir)?.sync_all()?)
 }
 
-/// Opens a file that is no link, for its owner alone.
-fn private_file(path: &Path, create: bool) -> std::io::Result<File> {
-    let no_link = OFlags::NOFOLLOW.bits().cast_signed();
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(create).truncate(false).mode(0o600);
-    options.custom_flags(no_link).open(path)
+/// Opens the file for reading and writing.
+fn open_file(path: &Path, create: bool) -> std::io::Result<File> {
+    open_private(path, File::options().read(true).write(true).create(create).truncate(false))
 }
 
 /// The answer of an opening that fails.
