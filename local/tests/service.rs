@@ -109,7 +109,9 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     let killed = async || loop {
         let (job, from) = (job.clone(), Place { epoch: 0, position: 0 });
         let metrics = TrainerMetrics::default();
-        let polled = coordinator.call(Poll { job, from, ack: None, metrics, report: None }).await;
+        let polled = coordinator
+            .call(Poll { job, registered_ms: 0, from, ack: None, metrics, report: None })
+            .await;
         assert!(polled.is_ok(), "{polled:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
         if let Some(process) = calls.kill_worker().await.unwrap() {

@@ -55,7 +55,7 @@ pub(crate) fn snapshot(hints: Option<Frontier>) -> JobSnapshot {
 pub(crate) fn poll() -> Poll {
     let metrics = TrainerMetrics::default();
     let job = "j".parse().unwrap();
-    Poll { job, from: Default::default(), ack: None, metrics, report: None }
+    Poll { job, registered_ms: 1, from: Default::default(), ack: None, metrics, report: None }
 }
 
 /// A commit of one batch of `rows` rows.

@@ -23,6 +23,7 @@ impl Handle<Poll> for Coordinator {
         let (job, from) = (&poll.job, poll.from);
         let (mut snapshot, PollItems { scale, progress: read, swept, first }) =
             self.poll_snapshot(job, Some(from)).await?;
+        steps::check_job(job, &snapshot.item, poll.registered_ms)?;
         let before = snapshot.progress.delivered;
         if let Some(ack) = &poll.ack {
             snapshot.progress = self.acknowledge(job, &snapshot, read, ack, from).await?;

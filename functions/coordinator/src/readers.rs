@@ -34,7 +34,7 @@ impl Handle<PollReader> for Coordinator {
         let progress = decode::<JobProgress>(&names[0], progress.as_ref())?;
         let reader = decode::<ReaderProgress>(&names[1], reader.as_ref())?;
         let progress = match &call.join {
-            Some(join) => Some(self.join((job, *ranks), progress, join).await?),
+            Some(join) => Some(self.join(call, progress, join).await?),
             None => progress.item,
         };
         let (run, progress) = joined(progress)?;
@@ -68,8 +68,15 @@ impl Handle<PollReader> for Coordinator {
 
 /// The poll of a single reader that does the shared work of `call`.
 fn led(call: &PollReader) -> Poll {
-    let PollReader { job, from, metrics, training, .. } = call;
-    Poll { job: job.clone(), from: *from, ack: None, metrics: *metrics, report: *training }
+    let PollReader { job, from, metrics, training, registered_ms, .. } = call;
+    Poll {
+        job: job.clone(),
+        registered_ms: *registered_ms,
+        from: *from,
+        ack: None,
+        metrics: *metrics,
+        report: *training,
+    }
 }
 
 /// The run that a reader is one of.
@@ -138,11 +145,13 @@ impl Coordinator {
     /// Lets a reader join the job's current run, or begin a new one.
     async fn join(
         &self,
-        (job, ranks): (&JobName, RankRange),
+        call: &PollReader,
         read: Versioned<JobProgress>,
         join: &Join,
     ) -> Result<JobProgress, Refusal> {
+        let (job, ranks) = (&call.job, call.ranks);
         let item = self.job(job).await?;
+        steps::check_job(job, &item, call.registered_ms)?;
         if item.spec.settings.visitation == Visitation::AtMostOnce {
             return Err(invalid(format!(
                 "job {job} visits records at most once, which works with one reader only: start \

@@ -106,6 +106,7 @@ impl World {
         let metrics = TrainerMetrics::default();
         let poll = Poll {
             job: name(job),
+            registered_ms: 0,
             from: Place { epoch: 0, position: 0 },
             ack: None,
             metrics,
@@ -402,6 +403,7 @@ async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     let metrics = TrainerMetrics::default();
     let poll = Poll {
         job: name("a"),
+        registered_ms: 0,
         from: Place { epoch: 1, position: 0 },
         ack: Some(ack),
         metrics,

@@ -56,6 +56,11 @@ impl LocalSink {
         let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
         Self { store, bound, ledger, objects, is_shared, has_nothing: AtomicBool::new(false) }
     }
+
+    /// Whether the worker may begin what nobody waits for. Indexing fills no store, and all else needs the index.
+    fn has_room(&self) -> bool {
+        self.store.has_room() || self.ledger.plan().is_none()
+    }
 }
 
 #[async_trait]
@@ -63,7 +68,7 @@ impl Sink for LocalSink {
     /// A full store, or a full window, bars all claims but that of the split which the stream waits for: only that
     /// one empties it.
     fn claimable(&self) -> ClaimableBundles {
-        let has_room = self.store.has_room();
+        let has_room = self.has_room();
         if self.ledger.error().is_some() {
             return ClaimableBundles::Nothing;
         }
@@ -83,7 +88,7 @@ impl Sink for LocalSink {
 
     /// With a full store, the worker goes on only to a split that the stream waits for, or will wait for next.
     fn goes_on(&self, epoch: Epoch, rest: &[Position]) -> bool {
-        if self.store.has_room() {
+        if self.has_room() {
             return true;
         }
         let Some((awaited, plan)) = self.ledger.awaited().zip(self.ledger.plan()) else {

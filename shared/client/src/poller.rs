@@ -20,6 +20,7 @@ const ACK_INTERVAL_MS: u64 = 1_000;
 /// Polls for one job until it is dropped or the run ends.
 pub(crate) struct Poller {
     pub job: JobName,
+    pub registered_ms: u64,
     pub coordinator: Arc<dyn Coordinator>,
     pub clock: Arc<dyn Clock>,
     pub ledger: Arc<Ledger>,
@@ -174,15 +175,17 @@ impl Poller {
         from: Place,
         request: &Request,
     ) -> Result<(Polled, Option<Said>), CallError> {
-        let (job, metrics) = (self.job.clone(), self.progress.metrics());
+        let (job, registered_ms) = (self.job.clone(), self.registered_ms);
+        let metrics = self.progress.metrics();
         let training = self.progress.report();
         match *request {
             Request::Poll { ack } => {
-                let call = Poll { job, from, ack, metrics, report: training };
+                let call = Poll { job, registered_ms, from, ack, metrics, report: training };
                 Ok((self.coordinator.call(call).await?, None))
             }
             Request::Reader { ranks, join, report } => {
-                let call = PollReader { job, from, ranks, join, report, metrics, training };
+                let call =
+                    PollReader { job, registered_ms, from, ranks, join, report, metrics, training };
                 let answer = self.coordinator.call(call).await?;
                 let said = Said::of(&answer);
                 let ReaderPolled { polled, uncovered, .. } = answer;

@@ -72,6 +72,17 @@ pub struct Unseen {
     pub to: u64,
 }
 
+/// Refuses a trainer of an earlier job of the name.
+pub fn check_job(job: &JobName, item: &JobItem, registered_ms: u64) -> Result<(), Refusal> {
+    if registered_ms == 0 || registered_ms == item.registered_ms {
+        return Ok(());
+    }
+    Err(Refusal {
+        kind: RefusalKind::Fenced,
+        message: format!("job {job} was forgotten and started again: start this trainer again"),
+    })
+}
+
 /// Checks the place of a new run of the trainer. Refuses one beyond the job's plan.
 pub fn check_place(job: &JobName, item: &JobItem, ack: &Ack) -> Result<(), Refusal> {
     let Some(plan) = item.plan else { return Ok(()) };

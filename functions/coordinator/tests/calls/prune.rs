@@ -36,7 +36,8 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
         let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
         let ack = Ack { generation: 1, over: 0, delivered: place, durable, durable_place: place };
         let (job, metrics) = (pruning.job.clone(), TrainerMetrics::default());
-        let poll = Poll { job, from: place, ack: Some(ack), metrics, report: None };
+        let poll =
+            Poll { job, registered_ms: 0, from: place, ack: Some(ack), metrics, report: None };
         pruning.clock.sleep(BETWEEN_POLLS).await;
         let polled = pruning.call(poll).await.unwrap();
         for entry in polled.ready.iter().filter(|entry| entry.place == place).collect::<Vec<_>>() {

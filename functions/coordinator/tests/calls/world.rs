@@ -207,7 +207,14 @@ impl World {
     pub async fn poll_from(&self, position: u32, ack: Option<Ack>) -> Polled {
         let metrics = TrainerMetrics::default();
         let job = self.job.clone();
-        let poll = Poll { job, from: Place { epoch: 0, position }, ack, metrics, report: None };
+        let poll = Poll {
+            job,
+            registered_ms: 0,
+            from: Place { epoch: 0, position },
+            ack,
+            metrics,
+            report: None,
+        };
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled,

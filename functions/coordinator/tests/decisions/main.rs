@@ -193,7 +193,14 @@ impl World {
         };
         let metrics = TrainerMetrics::default();
         let ack = (delivered > 0).then_some(ack);
-        let poll = Poll { job: self.job.clone(), from: place, ack, metrics, report: None };
+        let poll = Poll {
+            job: self.job.clone(),
+            registered_ms: 0,
+            from: place,
+            ack,
+            metrics,
+            report: None,
+        };
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled,
@@ -357,7 +364,7 @@ async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_
     };
     let poll = |from, ack| {
         let metrics = TrainerMetrics::default();
-        Poll { job: world.job.clone(), from, ack, metrics, report: None }
+        Poll { job: world.job.clone(), registered_ms: 0, from, ack, metrics, report: None }
     };
     let ready = async |call: Poll| match world.call(call).await {
         Ok(polled) => polled.ready.iter().map(|entry| entry.place.position).collect::<Vec<_>>(),

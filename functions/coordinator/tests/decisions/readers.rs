@@ -49,7 +49,16 @@ impl<'a> Reader<'a> {
         let metrics = TrainerMetrics::default();
         self.world.clock.sleep(BETWEEN_POLLS).await;
         let ranks = self.ranks;
-        let call = PollReader { job, from, ranks, join, report, metrics, training: None };
+        let call = PollReader {
+            job,
+            registered_ms: 0,
+            from,
+            ranks,
+            join,
+            report,
+            metrics,
+            training: None,
+        };
         self.world.call(call).await
     }
 

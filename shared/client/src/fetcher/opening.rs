@@ -51,6 +51,7 @@ impl Fetcher {
             stages: Arc::clone(&stages),
             shelves: Shelves { objects: Arc::clone(&ports.objects), bucket: config.bucket.clone() },
             job: config.job.clone(),
+            registered_ms: context.view.registered_ms,
             coordinator: Arc::clone(&ports.coordinator),
             clock: Arc::clone(&ports.clock),
             ledger: Arc::clone(&ledger),

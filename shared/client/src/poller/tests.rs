@@ -23,6 +23,7 @@ fn poller() -> Poller {
     progress.announce();
     Poller {
         job: "j".parse().unwrap(),
+        registered_ms: 1,
         coordinator: Arc::new(Silent),
         clock: Arc::new(SystemClock),
         ledger: Arc::new(Ledger::new(view(), split(0, 0), Folders::default())),

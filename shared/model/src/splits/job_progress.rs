@@ -204,7 +204,9 @@ pub(super) fn begin(
         }
     }
     let is_behind = from.durable < collected.0;
-    if is_behind && run.is_none() {
+    // A table that has lost writes cannot tell what the trainer's place is.
+    let may_return = run.is_some() || before.is_some_and(|before| before.lacking.is_some());
+    if is_behind && !may_return {
         return Err(Refusal::Collected { horizon: collected.0 });
     }
     // One cursor may be saved with different places: a split without rows moves the place but not

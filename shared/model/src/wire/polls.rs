@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Poll {
     pub job: JobName,
+    /// When the caller's job was registered, as its description says: a late call must not reach a later job of the
+    /// name. 0: unknown.
+    #[serde(default)]
+    pub registered_ms: u64,
     /// The first place whose split the fetcher does not know yet.
     pub from: Place,
     /// The progress of the trainer, sent when it is worth a write.

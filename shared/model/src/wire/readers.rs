@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PollReader {
     pub job: JobName,
+    /// When the caller's job was registered, as its description says: a late call must not reach a later job of the
+    /// name. 0: unknown.
+    #[serde(default)]
+    pub registered_ms: u64,
     /// The first place whose split the reader does not know yet.
     pub from: Place,
     pub ranks: RankRange,
