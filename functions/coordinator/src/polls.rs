@@ -14,7 +14,7 @@ use crate::{
     trouble::trouble,
 };
 use futures::future::try_join;
-use gristmill_model::splits::{self, Ack, JobProgress, LackingSplits, Place};
+use gristmill_model::splits::{self, Ack, JobProgress, LackingSplits, Outcome, Place};
 use gristmill_model::wire::{JobStatus, Poll, Polled, Refusal, Status};
 use gristmill_model::{JobName, Visitation};
 
@@ -137,14 +137,19 @@ impl Coordinator {
         };
         let visitation = item.spec.settings.visitation;
         let now_ms = self.clock.now_ms();
-        let decide = |before: Option<&JobProgress>| {
+        let decide = |read: Option<&JobProgress>| {
+            let before = read.map(|read| read.with_lacking(lacking));
+            let before = before.as_ref();
             let acked = match visitation {
                 Visitation::AtMostOnce => splits::ack_at_most_once(before, ack, now_ms),
                 Visitation::ExactlyOnce | Visitation::ZeroOnceOrMore => {
                     splits::ack(before, ack, now_ms)
                 }
             };
-            let acked = acked.map(|acked| acked.with(|after| after.with_lacking(lacking)));
+            let acked = acked.map(|acked| match acked {
+                Outcome::AlreadyApplied(after) if read != Some(&after) => Outcome::Write(after),
+                acked => acked.with(|after| after.with_lacking(lacking)),
+            });
             acked.map_err(Unchanged::Declined)
         };
         let progress = self.store.update_from(&ItemName::Progress(job), read, decide).await?;

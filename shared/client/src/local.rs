@@ -354,6 +354,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_full_store_indexes_a_dataset_whose_plan_the_table_has_lost() {
+        let (sink, ..) = sink(1, false).await;
+        let (name, finished) = finished();
+        sink.store(&name, &finished).await.unwrap();
+        assert!(matches!(sink.claimable(), ClaimableBundles::Nothing));
+        let job = gristmill_model::wire::JobView { plan: None, ..crate::samples::view() };
+        sink.ledger.merge(Polled { job, ..polled(&[]) }, sink.ledger.known_until());
+        assert!(matches!(sink.claimable(), ClaimableBundles::Any) && sink.goes_on(0, &[9]));
+    }
+
+    #[tokio::test]
     async fn a_full_window_bars_all_but_the_split_that_the_stream_waits_for() {
         let (sink, ..) = sink(1, true).await;
         let (name, finished) = finished();

@@ -135,8 +135,10 @@ impl Poller {
             Request::Reader { join, .. } => join.is_some(),
         };
         let error = match refusal.kind {
-            RefusalKind::Fenced if begins && self.progress.takes_over_anew() => {
-                return Some(CallError::Refused(refusal).into());
+            RefusalKind::Fenced
+                if !self.progress.is_accepted() && self.progress.takes_over_anew() =>
+            {
+                return self.progress.is_doubtful().then(|| CallError::Refused(refusal).into());
             }
             RefusalKind::RunDiffers { ranks } => match self.progress.own() {
                 Some(own) if own.run.ranks == Ranks { from: own.run.ranks.from, ..ranks } => {

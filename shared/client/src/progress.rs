@@ -86,6 +86,11 @@ impl Progress {
         self.acks().take_over_anew()
     }
 
+    /// Whether the next answer decides if the refusal stands.
+    pub fn is_doubtful(&self) -> bool {
+        self.acks().is_doubtful()
+    }
+
     /// Whether `generation` is one of this process's.
     pub fn is_own(&self, generation: u64) -> bool {
         self.acks().is_own(generation)

@@ -1,6 +1,6 @@
 //! Liveness: a job with work and room for it has workers, and its trainer receives batches.
 
-use crate::{Kind, Process, cloud::Cloud, trainer::Log};
+use crate::{Fault, Kind, Process, cloud::Cloud, trainer::Log};
 use gristmill_model::wire::{JobState, JobStatus, Status};
 use std::{sync::Arc, time::Duration};
 
@@ -10,6 +10,8 @@ const BOUND: Duration = Duration::from_secs(90);
 const SHARED: u32 = 5;
 /// The same if a split kills its workers: it is retried many times, beside others, before it is reported.
 const FINDING_OUT: Duration = Duration::from_secs(900);
+/// How long a trainer waits for a service that does not know its job.
+const PATIENCE: Duration = Duration::from_secs(120);
 const LOOKS: Duration = Duration::from_secs(5);
 
 /// Observes the job, and returns when it makes no progress.
@@ -18,6 +20,8 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
     // Lease times of a wrong clock are off by the difference of two clocks.
     let bound = if cloud.store.has_poison() { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
+    // A trainer whose job the table has lost waits for it, and is started again.
+    let lost = || if sim.count(&[Fault::WritesLost]) > 0 { PATIENCE } else { Duration::ZERO };
     // A job may begin long after the faults have ended: another job had its name.
     let began = sim.time.now();
     let mut short_since = None;
@@ -32,7 +36,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
             continue;
         }
         let starved = now.saturating_sub(log.fed().max(settled).max(began));
-        if starved > bound {
+        if starved > bound + lost() {
             return sim.violated(format_args!("no batch came for {} s", starved.as_secs()));
         }
         let (wanted, workers) = (workers_wanted(cloud, &status), cloud.workers());

@@ -9,7 +9,7 @@ mod run;
 use crate::trainer::choose_checkpoint;
 use crate::{Fault, Kind, Process, cloud::Cloud, scenario::Expected, trainer::Log};
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use gristmill_model::splits::Cursor;
+use gristmill_model::splits::{Cursor, run::PAST_RUNS};
 use gristmill_model::wire::Register;
 use host::{RankHost, Serving};
 use rank::Rank;
@@ -21,6 +21,8 @@ use std::{sync::Arc, time::Duration};
 const LONGEST_RUN_MS: u64 = 60_000;
 /// Longest time that an old run stays awake.
 const AWAKE_MS: u64 = 60_000;
+/// How often it is looked whether it must end.
+const LOOKS: Duration = Duration::from_millis(200);
 
 /// The launcher of a job's training program.
 pub struct Launcher {
@@ -150,16 +152,23 @@ impl Life {
     }
 
     /// Processes of a run that were thought to be gone, and that wake after `newer` has joined. Before that, the
-    /// job cannot know which run is the older one.
+    /// job cannot know which run is the older one; after [`PAST_RUNS`] newer ones, it has forgotten this one.
     async fn stay_awake(self, newer: Arc<Run>) {
-        let sim = Arc::clone(&self.cloud.sim);
+        let cloud = Arc::clone(&self.cloud);
+        let (sim, runs) = (&cloud.sim, &cloud.store.runs);
+        let most = runs.count() + PAST_RUNS - 1;
         newer.joined().await;
         sim.time.sleep(sim.between_ms(0, AWAKE_MS)).await;
-        let until: Duration = sim.between_ms(1_000, AWAKE_MS);
+        let until = sim.time.now() + sim.between_ms(1_000, AWAKE_MS);
+        let over = async {
+            while sim.time.now() < until && runs.count() < most {
+                sim.time.sleep(LOOKS).await;
+            }
+        };
         tokio::select! {
             biased;
+            () = over => {}
             () = self.live(true) => {}
-            () = sim.time.sleep(until) => {}
         }
     }
 }

@@ -256,8 +256,12 @@ pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
         let process = Process::new(&sim, Kind::Trainer);
         let client = Client { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
         match process.run(client.train(&register)).await {
-            // The job is finished unless its fetcher still waits for the last acknowledgement.
-            Some(Ending::Ended(last)) if host.has_kept(last) => return,
+            // The job is finished unless its fetcher still waits for the last acknowledgement, or the table has lost it.
+            Some(Ending::Ended(last))
+                if host.has_kept(last) && sim.count(&[Fault::WritesLost]) == 0 =>
+            {
+                return;
+            }
             Some(Ending::Ended(_)) => {}
             Some(Ending::Refused(why)) if is_done(&why) => return log.finish(),
             Some(Ending::Refused(why)) => sim.event(format_args!("a trainer is refused: {why}")),

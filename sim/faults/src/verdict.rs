@@ -120,6 +120,14 @@ pub fn judge(
             sim.violated(format_args!("the job ended: {error}"));
             Fate::Broken
         }
+        // A table that has forgotten this trainer let an older one finish the job.
+        FetchError::Collected(why)
+            if why.contains("is done") && sim.count(&[Fault::WritesLost]) > 0 =>
+        {
+            Fate::Superseded
+        }
+        // The same, and it goes on: there may be newer checkpoints.
+        FetchError::Collected(_) if sim.count(&[Fault::WritesLost]) > 0 => Fate::Again,
         // Invariant 12: older positions may be refused, never silently skipped.
         FetchError::Misplaced(refusal) | FetchError::Collected(refusal) if entitled => {
             sim.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));

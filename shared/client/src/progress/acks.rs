@@ -16,6 +16,8 @@ pub(super) struct Acks {
     generation: Option<(u64, u64)>,
     /// Every generation of this process; none of them belongs to another trainer.
     own: Vec<u64>,
+    /// Refusals of the first acknowledgement: a late message of a trainer that has ended may have come before it.
+    doubts: u32,
     began: Option<Began>,
     /// Whether the trainer has confirmed where it begins; only then may it take over the run.
     announced: bool,
@@ -59,18 +61,28 @@ impl Acks {
         self.own.push(generation);
     }
 
-    /// Drops the generation after a refusal that named another one, if that may be one of this process's own.
-    /// Returns whether it did; the next answer decides.
+    /// Drops the generation after a refusal that named another one: that of a trainer that has ended, or one of this
+    /// process's own. Returns whether it did.
     pub fn take_over_anew(&mut self) -> bool {
-        let anew = self.acked.is_none() && self.own.len() > 1;
+        if let Some(membership) = self.membership.as_mut().filter(|reader| reader.is_joined()) {
+            return self.acked.is_none() && membership.take_over_anew();
+        }
+        let anew = self.acked.is_none() && (self.own.len() > 1 || self.doubts == 0);
+        self.doubts += 1;
         if anew {
             (self.generation, self.sent) = (None, None);
         }
         anew
     }
 
+    /// Whether the next answer decides if a refusal of the first acknowledgement stands: it does not if it names a
+    /// generation of this process.
+    pub fn is_doubtful(&self) -> bool {
+        self.doubts > 1
+    }
+
     pub fn is_own(&self, generation: u64) -> bool {
-        self.own.contains(&generation)
+        self.own.contains(&generation) || self.generation.is_some_and(|(own, _)| own == generation)
     }
 
     /// Whether the coordinator has accepted this generation.
@@ -122,6 +134,9 @@ impl Acks {
                 self.generation = Some((said.generation, said.generation));
             }
             return None;
+        }
+        if self.acked.is_none() {
+            membership.take_place(said, later(said.reader, now_ms, lot));
         }
         membership.superseded(said)
     }
@@ -380,13 +395,16 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_generation_is_doubted_only_by_a_process_that_had_another() {
+    fn a_refused_generation_is_replaced_once_and_then_if_it_may_be_its_own() {
         let mut acks = begun();
-        assert!(!acks.take_over_anew(), "nobody else can have been there");
-        acks.withdraw();
-        acks.take_over(1 << 20, 1, Nonce([0; 8]));
-        assert!(acks.take_over_anew(), "the other may be its own");
+        assert!(
+            acks.take_over_anew() && !acks.is_doubtful(),
+            "a dead trainer's may have come late"
+        );
         assert!(!acks.is_accepted() && !acks.is_settled());
+        assert!(!acks.take_over_anew(), "two are no accident");
+        acks.take_over(1 << 20, 1, Nonce([0; 8]));
+        assert!(acks.take_over_anew() && acks.is_doubtful(), "the other may be its own");
     }
 
     #[test]

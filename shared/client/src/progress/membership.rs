@@ -57,6 +57,10 @@ enum Standing {
 pub(super) struct Membership {
     own: OwnRanks,
     standing: Standing,
+    /// Whether a refusal of its first report was put down to an earlier reader.
+    was_doubted: bool,
+    /// Whether no answer has come since.
+    asks: bool,
     next_poll_ms: u64,
     next_report_ms: u64,
 }
@@ -67,6 +71,8 @@ impl Membership {
         Self {
             own,
             standing: Standing::Apart,
+            was_doubted: false,
+            asks: false,
             next_poll_ms: poll_every_ms(readers, own.range.first == 0),
             next_report_ms: report_every_ms(readers),
         }
@@ -104,6 +110,10 @@ impl Membership {
                 Request::Reader { ranks, join, report: self.is_alone().then_some(report) }
             }
             (Standing::Joined { .. }, ack) if self.is_alone() => Request::Poll { ack },
+            // First it learns whose place it takes.
+            (Standing::Joined { .. }, _) if self.asks => {
+                Request::Reader { ranks, join: None, report: None }
+            }
             (Standing::Joined { number, over, .. }, ack) => {
                 let report = |ack| Report { reader: number, over_reader: over, ranks, ack };
                 Request::Reader { ranks, join: None, report: ack.map(report) }
@@ -122,6 +132,26 @@ impl Membership {
         true
     }
 
+    /// The first report of one of several readers was refused. Returns whether a late report of an earlier reader may
+    /// have come before it, so that the next answer decides; once.
+    pub fn take_over_anew(&mut self) -> bool {
+        let is_first = self.is_joined() && !self.is_alone() && !self.was_doubted;
+        self.was_doubted |= is_first;
+        self.asks |= is_first;
+        is_first
+    }
+
+    /// Takes the place of the reader that the answer names, with a number of at least `number`. Only before a report
+    /// of this reader is accepted.
+    pub fn take_place(&mut self, said: &Said, number: u64) {
+        if let Standing::Joined { generation, number: own, over } = &mut self.standing
+            && said.generation == *generation
+            && ![*own, *over].contains(&said.reader)
+        {
+            (*own, *over) = (number.max(*own), said.reader);
+        }
+    }
+
     /// Why this reader must stop, if the answer to a later request says so.
     pub fn superseded(&self, said: &Said) -> Option<String> {
         let Standing::Joined { generation, number, .. } = self.standing else { return None };
@@ -132,8 +162,9 @@ impl Membership {
         (said.reader > number).then(|| format!("another fetcher has taken over {ranks}"))
     }
 
-    /// Records how soon the next poll and the next report may come.
+    /// Records an answer: how soon the next poll and the next report may come.
     pub fn set_pace(&mut self, said: &Said) {
+        self.asks = false;
         (self.next_poll_ms, self.next_report_ms) = (said.next_poll_ms, said.next_report_ms);
     }
 
@@ -227,6 +258,29 @@ mod tests {
         assert_eq!(reader.superseded(&said(4, 41)).unwrap(), "a later run has taken over");
         reader.withdraw();
         assert!(!reader.is_joined());
+    }
+
+    #[test]
+    fn a_reader_refused_for_a_late_report_asks_whose_place_it_takes_once() {
+        let mut reader = Membership::new(own(2, 2, 4));
+        assert!(!reader.take_over_anew(), "it has not joined");
+        reader.joined(&join_of(reader.request(Some(ack(5)))), &said(3, 0), 41);
+        let ranks = reader.own().range;
+        assert!(reader.take_over_anew());
+        assert_eq!(
+            reader.request(Some(ack(3))),
+            Request::Reader { ranks, join: None, report: None },
+            "it reports nothing before the answer"
+        );
+        reader.set_pace(&said(3, 50));
+        reader.take_place(&said(4, 60), 61);
+        reader.take_place(&said(3, 50), 51);
+        assert_eq!(reader.superseded(&said(3, 50)), None);
+        let Request::Reader { report: Some(report), .. } = reader.request(Some(ack(3))) else {
+            panic!("it reports");
+        };
+        assert_eq!((report.reader, report.over_reader), (51, 50));
+        assert!(!reader.take_over_anew(), "two refusals are no accident");
     }
 
     #[test]

@@ -142,12 +142,7 @@ impl Serving {
             {
                 true
             }
-            // A late message of a dead fetcher may come before its first report: its supervisor restarts it.
-            ServeError::Fetch(FetchError::Fenced(_))
-                if self.is_old || process.generation().is_none() =>
-            {
-                false
-            }
+            ServeError::Fetch(FetchError::Fenced(_)) if self.is_old => false,
             ServeError::Fetch(FetchError::Fenced(why)) => {
                 sim.violated(format_args!("a fetcher of the current run was fenced: {why}"));
                 false

@@ -369,6 +369,11 @@ impl Runs {
         runs.insert(run.token(), Arc::clone(run));
     }
 
+    /// Runs so far.
+    pub fn count(&self) -> usize {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Checks a written progress of the job against what its run's ranks have saved.
     pub fn check(&self, sim: &Simulation, after: &JobProgress) {
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -110,6 +110,16 @@ fn due_steps_follow_the_state_of_the_job_and_the_places_of_its_trainer() {
 }
 
 #[test]
+fn a_trainer_of_a_forgotten_job_does_not_reach_a_later_job_of_the_name() {
+    let (job, item) = ("j".parse().unwrap(), running_job());
+    for registered_ms in [0, item.registered_ms] {
+        assert_eq!(check_job(&job, &item, registered_ms), Ok(()));
+    }
+    let late = check_job(&job, &item, item.registered_ms + 1).unwrap_err();
+    assert_eq!(late.kind, RefusalKind::Fenced);
+}
+
+#[test]
 fn splits_that_a_trainer_knows_of_are_looked_up_from_the_head_on() {
     let progress = trainer(0, place(0, 30));
     let plan = running_job().plan.unwrap();

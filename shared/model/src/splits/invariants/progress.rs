@@ -48,7 +48,7 @@ pub fn invariant_11_old_generations_are_fenced(
 }
 
 /// 12. No trainer falls behind what has been collected, and the horizon never goes back. Only a run
-///     that begins at an older checkpoint starts behind it.
+///     that begins at an older checkpoint starts behind it, or a trainer of a table that has lost writes.
 pub fn invariant_12_nobody_is_behind_the_horizon(
     before: Option<&JobProgress>,
     after: &JobProgress,
@@ -57,7 +57,7 @@ pub fn invariant_12_nobody_is_behind_the_horizon(
         |of: &JobProgress| of.durable >= of.collected && of.durable_place >= of.collected_place;
     let was_behind = before.is_some_and(|before| match before.generation == after.generation {
         true => !is_ahead(before),
-        false => after.run.is_some(),
+        false => after.run.is_some() || before.lacking.is_some(),
     });
     hold(12, is_ahead(after) || was_behind, "a trainer fell behind the collected horizon")?;
     let kept = before.is_none_or(|before| {

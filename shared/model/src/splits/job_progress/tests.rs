@@ -169,6 +169,18 @@ fn work_begins_at_what_is_lacking_until_it_is_made() {
 }
 
 #[test]
+fn a_trainer_returns_behind_the_horizon_of_a_table_that_lost_writes() {
+    let durable = ack(Some(&started()), &at(1, 9, 8)).unwrap().into_item();
+    let before = collected(Some(&durable)).unwrap().into_item();
+    let behind = at(2, 4, 3);
+    assert!(matches!(register(Some(&before), &behind), Err(Refusal::Collected { .. })));
+    let place = |position| Place { epoch: 0, position };
+    let lost = before.with_lacking(Some(LackingSplits { from: place(2), to: place(9) }));
+    let returned = register(Some(&lost), &behind).unwrap().into_item();
+    assert_eq!((returned.durable, returned.collected), (behind.durable, before.collected));
+}
+
+#[test]
 fn an_epoch_is_passed_once_it_is_made() {
     let durable = Cursor { epoch: 2, batch_index: 0 };
     let progress = JobProgress { durable, ..started() };
