@@ -1,5 +1,6 @@
 //! Space on the disk of a state directory.
 
+use gristmill_host::free_bytes;
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 /// With fewer free bytes, nothing can be stored.
@@ -9,9 +10,7 @@ const BLOCK_BYTES: u64 = 512;
 
 /// Why nothing can be stored below `dir`, with the remedy.
 pub(crate) fn trouble(dir: &Path) -> Option<String> {
-    let disk = rustix::fs::statvfs(dir).ok()?;
-    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
-    let free = blocks.saturating_mul(disk.f_frsize);
+    let free = free_bytes(dir).ok()?;
     (free < SCARCE_BYTES).then(|| {
         format!(
             "the disk under {} is full ({free} bytes free): free some space, then jobs continue",

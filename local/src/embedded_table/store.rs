@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use bytes::Bytes;
-use gristmill_host::open_private;
+use gristmill_host::{free_space, open_private};
 use gristmill_ports::{Item, ItemKey, TableError, WriteOutcome};
 use redb::backends::FileBackend;
 use redb::{
@@ -306,10 +306,7 @@ fn refusal(path: &Path, error: &redb::Error) -> TableError {
 }
 
 fn unavailable(path: &Path, error: &redb::Error) -> TableError {
-    let free = match rustix::fs::statvfs(path.parent().unwrap_or(path)) {
-        Ok(disk) => format!("{} bytes are free on its disk", disk.f_bavail * disk.f_frsize),
-        Err(error) => format!("its disk does not say how much is free: {error}"),
-    };
+    let free = free_space(path.parent().unwrap_or(path));
     TableError::Unavailable(format!("{}: {error}; {free}", path.display()))
 }
 

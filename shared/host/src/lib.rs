@@ -4,6 +4,7 @@
 
 mod calls;
 mod cpu;
+mod disk_space;
 mod environment;
 mod error;
 mod objects;
@@ -16,6 +17,7 @@ mod worker_orders;
 
 pub use calls::{DiskUse, READ_HEADER, ServiceCalls, ServiceStatus};
 pub use cpu::process_cpu_ms;
+pub use disk_space::{free_bytes, free_space};
 pub use environment::credentials_id;
 pub use error::HostError;
 pub use objects::{FileObjects, FolderRegistry};

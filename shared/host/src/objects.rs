@@ -78,14 +78,6 @@ impl FileObjects {
         self.store.sweep()
     }
 
-    /// Bytes that the files below the root take on the disk. Looks at each file.
-    ///
-    /// # Errors
-    /// If a folder cannot be read.
-    pub fn bytes_in_use(&self) -> io::Result<u64> {
-        self.store.bytes_in_use()
-    }
-
     async fn read(
         &self,
         path: &ObjectPath,

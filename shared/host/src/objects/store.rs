@@ -3,13 +3,13 @@
 use super::disk::{Disk, DiskFile, is_any};
 use super::trailer::{PUT_ID_BYTES, Trailer, crc};
 use super::{Source, failure, names, read_range};
+use crate::disk_space::free_space;
 use bytes::Bytes;
 use gristmill_folder::MAX_KEY_BYTES;
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, PutOutcome};
 use rustix::io::Errno;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -309,15 +309,6 @@ impl Store {
         })
     }
 
-    pub(super) fn bytes_in_use(&self) -> io::Result<u64> {
-        const BLOCK_BYTES: u64 = 512;
-        let mut bytes = 0;
-        self.walk(&self.root, &mut |path| {
-            unless_gone(path.symlink_metadata().map(|about| bytes += about.blocks() * BLOCK_BYTES))
-        })?;
-        Ok(bytes)
-    }
-
     /// Visits all files below `folder`. Folders that vanish meanwhile are empty.
     fn walk(
         &self,
@@ -342,10 +333,8 @@ impl Store {
         if !is_full(error) {
             return failure(error, &format_args!("{doing} {what} below {root}"));
         }
-        let free =
-            rustix::fs::statvfs(&self.root).map(|it| it.f_bavail.saturating_mul(it.f_frsize));
-        let free = free.map_or("unknown".to_owned(), |bytes| bytes.to_string());
-        ObjectError::Unavailable(format!("no space left below {root} ({free} bytes free)"))
+        let free = free_space(&self.root);
+        ObjectError::Unavailable(format!("no space left below {root} ({free})"))
     }
 }
 
