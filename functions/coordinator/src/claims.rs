@@ -85,7 +85,8 @@ impl Handle<Claim> for Coordinator {
             }
         }
         let claiming = Claiming::new(claim, &snapshot, self.clock.now_ms());
-        if let Some(place) = claim.needed {
+        // Without a plan there is nothing to need but an index.
+        if let Some(place) = claim.needed.filter(|_| snapshot.item.plan.is_some()) {
             return self.take_needed(&claiming, place).await;
         }
         if claim.resent

@@ -17,8 +17,7 @@ use std::ops::Range;
 /// The `SCALE` item.
 pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy::scaling::Policy>;
 
-/// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
-pub(crate) const INDEX_EPOCH: Epoch = Epoch::MAX;
+pub(crate) use gristmill_model::splits::INDEX_EPOCH;
 
 /// Index bundles per worker, at least, and the fewest workers to plan for. Small bundles spread the
 /// indexing evenly over the workers.

@@ -155,7 +155,7 @@ impl Ledger {
         }
         let is_complete = plan.is_some() && from == inner.known_until;
         inner.frontier = is_complete.then_some(from);
-        let is_blocked = plan.is_some() && polled.head_of_line_blocked;
+        let is_blocked = polled.head_of_line_blocked;
         let next = inner.known_until;
         inner.asking.answered(is_blocked.then_some(next));
         inner.workers_max = inner.workers_max.max(polled.active_workers);

@@ -8,7 +8,7 @@ use crate::{FetchError, bounds::MemoryBound, ledger::Ledger};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Footer, FormatError, Limits, checksum, repack};
-use gristmill_model::splits::{Commit, Place, SplitKind};
+use gristmill_model::splits::{Commit, INDEX_EPOCH, Place, SplitKind};
 use gristmill_model::wire::{
     CacheOrders, CachedChunk, CachingView, ClaimReply, IdleReason, ReadySplit,
 };
@@ -56,11 +56,6 @@ impl LocalSink {
         let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
         Self { store, bound, ledger, objects, is_shared, has_nothing: AtomicBool::new(false) }
     }
-
-    /// Whether the worker may begin what nobody waits for. Indexing fills no store, and all else needs the index.
-    fn has_room(&self) -> bool {
-        self.store.has_room() || self.ledger.plan().is_none()
-    }
 }
 
 #[async_trait]
@@ -68,7 +63,7 @@ impl Sink for LocalSink {
     /// A full store, or a full window, bars all claims but that of the split which the stream waits for: only that
     /// one empties it.
     fn claimable(&self) -> ClaimableBundles {
-        let has_room = self.has_room();
+        let has_room = self.store.has_room();
         if self.ledger.error().is_some() {
             return ClaimableBundles::Nothing;
         }
@@ -86,9 +81,10 @@ impl Sink for LocalSink {
         self.has_nothing.store(matches!(reply, ClaimReply::Idle(_)), Ordering::Relaxed);
     }
 
-    /// With a full store, the worker goes on only to a split that the stream waits for, or will wait for next.
+    /// With a full store, the worker goes on only to a split that the stream waits for, or will wait for next. An
+    /// index fills no store.
     fn goes_on(&self, epoch: Epoch, rest: &[Position]) -> bool {
-        if self.has_room() {
+        if self.store.has_room() || epoch == INDEX_EPOCH {
             return true;
         }
         let Some((awaited, plan)) = self.ledger.awaited().zip(self.ledger.plan()) else {
@@ -358,10 +354,11 @@ mod tests {
         let (sink, ..) = sink(1, false).await;
         let (name, finished) = finished();
         sink.store(&name, &finished).await.unwrap();
-        assert!(matches!(sink.claimable(), ClaimableBundles::Nothing));
         let job = gristmill_model::wire::JobView { plan: None, ..crate::samples::view() };
-        sink.ledger.merge(Polled { job, ..polled(&[]) }, sink.ledger.known_until());
-        assert!(matches!(sink.claimable(), ClaimableBundles::Any) && sink.goes_on(0, &[9]));
+        let answer = Polled { job, head_of_line_blocked: true, ..polled(&[]) };
+        sink.ledger.merge(answer, sink.ledger.known_until());
+        assert_eq!([needed(&sink), needed(&sink)], [Some(0), None], "one worker asks");
+        assert!(sink.goes_on(INDEX_EPOCH, &[1]) && !sink.goes_on(0, &[1]));
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use crate::{
     cached::Shelves,
     ledger::{Ledger, Of},
     pace::Pace,
-    progress::{Progress, Request, Said},
+    progress::{FirstRefusal, Progress, Request, Said},
     waits::StageClock,
 };
 use gristmill_model::JobName;
@@ -135,11 +135,11 @@ impl Poller {
             Request::Reader { join, .. } => join.is_some(),
         };
         let error = match refusal.kind {
-            RefusalKind::Fenced
-                if !self.progress.is_accepted() && self.progress.takes_over_anew() =>
-            {
-                return self.progress.is_doubtful().then(|| CallError::Refused(refusal).into());
-            }
+            RefusalKind::Fenced => match self.progress.first_refused() {
+                FirstRefusal::Stands => CallError::Refused(refusal).into(),
+                FirstRefusal::InDoubt => return Some(CallError::Refused(refusal).into()),
+                FirstRefusal::TakesOver => return None,
+            },
             RefusalKind::RunDiffers { ranks } => match self.progress.own() {
                 Some(own) if own.run.ranks == Ranks { from: own.run.ranks.from, ..ranks } => {
                     FetchError::RunBegan { from: ranks.from, own: own.run.ranks.from }

@@ -9,6 +9,7 @@ pub(crate) use meter::BatchTimes;
 
 use crate::OwnRanks;
 use acks::Acks;
+pub(crate) use acks::FirstRefusal;
 use gristmill_model::Nonce;
 use gristmill_model::splits::{Ack, Cursor, Place};
 use gristmill_model::wire::{Polled, TrainerMetrics, TrainingReport};
@@ -81,14 +82,9 @@ impl Progress {
         self.acks().table_is_at(generation, delivered);
     }
 
-    /// Takes over again after a refusal: see [`Acks::take_over_anew`].
-    pub fn takes_over_anew(&self) -> bool {
-        self.acks().take_over_anew()
-    }
-
-    /// Whether the next answer decides if the refusal stands.
-    pub fn is_doubtful(&self) -> bool {
-        self.acks().is_doubtful()
+    /// See [`Acks::first_refused`].
+    pub fn first_refused(&self) -> FirstRefusal {
+        self.acks().first_refused()
     }
 
     /// Whether `generation` is one of this process's.

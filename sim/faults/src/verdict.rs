@@ -120,13 +120,8 @@ pub fn judge(
             sim.violated(format_args!("the job ended: {error}"));
             Fate::Broken
         }
-        // A table that has forgotten this trainer let an older one finish the job.
-        FetchError::Collected(why)
-            if why.contains("is done") && sim.count(&[Fault::WritesLost]) > 0 =>
-        {
-            Fate::Superseded
-        }
-        // The same, and it goes on: there may be newer checkpoints.
+        // A table that has forgotten this trainer let an older one go on. It returns with its newest checkpoint, or
+        // finds the job done.
         FetchError::Collected(_) if sim.count(&[Fault::WritesLost]) > 0 => Fate::Again,
         // Invariant 12: older positions may be refused, never silently skipped.
         FetchError::Misplaced(refusal) | FetchError::Collected(refusal) if entitled => {

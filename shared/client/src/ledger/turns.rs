@@ -42,8 +42,11 @@ impl Ledger {
     /// one for each answer to a poll.
     pub fn turn(self: &Arc<Self>) -> Option<Turn> {
         let mut inner = self.lock();
-        let Inner { asking, .. } = &mut *inner;
-        let place = asking.awaited.filter(|awaited| asking.blocked == Some(*awaited))?;
+        let Inner { asking, view, .. } = &mut *inner;
+        // Without a plan, the stream waits for the index, which is claimed under any place.
+        let is_indexed = view.as_ref().is_some_and(|view| view.plan.is_some());
+        let awaited = if is_indexed { asking.awaited } else { asking.blocked };
+        let place = awaited.filter(|awaited| asking.blocked == Some(*awaited))?;
         if asking.is_asking || asking.has_asked {
             return None;
         }

@@ -16,8 +16,8 @@ pub(super) struct Acks {
     generation: Option<(u64, u64)>,
     /// Every generation of this process; none of them belongs to another trainer.
     own: Vec<u64>,
-    /// Refusals of the first acknowledgement: a late message of a trainer that has ended may have come before it.
-    doubts: u32,
+    /// Whether [`Acks::first_refused`] has found that this fetcher takes over.
+    was_refused: bool,
     began: Option<Began>,
     /// Whether the trainer has confirmed where it begins; only then may it take over the run.
     announced: bool,
@@ -31,6 +31,17 @@ pub(super) struct Acks {
     acked: Option<Ack>,
     /// None for a trainer that takes every batch.
     membership: Option<Membership>,
+}
+
+/// What follows from the refusal of a first acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstRefusal {
+    /// Another trainer reads the job.
+    Stands,
+    /// It stands unless the next answer names a generation of this process.
+    InDoubt,
+    /// A late message of a fetcher that has ended came first: each rank of a run has one fetcher. Once.
+    TakesOver,
 }
 
 /// The beginning of this run of the trainer.
@@ -61,24 +72,26 @@ impl Acks {
         self.own.push(generation);
     }
 
-    /// Drops the generation after a refusal that named another one: that of a trainer that has ended, or one of this
-    /// process's own. Returns whether it did.
-    pub fn take_over_anew(&mut self) -> bool {
-        if let Some(membership) = self.membership.as_mut().filter(|reader| reader.is_joined()) {
-            return self.acked.is_none() && membership.take_over_anew();
+    /// The first acknowledgement, or a reader's first report, was refused because another came first. Drops the
+    /// generation unless that stands.
+    pub fn first_refused(&mut self) -> FirstRefusal {
+        if self.acked.is_some() {
+            return FirstRefusal::Stands;
         }
-        let anew = self.acked.is_none() && (self.own.len() > 1 || self.doubts == 0);
-        self.doubts += 1;
-        if anew {
-            (self.generation, self.sent) = (None, None);
+        let is_of_run = self.membership.is_some();
+        let is_joined = self.membership.as_ref().is_some_and(Membership::is_joined);
+        let refusal = if is_of_run && !std::mem::replace(&mut self.was_refused, true) {
+            FirstRefusal::TakesOver
+        } else if self.own.len() > 1 && !is_joined {
+            FirstRefusal::InDoubt
+        } else {
+            return FirstRefusal::Stands;
+        };
+        match &mut self.membership {
+            Some(membership) if is_joined => membership.ask(),
+            _ => (self.generation, self.sent) = (None, None),
         }
-        anew
-    }
-
-    /// Whether the next answer decides if a refusal of the first acknowledgement stands: it does not if it names a
-    /// generation of this process.
-    pub fn is_doubtful(&self) -> bool {
-        self.doubts > 1
+        refusal
     }
 
     pub fn is_own(&self, generation: u64) -> bool {
@@ -288,6 +301,7 @@ fn later(last: u64, now_ms: u64, lot: Nonce) -> u64 {
 mod tests {
     use super::*;
     use crate::samples::{batch, split};
+    use gristmill_model::splits::ranks::Tail;
 
     fn begun() -> Acks {
         let mut acks = Acks::new(batch(0, 0));
@@ -395,16 +409,18 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_generation_is_replaced_once_and_then_if_it_may_be_its_own() {
+    fn a_refused_generation_is_replaced_if_the_other_may_be_its_own_or_a_dead_fetchers() {
         let mut acks = begun();
-        assert!(
-            acks.take_over_anew() && !acks.is_doubtful(),
-            "a dead trainer's may have come late"
-        );
-        assert!(!acks.is_accepted() && !acks.is_settled());
-        assert!(!acks.take_over_anew(), "two are no accident");
+        assert_eq!(acks.first_refused(), FirstRefusal::Stands, "another trainer has begun");
+        let mut acks = begun();
+        acks.serve(crate::samples::own(4, 0..4, batch(0, 0), Tail::Drop));
         acks.take_over(1 << 20, 1, Nonce([0; 8]));
-        assert!(acks.take_over_anew() && acks.is_doubtful(), "the other may be its own");
+        assert_eq!(acks.first_refused(), FirstRefusal::TakesOver);
+        assert!(!acks.is_accepted() && !acks.is_settled());
+        let mut acks = begun();
+        acks.withdraw();
+        acks.take_over(1 << 20, 1, Nonce([0; 8]));
+        assert_eq!(acks.first_refused(), FirstRefusal::InDoubt, "the other may be its own");
     }
 
     #[test]

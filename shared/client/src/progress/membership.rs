@@ -57,9 +57,7 @@ enum Standing {
 pub(super) struct Membership {
     own: OwnRanks,
     standing: Standing,
-    /// Whether a refusal of its first report was put down to an earlier reader.
-    was_doubted: bool,
-    /// Whether no answer has come since.
+    /// Whether it reports nothing before the next answer.
     asks: bool,
     next_poll_ms: u64,
     next_report_ms: u64,
@@ -71,7 +69,6 @@ impl Membership {
         Self {
             own,
             standing: Standing::Apart,
-            was_doubted: false,
             asks: false,
             next_poll_ms: poll_every_ms(readers, own.range.first == 0),
             next_report_ms: report_every_ms(readers),
@@ -132,13 +129,9 @@ impl Membership {
         true
     }
 
-    /// The first report of one of several readers was refused. Returns whether a late report of an earlier reader may
-    /// have come before it, so that the next answer decides; once.
-    pub fn take_over_anew(&mut self) -> bool {
-        let is_first = self.is_joined() && !self.is_alone() && !self.was_doubted;
-        self.was_doubted |= is_first;
-        self.asks |= is_first;
-        is_first
+    /// Reports nothing before an answer says whose place it takes.
+    pub fn ask(&mut self) {
+        self.asks = true;
     }
 
     /// Takes the place of the reader that the answer names, with a number of at least `number`. Only before a report
@@ -261,12 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_refused_for_a_late_report_asks_whose_place_it_takes_once() {
+    fn a_reader_refused_for_a_late_report_asks_whose_place_it_takes() {
         let mut reader = Membership::new(own(2, 2, 4));
-        assert!(!reader.take_over_anew(), "it has not joined");
         reader.joined(&join_of(reader.request(Some(ack(5)))), &said(3, 0), 41);
         let ranks = reader.own().range;
-        assert!(reader.take_over_anew());
+        reader.ask();
         assert_eq!(
             reader.request(Some(ack(3))),
             Request::Reader { ranks, join: None, report: None },
@@ -280,7 +272,6 @@ mod tests {
             panic!("it reports");
         };
         assert_eq!((report.reader, report.over_reader), (51, 50));
-        assert!(!reader.take_over_anew(), "two refusals are no accident");
     }
 
     #[test]

@@ -44,6 +44,9 @@ impl fmt::Display for Cursor {
     }
 }
 
+/// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
+pub const INDEX_EPOCH: Epoch = Epoch::MAX;
+
 /// The next split: every position before it is behind.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,

@@ -57,7 +57,7 @@ pub fn invariant_12_nobody_is_behind_the_horizon(
         |of: &JobProgress| of.durable >= of.collected && of.durable_place >= of.collected_place;
     let was_behind = before.is_some_and(|before| match before.generation == after.generation {
         true => !is_ahead(before),
-        false => after.run.is_some() || before.lacking.is_some(),
+        false => after.run.is_some() || after.lacking.is_some(),
     });
     hold(12, is_ahead(after) || was_behind, "a trainer fell behind the collected horizon")?;
     let kept = before.is_none_or(|before| {
