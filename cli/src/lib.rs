@@ -10,6 +10,8 @@
 //! }
 //! ```
 
+#![deny(clippy::print_stderr)]
+
 mod commands;
 mod coordinator;
 mod jobs;
@@ -74,7 +76,10 @@ fn run_args(args: impl IntoIterator<Item = OsString>, operators: Registry) -> u8
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {
-            let outcome = runtime.block_on(cli.command.run());
+            let outcome = runtime.block_on(async {
+                gristmill_client::signals::survive_size_limits();
+                cli.command.run().await
+            });
             // A thread that waits for a lock must not keep an interrupted program alive.
             runtime.shutdown_timeout(Duration::from_secs(1));
             outcome
@@ -123,7 +128,7 @@ fn finish(outcome: Result<(), Failure>) -> u8 {
         Ok(()) => 0,
         Err(failure) => {
             if let Some(line) = failure.line() {
-                eprintln!("gristmill: {line}");
+                gristmill_client::complain!("gristmill: {line}");
             }
             failure.exit_code()
         }

@@ -102,7 +102,7 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
         members.push(Member { place, bucket, files: files.concat() });
     }
     if !left_out.is_empty() {
-        eprintln!("{left_out}");
+        gristmill_client::complain!("{left_out}");
     }
     Ok(Data { members, left_out, objects })
 }

@@ -158,7 +158,9 @@ pub async fn train(
 ) -> Result<(), Failure> {
     let (authored, is_reordered) = authored.prepared(options.job.batch_size)?;
     if is_reordered {
-        eprintln!("operators are reordered to reduce cost; `gristmill explain` shows how");
+        gristmill_client::complain!(
+            "operators are reordered to reduce cost; `gristmill explain` shows how"
+        );
     }
     let report = measured(options, prefix, &authored, source).await?;
     // A failure to write is noted and reported at the end: see `output::check`.
@@ -232,7 +234,7 @@ async fn train_on(
             options.tail.unwrap_or(Tail::default_of(config.authored.pipeline.drop_remainder()));
         let job = service.submit(config, options.stream.patience).await?;
         if !job.left_out.is_empty() {
-            eprintln!("{}", job.left_out);
+            gristmill_client::complain!("{}", job.left_out);
         }
         let (count, from) = (options.ranks, Cursor::default());
         let fetcher = match (options.hosts, options.is_one_rank()) {
@@ -244,7 +246,7 @@ async fn train_on(
         };
         Ok::<(Usage, Job, Option<Fetcher>), Failure>((before, job, fetcher))
     };
-    let say = |what: &str| eprintln!("waiting for {what}");
+    let say = |what: &str| gristmill_client::complain!("waiting for {what}");
     let (before, job, fetcher) =
         while_saying(starting, || Some(service.link.waiting()), say).await?;
     let fetchers = Victims::default();
@@ -276,7 +278,7 @@ async fn train_on(
     let report = report.with_kills(chaos.kills()).with_steps(steps).with_hosts(options.hosts);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
-        eprintln!("wrote {}", path.display());
+        gristmill_client::complain!("wrote {}", path.display());
     }
     Ok(report)
 }

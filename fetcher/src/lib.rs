@@ -3,6 +3,8 @@
 //! A program with operators of one's own calls [`main_with`]. A program that has this one as a command calls
 //! [`run_with`].
 
+#![deny(clippy::print_stderr)]
+
 mod options;
 mod program;
 mod ranked;

@@ -8,7 +8,7 @@ use gristmill_client::{
     report::{Observer, Report, Usage},
     return_large_buffers,
     server::{Activity, ServeError, Server},
-    signals::interruption,
+    signals::{interruption, survive_size_limits},
     waiting::{Waiting, Watcher, while_saying},
 };
 use gristmill_pipeline::Registry;
@@ -27,11 +27,12 @@ pub fn main_with(operators: Registry) -> ExitCode {
 
 #[tokio::main]
 async fn serve(operators: Registry) -> ExitCode {
+    survive_size_limits();
     match run_with(Options::read(), Arc::new(operators)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(line) = failure.line() {
-                eprintln!("gristmill-fetcher: {line}");
+                gristmill_client::complain!("gristmill-fetcher: {line}");
             }
             ExitCode::from(failure.exit_code())
         }
@@ -46,7 +47,7 @@ pub async fn run_with(options: Options, operators: Arc<Registry>) -> Result<(), 
     tokio::select! {
         outcome = run(options, operators) => outcome,
         ended = interruption() => {
-            eprintln!("gristmill-fetcher: {ended}; the job continues when a fetcher is started \
+            gristmill_client::complain!("gristmill-fetcher: {ended}; the job continues when a fetcher is started \
                        again");
             Err(Failure::Reported(ended.exit_code()))
         }
@@ -117,7 +118,7 @@ async fn report(
     let report = Report::new(job, observed, before).await?;
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
-        eprintln!("wrote {}", path.display());
+        gristmill_client::complain!("wrote {}", path.display());
     }
     let printed = match options.is_stdout() {
         true => report.print("gristmill-fetcher", false, &mut std::io::stderr()),
@@ -130,7 +131,7 @@ async fn report(
 }
 
 pub(crate) fn say(what: &str) {
-    eprintln!("gristmill-fetcher: waiting for {what}");
+    gristmill_client::complain!("gristmill-fetcher: waiting for {what}");
 }
 
 /// The wait to report: none while the trainer works.

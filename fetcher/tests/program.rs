@@ -17,3 +17,15 @@ fn a_service_that_is_not_there_is_named() {
     assert!(errors.contains("http://127.0.0.1:1") && errors.contains("gristmill up"), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }
+
+#[test]
+fn a_standard_error_that_cannot_be_written_to_changes_no_exit_code() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = Command::new(env!("CARGO_BIN_EXE_gristmill-fetcher"))
+        .args(["--job", "j", "--endpoint", "http://127.0.0.1:1"])
+        .env("HOME", "/nonexistent")
+        .stderr(full)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(2));
+}

@@ -104,7 +104,7 @@ async fn e2e(args: E2eArgs) -> Result<(), Failure> {
         let fetcher = report.usage().fetcher_cpu_ms as f64 / samples;
         let control = report.usage().control_cpu_ms as f64 / samples;
         let ratio = (worker + fetcher) / alone;
-        eprintln!(
+        gristmill_client::complain!(
             "round {round}: executor alone {alone:.3} ms ({idle:.3} on one core of an idle machine), \
              worker {worker:.3} + fetcher {fetcher:.3} ms a sample: {ratio:.3}x; control {control:.3} ms"
         );

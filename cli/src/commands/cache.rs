@@ -177,7 +177,7 @@ async fn look_up(
     let pipeline = &authored.pipeline;
     let Listing { dataset, left_out } = service.list(pipeline, source).await?;
     if !left_out.is_empty() {
-        eprintln!("{left_out}");
+        gristmill_client::complain!("{left_out}");
     }
     let spec = JobSpec {
         seed,

@@ -33,7 +33,7 @@ impl Args {
             if all {
                 break;
             }
-            eprintln!("{deleted_items} items deleted so far");
+            gristmill_client::complain!("{deleted_items} items deleted so far");
         }
         let job = &args.job;
         match args.json {

@@ -34,6 +34,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // Splits are computed on their own threads; one thread is enough for I/O.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.map_err(Failure::failed)?.block_on(async {
+        gristmill_client::signals::survive_size_limits();
         match (args.name.as_str(), args.local) {
             (WORKER, true) => gristmill_worker::serve_orders(user_operators::get()).await,
             (WORKER, false) => worker().await,

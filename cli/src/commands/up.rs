@@ -206,8 +206,8 @@ async fn tell_trouble(service: &Service) -> Infallible {
         tokio::time::sleep(TROUBLE_LOOK).await;
         let trouble = service.trouble();
         match &trouble {
-            Some(trouble) if !reported => eprintln!("gristmill: {trouble}"),
-            None if reported => eprintln!("gristmill: the trouble is over: jobs continue"),
+            Some(trouble) if !reported => gristmill_client::complain!("gristmill: {trouble}"),
+            None if reported => gristmill_client::complain!("gristmill: the trouble is over: jobs continue"),
             _ => {}
         }
         reported = trouble.is_some();

@@ -103,7 +103,7 @@ impl<'a> HostedTrainer<'a> {
                     break;
                 }
                 Ended::Resized { ranks: count, checkpoint } => {
-                    eprintln!(
+                    gristmill_client::complain!(
                         "after {} steps, {count} ranks continue from {checkpoint}",
                         self.step
                     );

@@ -62,7 +62,7 @@ impl Progress {
     /// Shows the cause of a wait.
     pub fn say(&self, what: &str) {
         match self.bar.is_hidden() {
-            true => eprintln!("waiting for {what}"),
+            true => gristmill_client::complain!("waiting for {what}"),
             false => self.bar.set_message(format!("waiting for {what}")),
         }
     }

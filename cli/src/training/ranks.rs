@@ -124,7 +124,10 @@ impl<'a> RankedTrainer<'a> {
         let tail = run.ranks().tail;
         // Nothing of the old run is left but this text.
         drop(run);
-        eprintln!("after {} steps, {count} ranks continue from {text}", self.step);
+        gristmill_client::complain!(
+            "after {} steps, {count} ranks continue from {text}",
+            self.step
+        );
         let checkpoint: Checkpoint = text.parse().map_err(Failure::failed)?;
         let at = checkpoint.cursor_in(&self.job.view).map_err(Failure::failed)?;
         let fetcher = begin_run(self.job, self.stream, Ranks { count, from: at, tail }).await?;

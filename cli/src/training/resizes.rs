@@ -39,7 +39,9 @@ impl Resizes {
     /// Names the resizes that a job of `step` steps did not reach.
     pub fn say_left(&self, step: u64) {
         for Resize { ranks, step: at } in &self.0 {
-            eprintln!("the job ended after {step} steps, before --resize {ranks}@{at}");
+            gristmill_client::complain!(
+                "the job ended after {step} steps, before --resize {ranks}@{at}"
+            );
         }
     }
 }

@@ -387,6 +387,26 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
 }
 
 #[tokio::test]
+async fn an_entry_whose_manifest_is_gone_is_replaced_by_the_next_job() {
+    let world = World::new(1 << 30);
+    world.register("a", 1, "").await;
+    world.work("a").await;
+    world.caching("a").await;
+    let shelf = world.cached().await[0].entry.shelf.clone();
+    let manifests: Vec<String> =
+        world.on(&shelf).await.into_iter().filter(|key| key.ends_with("manifest.json")).collect();
+    assert_eq!(manifests.len(), 1);
+    world.objects.delete("bucket", &manifests).await.unwrap();
+    world.register("b", 1, "").await;
+    assert_eq!(world.modes("b").await, [CacheMode::Profile], "it computes");
+    world.work("b").await;
+    world.caching("b").await;
+    world.register("c", 1, "").await;
+    assert_eq!(world.modes("c").await, [CacheMode::Get { point: 0 }]);
+    assert_ne!(world.cached().await[0].entry.shelf, shelf);
+}
+
+#[tokio::test]
 async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     let world = World::new(1 << 30);
     world.register("a", 1, "").await;

@@ -297,12 +297,22 @@ fn refusal(path: &Path, error: &redb::Error) -> TableError {
         redb::Error::DatabaseAlreadyOpen => {
             "is open in another process: end that, or name another directory".to_owned()
         }
-        redb::Error::Corrupted(_) => {
+        _ if is_damage(error) => {
             format!("is damaged ({error}): move it away to begin with an empty table")
         }
         _ => return unavailable(path, error),
     };
     TableError::Rejected(format!("{} {cause}", path.display()))
+}
+
+/// Whether the file's content is wrong, and not its disk.
+fn is_damage(error: &redb::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+    match error {
+        redb::Error::Corrupted(_) => true,
+        redb::Error::Io(error) => matches!(error.kind(), InvalidData | UnexpectedEof),
+        _ => false,
+    }
 }
 
 fn unavailable(path: &Path, error: &redb::Error) -> TableError {

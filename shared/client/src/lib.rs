@@ -6,6 +6,8 @@
 //! in a checkpoint, and [`Fetcher::finish`] closes the job. Polling, prefetching, joining splits and local workers
 //! run in background tasks. [`report`] counts and times the deliveries to a trainer.
 
+#![deny(clippy::print_stderr)]
+
 mod asking;
 mod assembler;
 mod authored;
@@ -67,7 +69,7 @@ pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
 pub use job::{Job, JobConfig};
 pub use list_error::ListError;
-pub use log::log_to_stderr;
+pub use log::{log_to_stderr, write_stderr};
 pub use memory::return_large_buffers;
 pub use options::{
     Backend, JobOptions, ReportOptions, ServiceOptions, StreamOptions, Workers, parse_budget,

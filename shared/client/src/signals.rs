@@ -42,3 +42,14 @@ pub async fn interruption() -> Interruption {
         _ = terminate.recv() => Interruption::Terminated,
     }
 }
+
+/// Lets a write beyond a limit on the size of files (`ulimit -f`) fail, instead of ending this process: then it is treated
+/// as a full disk. To be called within a runtime.
+pub fn survive_size_limits() {
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
+    const SIGXFSZ: i32 = 25;
+    // The handler stays when the receiver is dropped.
+    if let Err(error) = signal(SignalKind::from_raw(SIGXFSZ)) {
+        tracing::debug!(%error, "a limit on the size of files would end this process");
+    }
+}

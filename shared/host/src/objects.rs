@@ -17,8 +17,9 @@
 //! by a power cut.
 //!
 //! Every object but a chunk is on the disk, with the folders that lead to it, before its put is answered. A chunk
-//! that is lost is computed again. One that was written before the machine's last start is compared with its
-//! checksum when it is read whole; a reader of parts relies on the checksums within the chunk.
+//! that is lost is computed again. One that was written before the machine's last start, and every object but a chunk,
+//! is compared with its checksum when it is read whole, and is absent if it differs; a reader of parts relies on the
+//! checksums within a chunk.
 
 mod beneath;
 mod disk;
@@ -101,7 +102,8 @@ impl FileObjects {
         let found = found.map_err(|error| failure(&error, &format_args!("folder {bucket}")))?;
         let unknown =
             || format!("{bucket} is no folder known on this machine: start the job again");
-        found.ok_or_else(|| ObjectError::Rejected(unknown()))
+        // A client that runs makes it known again.
+        found.ok_or_else(|| ObjectError::Unavailable(unknown()))
     }
 }
 

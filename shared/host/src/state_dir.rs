@@ -38,7 +38,7 @@ pub struct StateDir {
     path: PathBuf,
     /// Whether it is removed at the end.
     is_temporary: bool,
-    _lock: File,
+    lock: File,
 }
 
 impl StateDir {
@@ -57,14 +57,17 @@ impl StateDir {
             }
         };
         let format = path.join(FORMAT_FILE);
-        match read_private(&format, FORMAT.len() as u64) {
-            Ok(found) if found == FORMAT => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                write_private(&format, FORMAT).map_err(HostError::at(&format))?;
-            }
-            _ => return Err(other_version(&path)),
+        let found = match read_private(&format, FORMAT.len() as u64) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            found => found.map_err(|_| other_version(&path))?,
+        };
+        // A power cut may leave it empty.
+        if found.is_empty() {
+            write_private(&format, FORMAT).map_err(HostError::at(&format))?;
+        } else if found != FORMAT {
+            return Err(other_version(&path));
         }
-        Ok(Self { path, is_temporary: false, _lock: lock })
+        Ok(Self { path, is_temporary: false, lock })
     }
 
     /// A new directory, removed at the end. Removes those of services that were killed.
@@ -121,7 +124,13 @@ impl Drop for StateDir {
             // The next temporary state removes what is left.
             let _ = fs::remove_dir_all(&self.path);
         }
+        unlock(&self.lock);
     }
+}
+
+/// Releases a lock. Closing its file is not enough while a forked process, which has yet to start its program, has it too.
+fn unlock(file: &File) {
+    let _ = flock(file, FlockOperation::Unlock);
 }
 
 /// Proof that a service has no client, and gets none.
@@ -155,8 +164,7 @@ impl ClientLock {
 
 impl Drop for ClientLock {
     fn drop(&mut self) {
-        // Closing the file is not enough where a forked process has it too.
-        let _ = flock(&self.0, FlockOperation::Unlock);
+        unlock(&self.0);
     }
 }
 
@@ -294,5 +302,13 @@ mod tests {
             let error = StateDir::open(base.path()).unwrap_err().to_string();
             assert!(error.contains("another version"), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn an_empty_format_file_as_a_power_cut_leaves_it_is_written_again() {
+        let base = tempfile::tempdir().unwrap();
+        fs::write(base.path().join(FORMAT_FILE), "").unwrap();
+        drop(StateDir::open(base.path()).unwrap());
+        assert_eq!(fs::read(base.path().join(FORMAT_FILE)).unwrap(), FORMAT);
     }
 }

@@ -3,11 +3,16 @@
 //! dataset makes it.
 
 use crate::RunError;
+use bytes::Bytes;
 use gristmill_model::Fingerprint;
 use gristmill_model::wire::{Dataset, Manifest, Pack};
-use gristmill_ports::{ObjectPath, Objects};
+use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_sources::images;
 use serde_json::Error;
+
+/// A job whose description is gone cannot go on, and a new one makes it.
+const MADE_AGAIN: &str =
+    "start another job, or this one again after `gristmill forget`, with its checkpoint";
 
 /// Reads the listing of dataset `version`, whose files are read as `format`.
 pub(crate) async fn read_listing(
@@ -16,7 +21,7 @@ pub(crate) async fn read_listing(
     version: Fingerprint,
     format: &str,
 ) -> Result<Dataset, RunError> {
-    let listing: Result<Dataset, Error> = serde_json::from_slice(&objects.get(path).await?);
+    let listing: Result<Dataset, Error> = serde_json::from_slice(&read(objects, path).await?);
     match listing {
         Ok(listing) if listing.version(format) == version => Ok(listing),
         _ => Err(damaged(objects, path).await),
@@ -31,7 +36,7 @@ pub(crate) async fn read_manifest(
     version: Fingerprint,
     format: &str,
 ) -> Result<Manifest, RunError> {
-    let manifest: Result<Manifest, Error> = serde_json::from_slice(&objects.get(path).await?);
+    let manifest: Result<Manifest, Error> = serde_json::from_slice(&read(objects, path).await?);
     let described = |manifest: &Manifest| Dataset {
         bucket: manifest.bucket.clone(),
         files: manifest.files.iter().map(|file| file.file.clone()).collect(),
@@ -49,11 +54,18 @@ pub(crate) async fn read_pack(
     path: &ObjectPath,
     etag: &str,
 ) -> Result<Pack, RunError> {
-    let stored = objects.get(path).await?;
+    let stored = read(objects, path).await?;
     match images::read_pack(&stored) {
         Ok(pack) if Pack::fingerprint(&stored).to_string() == etag => Ok(pack),
         _ => Err(damaged(objects, path).await),
     }
+}
+
+async fn read(objects: &dyn Objects, path: &ObjectPath) -> Result<Bytes, RunError> {
+    objects.get(path).await.map_err(|error| match error {
+        ObjectError::NotFound(path) => RunError::fatal(format!("{path} is missing: {MADE_AGAIN}")),
+        error => error.into(),
+    })
 }
 
 /// Removes a damaged description. Returns the error that ends the job.
@@ -61,10 +73,10 @@ pub(crate) async fn damaged(objects: &dyn Objects, path: &ObjectPath) -> RunErro
     let removed = objects.delete(&path.bucket, std::slice::from_ref(&path.key)).await;
     RunError::fatal(match removed {
         Ok(()) => {
-            format!("{path} is damaged and is removed: start another job, which makes it again")
+            format!("{path} is damaged and is removed: {MADE_AGAIN}")
         }
         Err(error) => format!(
-            "{path} is damaged and cannot be removed ({error}): remove it, and start another job"
+            "{path} is damaged and cannot be removed ({error}): remove it; then {MADE_AGAIN}"
         ),
     })
 }

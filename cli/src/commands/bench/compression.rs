@@ -104,7 +104,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             let program = Program::compile(&pipeline).map_err(Failure::failed)?;
             let shards = shards(&pipeline, &dir, files)?;
             for (k, (codec_name, codec)) in CODECS.into_iter().enumerate() {
-                eprintln!("round {round}: {name}, {codec_name}");
+                gristmill_client::complain!("round {round}: {name}, {codec_name}");
                 let figures = measure(&program, &shards, codec, args.seconds)?;
                 found.entry((i, k)).or_default().push(figures);
             }

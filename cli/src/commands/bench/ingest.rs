@@ -52,7 +52,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         args.service.state_dir = Some(state.path().to_owned());
         training::measured(&args, "bench", &pipeline.clone().into(), source.clone()).await
     };
-    eprintln!("storing {} images once, then reading them {} times", args.images, args.epochs);
+    gristmill_client::complain!("storing {} images once, then reading them {} times", args.images, args.epochs);
     job(1).await?;
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
@@ -63,7 +63,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         let cpu_s = cpu_ms(&long).saturating_sub(cpu_ms(&short)) as f64 / 1e3;
         let bytes = elements * element_bytes;
         let rate = bytes as f64 / cpu_s.max(1e-3);
-        eprintln!("round {round}: {bytes} bytes in {cpu_s:.2} s of CPU: {:.2} GB/s", rate / 1e9);
+        gristmill_client::complain!("round {round}: {bytes} bytes in {cpu_s:.2} s of CPU: {:.2} GB/s", rate / 1e9);
         rounds.push(rate);
     }
     rounds.sort_by(f64::total_cmp);

@@ -128,7 +128,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             for threads in [1, cores] {
                 let figures = measure(&program, &shards, threads, args.seconds)?;
                 found.entry((i, threads)).or_default().push(figures);
-                eprintln!(
+                gristmill_client::complain!(
                     "round {round}: {} {} on {threads}: {:.0} samples/s, {:.4} ms CPU a sample",
                     study.name, study.variant, figures.samples_per_s, figures.cpu_ms_per_sample
                 );

@@ -194,7 +194,7 @@ impl Coordinator {
         for (point, view) in query.points() {
             let readable = !point.random || point.reuse_random;
             let entry = match readable {
-                true => self.cache_entry(view.fingerprint).await?,
+                true => self.readable_entry(view.fingerprint).await?,
                 false => None,
             };
             let entry = match entry {

@@ -83,6 +83,29 @@ impl Coordinator {
         }
     }
 
+    /// As [`Self::cache_entry`], if a job can read what it names. An entry whose manifest is gone is removed, so that
+    /// another can be stored: the manifest was put before it.
+    pub(crate) async fn readable_entry(
+        &self,
+        fingerprint: Fingerprint,
+    ) -> Result<Option<CacheEntry>, Refusal> {
+        let Some(entry) = self.cache_entry(fingerprint).await? else { return Ok(None) };
+        if !entry.whole {
+            return Ok(Some(entry));
+        }
+        let bucket = &self.settings.bucket;
+        match self.objects.get(&ObjectPath::new(bucket, keys::shelf_manifest(&entry.shelf))).await {
+            Ok(_) => Ok(Some(entry)),
+            Err(ObjectError::NotFound(path)) => {
+                tracing::warn!(%path, "a cached epoch has lost its manifest: its entry is removed");
+                let key = keys::cache_entry(&self.settings.ns, fingerprint);
+                self.objects.delete(bucket, &[key]).await.map_err(|error| object_fault(&error))?;
+                Ok(None)
+            }
+            Err(error) => Err(object_fault(&error)),
+        }
+    }
+
     /// Puts an entry unless its fingerprint has one; returns the entry that is stored then.
     pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, Refusal> {
         let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);

@@ -134,12 +134,12 @@ impl Report {
     /// Writing to `out` fails.
     pub fn print(&self, program: &str, json: bool, out: &mut dyn Write) -> io::Result<()> {
         for warning in self.warnings() {
-            eprintln!("{program}: warning: {warning}");
+            crate::complain!("{program}: warning: {warning}");
         }
         let table = self.table();
         match json {
             true => {
-                eprint!("{table}");
+                crate::write_stderr(format_args!("{table}"));
                 writeln!(out, "{}", self.json())?;
             }
             false => out.write_all(table.as_bytes())?,

@@ -91,7 +91,7 @@ impl Store {
 
     /// Fails on a file system on which a put could replace an object.
     fn try_to_publish(&self) -> io::Result<()> {
-        let draft = self.draft(&self.folder, b"", &Trailer::new(b"", "", 0))?;
+        let draft = self.draft(&self.folder, b"", b"")?;
         let published = self.draft_path(&self.folder);
         self.disk.publish(&draft.path, &published)?;
         self.disk.remove(&published)
@@ -133,7 +133,7 @@ impl Store {
                 if is_same { PutOutcome::Created } else { PutOutcome::Exists }
             }
             Found::Absent => {
-                let draft = self.draft(folder, body, trailer)?;
+                let draft = self.draft(folder, body, &trailer.encode(key))?;
                 if is_synced {
                     draft.file.sync()?;
                 }
@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// Writes a draft, and makes the folders that it needs.
-    fn draft(&self, folder: &Path, body: &[u8], trailer: &Trailer) -> io::Result<Draft<'_>> {
+    fn draft(&self, folder: &Path, body: &[u8], end: &[u8]) -> io::Result<Draft<'_>> {
         for _ in 0..TRIES {
             let path = self.draft_path(folder);
             match self.disk.create(&path) {
@@ -169,7 +169,7 @@ impl Store {
                 created => {
                     let mut draft = Draft { disk: &*self.disk, path, file: created? };
                     draft.file.write(body)?;
-                    draft.file.write(&trailer.encode())?;
+                    draft.file.write(end)?;
                     return Ok(draft);
                 }
             }
@@ -190,20 +190,20 @@ impl Store {
         folder.ancestors().take_while(|folder| *folder != self.folder)
     }
 
-    fn look(&self, path: &Path) -> io::Result<Found> {
-        let file = match self.disk.open(path) {
+    fn look(&self, key: &str) -> io::Result<Found> {
+        let file = match self.disk.open(&self.path(key)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Absent),
             // A link is no object.
             Err(error) if is_any(&error, &[Errno::LOOP]) => return Ok(Found::Broken),
             opened => opened?,
         };
-        let trailer = Trailer::read(&*file)?;
+        let trailer = Trailer::read(&*file, key)?;
         Ok(trailer.map_or(Found::Broken, |trailer| Found::Whole(file, trailer)))
     }
 
     /// As [`Self::look`], and compares the checksum of a body in doubt.
     fn look_closely(&self, key: &str) -> io::Result<Found> {
-        match self.look(&self.path(key))? {
+        match self.look(key)? {
             Found::Whole(file, trailer)
                 if self.is_in_doubt(key, &trailer)
                     && crc(&read_body(&*file, &trailer)?) != trailer.body_crc =>
@@ -214,9 +214,16 @@ impl Store {
         }
     }
 
-    /// Whether a power cut may have spoiled the body of a file with a trailer.
+    /// Whether the body of a file with a trailer is compared with its checksum: always but for a chunk, which has
+    /// checksums of its own, and which only a power cut may have spoiled.
     fn is_in_doubt(&self, key: &str, trailer: &Trailer) -> bool {
-        keys::is_recomputed(key) && (trailer.boot == 0 || trailer.boot != self.boot)
+        !keys::is_recomputed(key) || trailer.boot == 0 || trailer.boot != self.boot
+    }
+
+    /// The error if the bucket's folder is gone, as when a disk is not mounted: then no object counts as absent.
+    fn missing(&self) -> Option<io::Error> {
+        let found = self.disk.entries(&self.folder);
+        found.err().map(|error| io::Error::other(format!("{}: {error}", self.folder.display())))
     }
 
     /// Removes what a power cut left at an object's place, unless another writer has replaced it meanwhile.
@@ -235,8 +242,8 @@ impl Store {
         if path.key.len() > MAX_KEY_BYTES {
             return Err(absent());
         }
-        let Found::Whole(file, trailer) = self.look(&self.path(&path.key)).map_err(failed)? else {
-            return Err(absent());
+        let Found::Whole(file, trailer) = self.look(&path.key).map_err(failed)? else {
+            return Err(self.missing().map_or_else(absent, failed));
         };
         if source.etag.is_some_and(|etag| etag != trailer.etag()) {
             return Err(ObjectError::Changed(path.clone()));
@@ -258,7 +265,7 @@ impl Store {
             let relative = path.strip_prefix(&self.folder).ok().and_then(Path::to_str);
             let key = relative.and_then(names::parse_path).filter(|key| key.starts_with(prefix));
             if let Some(key) = key
-                && let Found::Whole(_, trailer) = self.look(path)?
+                && let Found::Whole(_, trailer) = self.look(&key)?
             {
                 let (size, etag) = (trailer.body_bytes, trailer.etag());
                 found.push(ObjectInfo { key, size, etag });

@@ -48,7 +48,9 @@ async fn objects_conform_and_stay() {
     for bucket in ["elsewhere", FOLDER] {
         let other = objects.put_if_absent(&ObjectPath::new(bucket, "k"), body.clone(), "1").await;
         assert!(matches!(other, Err(ObjectError::Rejected(_))), "{other:?}");
-        assert!(matches!(objects.list(bucket, "").await, Err(ObjectError::Rejected(_))));
+        let listed = objects.list(bucket, "").await.unwrap_err();
+        let is_known_later = matches!(listed, ObjectError::Unavailable(_));
+        assert_eq!(is_known_later, bucket == FOLDER, "{listed}");
     }
 }
 
@@ -234,4 +236,38 @@ async fn a_file_that_changes_or_shrinks_is_a_change() {
     assert!(matches!(&read, Err(ObjectError::Changed(_))) || read.unwrap().len() == 64 << 20);
     let changed = objects.get_range(&path, 1..9, Some(&etag)).await;
     assert!(matches!(changed, Err(ObjectError::Changed(_))), "{changed:?}");
+}
+
+#[tokio::test]
+async fn a_file_under_another_key_is_absent_and_a_damaged_description_is_put_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let objects = FileObjects::open(&temp.path().join("objects"), BUCKET).unwrap();
+    let (one, other) = (at("t/n/one.json"), at("t/n/other.json"));
+    for (path, body) in [(&one, "first"), (&other, "second")] {
+        objects.put_if_absent(path, body.into(), body).await.unwrap();
+    }
+    let file = |path: &ObjectPath| {
+        temp.path().join("objects/own/t+/n+").join(format!("{}=", &path.key[4..]))
+    };
+    fs::copy(file(&other), file(&one)).unwrap();
+    assert!(matches!(objects.get(&one).await, Err(ObjectError::NotFound(_))));
+    objects.put_if_absent(&one, "third".into(), "3").await.unwrap();
+    assert_eq!(objects.get(&one).await.unwrap(), "third");
+
+    let mut bytes = fs::read(file(&other)).unwrap();
+    bytes[2] ^= 1;
+    fs::write(file(&other), bytes).unwrap();
+    assert!(matches!(objects.get(&other).await, Err(ObjectError::NotFound(_))));
+    objects.put_if_absent(&other, "fourth".into(), "4").await.unwrap();
+    assert_eq!(objects.get(&other).await.unwrap(), "fourth");
+}
+
+#[tokio::test]
+async fn no_object_counts_as_absent_without_the_folder_of_its_bucket() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("objects");
+    let objects = FileObjects::open(&root, BUCKET).unwrap();
+    assert!(matches!(objects.get(&at("k")).await, Err(ObjectError::NotFound(_))));
+    fs::rename(&root, temp.path().join("away")).unwrap();
+    assert!(matches!(objects.get(&at("k")).await, Err(ObjectError::Unavailable(_))));
 }
