@@ -40,7 +40,7 @@ RUNS = (
     Run("p2", "torch", "torch", "torch_loader", ALL_CORES, (("antialias", None),), "antialias; torchvision v2 on PIL"),
     Run("p4", "torch", "torch", "torch_loader", 1, (("", 1.0),), "json.loads of the same lines, in one process"),
     Run("p4", "tf", "tf.data", "tf_data", ALL_CORES, (("", None),), "TFRecord of the same sequences"),
-    Run("service", "tf", "tf.data service", "tf_service", ALL_CORES, (("", 2.5),), "p1, not compressed; no antialias"),
+    Run("service", "tf", "tf.data service", "tf_service", ALL_CORES, (("", 2.75),), "p1, not compressed; no antialias"),
     Run("ingest", "tf", "tf.data service", "tf_service", ALL_CORES, (), "u8 batches, not compressed; both ends"),
 )
 
