@@ -236,7 +236,12 @@ async fn train_on(
         if !job.left_out.is_empty() {
             gristmill_client::complain!("{}", job.left_out);
         }
-        let (count, from) = (options.ranks, Cursor::default());
+        let count = options.ranks;
+        // A named job goes on where it was paused.
+        let from = match options.job.job {
+            Some(_) => job.status(options.stream.patience).await?.durable,
+            None => Cursor::default(),
+        };
         let fetcher = match (options.hosts, options.is_one_rank()) {
             (Some(_), _) => None,
             (None, true) => Some(job.batches(from, &options.stream).await?),
@@ -269,8 +274,11 @@ async fn train_on(
     let (observed, steps) = match trained {
         Ok(trained) => trained,
         Err(failure) => {
-            // Best effort: the failure that led here is the one to report.
-            let _ = job.stop(STOP_PATIENCE).await;
+            // A named job is paused: another run may have taken it over, or goes on with it. Best effort: the failure that
+            // led here is the one to report.
+            if options.job.job.is_none() {
+                let _ = job.stop(STOP_PATIENCE).await;
+            }
             return Err(failure);
         }
     };

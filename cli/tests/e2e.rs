@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use gristmill_tests::{
-    Background, Delivered, FrameReader, TestDir, files_below, read_sink, run_json,
+    Background, Delivered, FrameReader, TestDir, files_below, read_numbers, read_sink, run_json,
 };
 use serde_json::Value;
 use std::{fs, path::Path, time::Duration};
@@ -314,6 +314,41 @@ fn a_job_can_be_looked_at_and_stopped() -> Result<()> {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("stopped"), "{error}");
     assert_eq!(fetcher.wait()?, Some(1));
+    Ok(())
+}
+
+#[test]
+fn a_named_run_that_is_killed_or_taken_over_goes_on_where_it_was() -> Result<()> {
+    let dir = test_dir()?;
+    dir.write_numbers()?;
+    let (pipeline, state) = (dir.path("p.yaml"), dir.path("state"));
+    let run = |sink: &str| {
+        let mut command = dir.gristmill(&["run", "--job", "j", "--epochs", "2", "--json"]);
+        command.args(["--step-time", "20ms", "--patience", "20s", "--sink"]).arg(dir.path(sink));
+        command.arg("--state-dir").arg(&state).arg(&pipeline);
+        command
+    };
+    let has_begun = |sink: &str| {
+        let delivered = || std::fs::read_dir(dir.path(sink)).map_or(0, Iterator::count);
+        while delivered() < 70 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let mut first = Background::start(&mut run("first"))?;
+    has_begun("first");
+    first.kill()?;
+    let mut second = Background::start(&mut run("second"))?;
+    has_begun("second");
+    let last = run_json(&mut run("last"))?;
+    assert_eq!(second.wait()?, Some(1), "another run has taken over");
+    assert!(number(&last, "elements_delivered") < 2_000 - 70 * 8, "{last}");
+    let mut all = std::collections::BTreeMap::<u32, std::collections::BTreeSet<i64>>::new();
+    for sink in ["first", "second", "last"] {
+        for (epoch, numbers) in read_numbers(&dir.path(sink), "id")? {
+            all.entry(epoch).or_default().extend(numbers);
+        }
+    }
+    assert_eq!(all.values().map(|numbers| numbers.len()).collect::<Vec<_>>(), [1000, 1000]);
     Ok(())
 }
 
