@@ -84,9 +84,7 @@ impl Handle<Register> for Coordinator {
         let reply = join(&item, register)?;
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
-        if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none())
-            && !item.state.is_ended()
-        {
+        if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
             let event = scaler_event(&self.settings.ns, job, &item, 0, self.clock.now_ms());
             let event = ScalerEvent { claimable: n_files, ..event };
             self.kick(&ScaleState::default(), event).await;

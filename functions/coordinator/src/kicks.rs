@@ -65,7 +65,7 @@ impl Kicks {
 /// or its Leave call was lost. Longer than a cold start; a worker replaced by mistake leaves as surplus.
 const SILENT_MS: u64 = 20_000;
 
-/// An event about a job of which only its record is known, in the epoch that is delivered.
+/// An event about a job of which only its record is known, in the epoch that is delivered. An ended job wants no workers.
 pub(crate) fn scaler_event(
     ns: &Namespace,
     job: &JobName,
@@ -79,7 +79,7 @@ pub(crate) fn scaler_event(
         job: job.clone(),
         claimable: 0,
         silent: Vec::new(),
-        wanted: item.spec.workers,
+        wanted: if item.state.is_ended() { 0 } else { item.spec.workers },
         autoscale: item.spec.autoscale,
         policy: item.spec.policy.clone(),
         budget_workers: item.spec.budget_workers,

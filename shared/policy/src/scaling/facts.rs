@@ -1,4 +1,4 @@
-//! What the scaler knows beside the trainer's report.
+//! Facts that the scaler knows, and no trainer reports.
 
 /// A job's state when the scaler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -52,15 +52,12 @@ fn observe(
         before => before.unwrap_or(0),
     };
     let is_first = state.batches.replace(report.batches).is_none();
-    if state.mode != facts.mode && !is_first {
+    if std::mem::replace(&mut state.mode, facts.mode) != facts.mode && !is_first {
         state.begin_mode();
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
         state.work_settled_at = state.settled_at;
-        state.since_move_s = 0.0;
-        state.mode = facts.mode;
         return Reason::ModeChanged { workers };
     }
-    state.mode = facts.mode;
     let is_short = report.remote_workers < f64::from(workers);
     if facts.claimable == 0 && report.window_full < 0.05 && is_short {
         return Reason::NothingLeft { workers };

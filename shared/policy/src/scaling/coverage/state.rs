@@ -169,6 +169,7 @@ impl State {
     /// shared resource was the limit: then nothing is known.
     pub(super) fn begin_mode(&mut self) {
         let before = *self;
+        self.since_move_s = 0.0;
         self.forget_workers();
         // Reports contain only splits of the new mode.
         self.following = Following::Work { before_s: 0.0 };
