@@ -4,7 +4,7 @@ use crate::{
     Coordinator, Handle,
     caching::CacheQuery,
     items::{ItemName, JobItem, Listed, ScaleState},
-    kicks::Seen,
+    kicks::scaler_event,
     plans::planned_state,
     scan::Scan,
     store::{busy, invalid},
@@ -12,7 +12,9 @@ use crate::{
 use bytes::Bytes;
 use gristmill_model::splits::{Outcome, job::JobState};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register};
+use gristmill_model::wire::{
+    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScalerEvent,
+};
 use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_policy::scaling::PolicyName;
@@ -83,8 +85,9 @@ impl Handle<Register> for Coordinator {
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
-            let seen = Seen { claimable: n_files, ..Seen::default() };
-            self.kick(job, &item, &ScaleState::default(), seen).await;
+            let event = scaler_event(&self.settings.ns, job, &item, 0, self.clock.now_ms());
+            let event = ScalerEvent { claimable: n_files, ..event };
+            self.kick(&ScaleState::default(), event).await;
         }
         Ok(reply)
     }

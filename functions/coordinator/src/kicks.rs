@@ -9,8 +9,8 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_model::splits::JobProgress;
-use gristmill_model::wire::{Poll, ScalerEvent, TrainingReport, VERSION};
-use gristmill_model::{Epoch, JobName};
+use gristmill_model::wire::{Poll, ScalerEvent, VERSION};
+use gristmill_model::{Epoch, JobName, Namespace};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
@@ -65,21 +65,30 @@ impl Kicks {
 /// or its Leave call was lost. Longer than a cold start; a worker replaced by mistake leaves as surplus.
 const SILENT_MS: u64 = 20_000;
 
-/// Facts about a job that a kick sends to the scaler.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
-    /// Number of claimable positions.
-    pub claimable: u32,
-    /// Outstanding workers that are presumed gone.
-    pub silent: Vec<u32>,
-    /// Batches delivered so far.
-    pub batches: u64,
-    /// The epoch being delivered.
-    pub epoch: Epoch,
-    /// Splits committed so far.
-    pub progress: u64,
-    /// The trainer's report, if the scaling policy is to decide by it.
-    pub report: Option<TrainingReport>,
+/// An event about a job of which only its record is known, in the epoch that is delivered. An ended job wants no workers.
+pub(crate) fn scaler_event(
+    ns: &Namespace,
+    job: &JobName,
+    item: &JobItem,
+    epoch: Epoch,
+    at_ms: u64,
+) -> ScalerEvent {
+    ScalerEvent {
+        v: VERSION,
+        ns: ns.clone(),
+        job: job.clone(),
+        claimable: 0,
+        silent: Vec::new(),
+        wanted: if item.state.is_ended() { 0 } else { item.spec.workers },
+        autoscale: item.spec.autoscale,
+        policy: item.spec.policy.clone(),
+        budget_workers: item.spec.budget_workers,
+        report: None,
+        mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(epoch)),
+        batches: 0,
+        progress: 0,
+        at_ms,
+    }
 }
 
 /// Outstanding workers without a current or recent lease, [`SILENT_MS`] after they were invoked.
@@ -127,82 +136,63 @@ fn needs_workers(
         && (scan.is_head_of_line_blocked(now_ms) || scan.needs_workers(living > 0))
 }
 
-/// The kick for a job that lacks workers; none if it has enough.
+/// `event` with what it says of a job that lacks workers; none if it has enough.
 pub(crate) fn lacks_workers(
+    event: ScalerEvent,
     item: &JobItem,
     scale: &ScaleState,
     scan: &Scan,
-    (batches, epoch): (u64, Epoch),
-    now_ms: u64,
-) -> Option<Seen> {
+) -> Option<ScalerEvent> {
+    let now_ms = event.at_ms;
     let silent = silent_workers(scale, scan, now_ms);
     if item.state.is_ended() || !needs_workers(item, scale, scan, &silent, now_ms) {
         return None;
     }
     let (claimable, progress) = (scan.claimable(now_ms), scan.progress(item));
-    Some(Seen { claimable, silent, batches, epoch, progress, report: None })
+    Some(ScalerEvent { claimable, silent, progress, ..event })
 }
 
 /// The kick that a poll causes: the trainer's report if the policy may decide, otherwise a lack of workers.
 pub(crate) fn kick_due(
+    ns: &Namespace,
     poll: &Poll,
     item: &JobItem,
     scale: &ScaleState,
     scan: &Scan,
     epoch: Epoch,
     now_ms: u64,
-) -> Option<Seen> {
+) -> Option<ScalerEvent> {
     let progress = scan.progress(item);
     let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
     let decides = item.spec.autoscale
         && !held
         && !item.state.is_ended()
         && !trouble::resting(&scale.barren, progress, now_ms);
+    let event = scaler_event(ns, &poll.job, item, epoch, now_ms);
     let Some(report) = poll.report.filter(|_| decides) else {
-        return lacks_workers(item, scale, scan, (poll.metrics.batches, epoch), now_ms);
+        let event = ScalerEvent { batches: poll.metrics.batches, ..event };
+        return lacks_workers(event, item, scale, scan);
     };
     let claimable = scan.claimable(now_ms);
     let silent = match claimable {
         0 => Vec::new(),
         _ => silent_workers(scale, scan, now_ms),
     };
-    let batches = report.batches;
-    Some(Seen { claimable, silent, batches, epoch, progress, report: Some(report) })
+    let (batches, report) = (report.batches, Some(report));
+    Some(ScalerEvent { claimable, silent, batches, progress, report, ..event })
 }
 
 impl Coordinator {
-    /// Asks the scaler to look at a job; `scale` is the scaler's item. Best effort: the next poll repeats
-    /// it. Returns the error if the scaler cannot be invoked.
-    pub(crate) async fn kick(
-        &self,
-        job: &JobName,
-        item: &JobItem,
-        scale: &ScaleState,
-        seen: Seen,
-    ) -> Option<String> {
-        if item.spec.workers == 0 || item.state.is_ended() {
+    /// Sends the scaler an event; `scale` is the scaler's item. Best effort: the next poll repeats it. Returns the
+    /// error if the scaler cannot be invoked.
+    pub(crate) async fn kick(&self, scale: &ScaleState, event: ScalerEvent) -> Option<String> {
+        if event.wanted == 0 {
             return None;
         }
-        let now_ms = self.clock.now_ms();
+        let (job, now_ms) = (&event.job, event.at_ms);
         if let Some(answer) = self.kicks.recent(job, scale, now_ms) {
             return answer;
         }
-        let event = ScalerEvent {
-            v: VERSION,
-            ns: self.settings.ns.clone(),
-            job: job.clone(),
-            claimable: seen.claimable,
-            silent: seen.silent,
-            wanted: item.spec.workers,
-            autoscale: item.spec.autoscale,
-            policy: item.spec.policy.clone(),
-            budget_workers: item.spec.budget_workers,
-            report: seen.report,
-            mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(seen.epoch)),
-            batches: seen.batches,
-            progress: seen.progress,
-            at_ms: now_ms,
-        };
         let payload = match serde_json::to_vec(&event) {
             Ok(payload) => Bytes::from(payload),
             Err(error) => return Some(format!("cannot encode a scaler event: {error}")),

@@ -47,8 +47,8 @@ impl Coordinator {
         let now_ms = self.clock.now_ms();
         let view = View { item, progress, scale, scan: &scan, steady_since_ms, now_ms };
         let Decided { kick, failure, mut hints } = steps::decide(&self.settings, poll, &view);
-        if let Some(seen) = kick {
-            let not_kicked = self.kick(job, item, scale, seen).await;
+        if let Some(event) = kick {
+            let not_kicked = self.kick(scale, event).await;
             hints.trouble = hints.trouble.or(not_kicked);
         }
         if let Some(error) = failure {

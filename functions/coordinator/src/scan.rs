@@ -55,7 +55,12 @@ impl Scan {
         self.invocations(now_ms).len() as u32
     }
 
-    /// Remote workers with an unexpired lease; workers on the trainer's host are excluded.
+    /// Workers on trainers' hosts with an unexpired lease.
+    pub fn local_workers(&self, now_ms: u64) -> u32 {
+        self.active_workers(now_ms) - self.remote_workers(now_ms).count() as u32
+    }
+
+    /// Remote workers with an unexpired lease.
     pub fn remote_workers(&self, now_ms: u64) -> impl Iterator<Item = &InvocationId> {
         self.invocations(now_ms).into_iter().filter(|invocation| invocation.worker().is_some())
     }

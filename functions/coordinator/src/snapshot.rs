@@ -51,7 +51,7 @@ impl JobSnapshot {
 
     /// Active workers at the time of the last look.
     pub fn active(&self) -> u32 {
-        self.frontier.item.as_ref().map_or(0, |seen| seen.active)
+        self.frontier.item.as_ref().map_or(0, |seen| seen.remote_workers + seen.local_workers)
     }
 
     /// Hints from the last look; default hints if there was none.

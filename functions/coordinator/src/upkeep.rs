@@ -5,14 +5,14 @@ use crate::{
     Coordinator,
     items::{ItemName, JobItem, Listed},
     jobs::object_fault,
-    kicks::{lacks_workers, window},
+    kicks::{lacks_workers, scaler_event, window},
     snapshot::JobSnapshot,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{Outcome, job::JobEvent};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Refusal, RefusalKind};
+use gristmill_model::wire::{Refusal, RefusalKind, ScalerEvent};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -106,10 +106,11 @@ impl Coordinator {
                 let scale = self.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let at = (batches, progress.head().epoch);
-                let now_ms = self.clock.now_ms();
-                if let Some(seen) = lacks_workers(&item, &scale, &scan, at, now_ms) {
-                    self.kick(job, &item, &scale, seen).await;
+                let (epoch, now_ms) = (progress.head().epoch, self.clock.now_ms());
+                let event = scaler_event(&self.settings.ns, job, &item, epoch, now_ms);
+                let event = ScalerEvent { batches, ..event };
+                if let Some(event) = lacks_workers(event, &item, &scale, &scan) {
+                    self.kick(&scale, event).await;
                 }
             }
             Some(item) if !item.state.is_ended() => {}

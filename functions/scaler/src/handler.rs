@@ -2,11 +2,9 @@
 
 use futures::future::join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{
-    Left, ScaleDecision, ScalerEvent, TrainingReport, VERSION, WorkerEvent, WorkerSeconds,
-};
+use gristmill_model::wire::{Left, ScaleDecision, ScalerEvent, VERSION, WorkerEvent};
 use gristmill_policy::scaling::{
-    Observation, Policy, PolicyName, Reason, Report, Settings, UnknownPolicy, WorkerTimes, top_up,
+    Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
 use gristmill_ports::{
     InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
@@ -267,10 +265,16 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, Unknown
     state.outstanding.retain(|worker, sent_ms| {
         !silent.contains(&worker) && event.at_ms.saturating_sub(sent_ms) < LIFE_MS
     });
-    settle_target(state, event)?;
     let outstanding = state.outstanding.len();
-    let observation = Observation { claimable: event.claimable, outstanding };
-    let top_up = top_up(&observation, state.target);
+    let facts = ScalerFacts {
+        clients: 1,
+        claimable: event.claimable,
+        outstanding,
+        throttled: state.throttled,
+        mode: event.mode,
+    };
+    settle_target(state, event, &facts)?;
+    let top_up = top_up(&facts, state.target);
     let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
         return Ok(workers);
@@ -286,7 +290,11 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, Unknown
 }
 
 /// Sets the target: the job's fixed number of workers, or the policy's decision on the trainer's report.
-fn settle_target(state: &mut ScaleState, event: &ScalerEvent) -> Result<(), UnknownPolicy> {
+fn settle_target(
+    state: &mut ScaleState,
+    event: &ScalerEvent,
+    facts: &ScalerFacts,
+) -> Result<(), UnknownPolicy> {
     if !event.autoscale {
         state.target = event.wanted;
         return Ok(());
@@ -308,7 +316,7 @@ fn settle_target(state: &mut ScaleState, event: &ScalerEvent) -> Result<(), Unkn
         log(state, event.batches, state.target, reason.to_string());
     }
     let Some(report) = &event.report else { return Ok(()) };
-    let decision = policy.decide(&report_of(report, state, event), &settings);
+    let decision = policy.decide(report, facts, &settings);
     state.throttled = 0;
     state.policy = Some(policy);
     if decision.target != state.target {
@@ -316,32 +324,6 @@ fn settle_target(state: &mut ScaleState, event: &ScalerEvent) -> Result<(), Unkn
         log(state, event.batches, decision.target, decision.reason.to_string());
     }
     Ok(())
-}
-
-fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -> Report {
-    let worker = report.worker.map(|WorkerSeconds { source_s, compute_s, put_s }| {
-        // Objects are stored while the next split is computed, so only the excess counts.
-        let put_s = (put_s - source_s - compute_s).max(0.0);
-        WorkerTimes { source_s, compute_s, put_s }
-    });
-    Report {
-        batches: report.batches,
-        clients: 1,
-        step_s: report.step_s,
-        stall_s: report.stall_s,
-        fetch_stall_s: report.fetch_stall_s,
-        queue_batches: report.queue_batches,
-        ahead_batches: report.ahead_batches,
-        lease_batches: report.lease_batches,
-        claimable: event.claimable,
-        window_full: report.window_full,
-        workers: report.workers,
-        outstanding: state.outstanding.len(),
-        throttled: state.throttled,
-        worker,
-        mode: event.mode,
-        at_s: event.at_ms as f64 / 1e3,
-    }
 }
 
 fn log(state: &mut ScaleState, batch: u64, workers: u32, reason: String) {
@@ -355,6 +337,7 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use bytes::Bytes;
+    use gristmill_model::wire::TrainingReport;
     use gristmill_policy::scaling::POLICIES;
     use gristmill_ports::memory::MemoryTable;
     use std::sync::Mutex;
@@ -546,13 +529,12 @@ mod tests {
 
     /// A trainer that needs 50 ms per batch, for which a worker needs 400 ms.
     fn report(batches: u64) -> TrainingReport {
-        let worker = WorkerSeconds { source_s: 0.0, compute_s: 0.4, put_s: 0.2 };
         TrainingReport {
             batches,
             step_s: 0.05,
             stall_s: 0.15,
-            workers: 2.0,
-            worker: Some(worker),
+            remote_workers: 2.0,
+            remote_compute_s: 0.4,
             ..TrainingReport::default()
         }
     }

@@ -137,6 +137,7 @@ impl Ledger {
     /// Records the answer to a poll for entries from `from` on.
     pub fn merge(&self, polled: Polled, from: Place) {
         let mut inner = self.lock();
+        inner.active_workers = polled.active_workers();
         for entry in polled.ready {
             inner.entries.insert(entry.place, entry);
         }
@@ -158,9 +159,8 @@ impl Ledger {
         let is_blocked = polled.head_of_line_blocked;
         let next = inner.known_until;
         inner.asking.answered(is_blocked.then_some(next));
-        inner.workers_max = inner.workers_max.max(polled.active_workers);
+        inner.workers_max = inner.workers_max.max(inner.active_workers);
         inner.answered = true;
-        inner.active_workers = polled.active_workers;
         inner.window = polled.window;
         inner.indexed_files = polled.indexed_files;
         inner.scale = polled.scale;

@@ -73,8 +73,7 @@ impl Poller {
                     self.progress.polled(&polled);
                     self.stages.note_unclaimed(polled.head_of_line_blocked, self.clock.monotonic());
                     let starves = self.progress.metrics().queue_batches == 0;
-                    let Polled { claimable, active_workers, indexed_files, .. } = polled;
-                    let seen = (claimable, active_workers, indexed_files);
+                    let seen = (polled.claimable, polled.active_workers(), polled.indexed_files);
                     let now = self.clock.monotonic();
                     pace.answered(seen, now, polled.ready.len(), starves);
                     self.ledger.merge(polled, from);

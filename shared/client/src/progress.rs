@@ -47,7 +47,7 @@ impl Progress {
     pub fn new(durable: Cursor) -> Self {
         Self {
             acks: Mutex::new(Acks::new(durable)),
-            meter: Mutex::new(Meter::new()),
+            meter: Mutex::new(Meter::default()),
             urgent: Notify::new(),
             soon: Notify::new(),
             always: AtomicBool::new(false),

@@ -110,7 +110,7 @@ pub(crate) fn entry(epoch: u32, position: u32, batches: u32) -> ReadySplit {
 /// The answer to a poll: `ready` splits, and three workers at work.
 pub(crate) fn polled(ready: &[ReadySplit]) -> Polled {
     let polled = json!({
-        "job": job(), "generation": 0, "active_workers": 3, "claimable": 0, "window_full": true,
+        "job": job(), "generation": 0, "remote_workers": 2, "local_workers": 1, "claimable": 0, "window_full": true,
         "ahead": 2, "indexed_files": 1, "ready": ready,
         "scale": { "target": 0, "next_worker": 0, "outstanding": [], "log": [] },
     });

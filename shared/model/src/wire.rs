@@ -17,6 +17,7 @@ mod pack;
 mod polls;
 mod readers;
 mod settings;
+mod training_report;
 
 pub use cache_calls::{
     CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, PointFound,
@@ -39,9 +40,10 @@ pub use leases::{
 pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
-pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics, TrainingReport, WorkerSeconds};
+pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics};
 pub use readers::{PollReader, ReaderPolled, ReaderStatus, RunStatus};
 pub use settings::JobSettings;
+pub use training_report::TrainingReport;
 
 /// Version of every message; peers of another version are refused.
 pub const VERSION: u32 = 2;

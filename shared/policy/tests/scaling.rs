@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use gristmill_model::wire::TrainingReport;
 use gristmill_policy::scaling::{
-    Decision, Phase, PolicyName, Reason, Report, Settings, State, WorkerTimes, decide,
+    Decision, Phase, PolicyName, Reason, ScalerFacts, Settings, State, decide,
 };
 use proptest::prelude::*;
 use std::time::Instant;
 
 /// Reports of an ideal system: `workers` that take `work_s` for a batch, a trainer that takes `step_s`.
 struct Ideal {
+    facts: ScalerFacts,
     step_s: f64,
     work_s: f64,
     batches: u64,
@@ -18,31 +20,26 @@ struct Ideal {
 
 impl Ideal {
     fn new(step_s: f64, work_s: f64) -> Self {
-        Self { step_s, work_s, batches: 0, queue: 0.0 }
+        let facts = ScalerFacts { clients: 1, claimable: 100, ..ScalerFacts::default() };
+        Self { facts, step_s, work_s, batches: 0, queue: 0.0 }
     }
 
-    fn report(&mut self, workers: u32) -> Report {
+    fn report(&mut self, workers: u32) -> TrainingReport {
         let covered = f64::from(workers) * self.step_s / self.work_s;
         self.batches += 100;
         self.queue = (self.queue + 100.0 * (covered - 1.0)).clamp(0.0, 5_000.0);
         let stall_s = if self.queue > 0.0 { 0.0 } else { self.step_s * (1.0 / covered - 1.0) };
-        Report {
+        self.facts.outstanding = workers;
+        TrainingReport {
             batches: self.batches,
-            clients: 1,
             step_s: self.step_s,
             stall_s: stall_s.max(0.0),
-            fetch_stall_s: 0.0,
             queue_batches: self.queue,
             ahead_batches: self.queue as u64 + u64::from(workers),
             lease_batches: 1,
-            claimable: 100,
-            window_full: 0.0,
-            workers: f64::from(workers),
-            outstanding: workers,
-            throttled: 0,
-            worker: Some(WorkerTimes { compute_s: self.work_s, ..WorkerTimes::default() }),
-            mode: 0,
-            at_s: 0.0,
+            remote_workers: f64::from(workers),
+            remote_compute_s: self.work_s,
+            ..TrainingReport::default()
         }
     }
 
@@ -50,11 +47,16 @@ impl Ideal {
     fn run(&mut self, state: &mut State, settings: &Settings, reports: usize) -> Vec<u32> {
         let decided = (0..reports).map(|_| {
             let report = self.report(state.target.max(1));
-            let (next, decision) = decide(&report, state, settings);
-            *state = next;
-            decision.target
+            self.decide(&report, state, settings).target
         });
         decided.collect()
+    }
+
+    /// Takes one report.
+    fn decide(&self, report: &TrainingReport, state: &mut State, settings: &Settings) -> Decision {
+        let (next, decision) = decide(report, &self.facts, state, settings);
+        *state = next;
+        decision
     }
 }
 
@@ -84,8 +86,10 @@ fn it_goes_to_the_fewest_that_keep_up_and_stays() {
 #[test]
 fn the_first_report_is_enough_for_an_estimate() {
     let settings = Settings::default();
-    let state = State::begin(&settings);
-    let (_, decision) = decide(&Ideal::new(0.12, 1.2).report(1), &state, &settings);
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.12, 1.2);
+    let report = ideal.report(1);
+    let decision = ideal.decide(&report, &mut state, &settings);
     assert_eq!(decision.target, 10);
     assert_eq!(
         decision.reason.to_string(),
@@ -102,10 +106,8 @@ fn what_times_do_not_tell_is_no_contention() {
     let mut targets = Vec::new();
     for _ in 0..60 {
         let mut report = ideal.report(state.target);
-        report.worker = Some(WorkerTimes { compute_s: 0.25, ..WorkerTimes::default() });
-        let (next, decision) = decide(&report, &state, &settings);
-        state = next;
-        targets.push(decision.target);
+        report.remote_compute_s = 0.25;
+        targets.push(ideal.decide(&report, &mut state, &settings).target);
     }
     targets.dedup();
     assert_eq!(targets, [1, 3, 4]);
@@ -133,12 +135,11 @@ fn a_full_window_adds_no_workers_and_takes_the_superfluous_away() {
     for _ in 0..80 {
         let mut report = ideal.report(state.target);
         // The transport lets through four workers' batches.
-        (report.stall_s, report.workers) = (0.15, 4.0);
+        (report.stall_s, report.remote_workers) = (0.15, 4.0);
         (report.window_full, report.queue_batches) = (0.9, 400.0);
         report.ahead_batches = 432;
-        let (next, _) = decide(&report, &state, &settings);
-        assert!(next.target <= 10, "never more than the estimate");
-        state = next;
+        ideal.decide(&report, &mut state, &settings);
+        assert!(state.target <= 10, "never more than the estimate");
     }
     assert_eq!(state.target, 4);
 }
@@ -151,10 +152,10 @@ fn a_window_that_was_seen_full_bounds_the_count() {
     for _ in 0..80 {
         let mut report = ideal.report(state.target);
         // Twenty leases of one batch; of those in hand one in twenty waits for the window.
-        report.workers = f64::from(state.target).min(16.0) * 0.95;
-        report.stall_s = (4.0 / report.workers - report.step_s).max(0.0);
+        report.remote_workers = f64::from(state.target).min(16.0) * 0.95;
+        report.stall_s = (4.0 / report.remote_workers - report.step_s).max(0.0);
         (report.window_full, report.ahead_batches) = (0.3, 20);
-        state = decide(&report, &state, &settings).0;
+        ideal.decide(&report, &mut state, &settings);
     }
     assert!((15..=18).contains(&state.target), "{}", state.target);
 }
@@ -173,7 +174,8 @@ fn limits_hold_and_are_named() {
         let targets = ideal.run(&mut state, &settings, 60);
         assert!(targets.iter().all(|target| *target <= most));
         assert_eq!(targets[59], most);
-        let (_, decision) = decide(&ideal.report(most), &State::begin(&settings), &settings);
+        let report = ideal.report(most);
+        let decision = ideal.decide(&report, &mut State::begin(&settings), &settings);
         assert!(decision.reason.to_string().contains(says), "{}", decision.reason);
     }
 }
@@ -185,9 +187,9 @@ fn refused_invocations_count_as_a_limit() {
     let mut ideal = Ideal::new(0.1, 1.6);
     for _ in 0..30 {
         let granted = state.target.min(9);
-        let mut report = ideal.report(granted);
-        report.throttled = state.target - granted;
-        state = decide(&report, &state, &settings).0;
+        let report = ideal.report(granted);
+        ideal.facts.throttled = state.target - granted;
+        ideal.decide(&report, &mut state, &settings);
     }
     assert_eq!(state.target, 9);
 }
@@ -199,11 +201,11 @@ fn stale_reports_and_impossible_ones_change_nothing() {
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 5);
     let good = ideal.report(state.target);
-    let stale = Report { batches: 100, ..good };
-    let zero = Report { step_s: 0.0, ..good };
-    let nan = Report { stall_s: f64::NAN, ..good };
+    let stale = TrainingReport { batches: 100, ..good };
+    let zero = TrainingReport { step_s: 0.0, ..good };
+    let nan = TrainingReport { stall_s: f64::NAN, ..good };
     for report in [stale, zero, nan] {
-        let (next, decision) = decide(&report, &state, &settings);
+        let (next, decision) = decide(&report, &ideal.facts, &state, &settings);
         assert_eq!(next, state);
         assert_eq!(decision.target, state.target);
     }
@@ -221,10 +223,10 @@ fn a_change_of_work_that_shows_with_its_first_stall_is_followed_at_once() {
     let mut reasons = Vec::new();
     for i in 0..4 {
         let mut report = ideal.report(state.target);
-        report.worker = report.worker.filter(|_| i != 1);
-        let (next, decision) = decide(&report, &state, &settings);
-        state = next;
-        reasons.push(decision.reason);
+        if i == 1 {
+            report.remote_compute_s = 0.0;
+        }
+        reasons.push(ideal.decide(&report, &mut state, &settings).reason);
     }
     let is_change = |reason: &Reason| matches!(reason, Reason::WorkerChanged { .. });
     assert!(reasons.iter().any(is_change), "{reasons:?}");
@@ -238,11 +240,8 @@ fn another_mode_is_measured_anew() {
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 40);
     assert_eq!(state.target, 16);
-    ideal.work_s = 0.3;
-    for _ in 0..20 {
-        let report = Report { mode: 1, ..ideal.report(state.target) };
-        state = decide(&report, &state, &settings).0;
-    }
+    (ideal.work_s, ideal.facts.mode) = (0.3, 1);
+    ideal.run(&mut state, &settings, 20);
     assert_eq!(state.target, 3);
 }
 
@@ -251,7 +250,8 @@ fn a_fixed_count_decides_nothing() {
     let settings = Settings { fixed: Some(8), ..Settings::default() };
     let mut policy = PolicyName::default().begin(&settings);
     assert_eq!(policy.target(&settings), 8);
-    let decision = policy.decide(&Ideal::new(0.1, 9.0).report(8), &settings);
+    let mut ideal = Ideal::new(0.1, 9.0);
+    let decision = policy.decide(&ideal.report(8), &ideal.facts, &settings);
     assert_eq!(decision, Decision { target: 8, reason: Reason::Fixed { workers: 8 } });
 }
 
@@ -291,20 +291,21 @@ fn any_number() -> impl Strategy<Value = f64> {
 
 prop_compose! {
     fn any_report()(
-        numbers in proptest::array::uniform9(any_number()),
+        numbers in proptest::array::uniform8(any_number()),
         counts in proptest::array::uniform7(prop_oneof![0..2_000u32, any::<u32>()]),
         batches in prop_oneof![0..100_000u64, any::<u64>()],
-        has_worker in any::<bool>(),
-    ) -> Report {
-        let [step_s, stall_s, fetch_stall_s, queue_batches, window_full, workers, source_s, compute_s, at_s]
-            = numbers;
+        has_times in any::<bool>(),
+    ) -> (TrainingReport, ScalerFacts) {
+        let [step_s, stall_s, fetch_stall_s, queue_batches, window_full, remote_workers, source_s, compute_s] =
+            numbers;
         let [clients, outstanding, throttled, mode, claimable, lease_batches, ahead] = counts;
-        let worker = has_worker.then_some(WorkerTimes { source_s, compute_s, put_s: source_s });
-        Report {
-            batches, clients, step_s, stall_s, fetch_stall_s, queue_batches, ahead_batches: u64::from(ahead),
-            lease_batches, claimable, window_full, workers, outstanding, throttled, worker,
-            mode: mode % 3, at_s,
-        }
+        let times = |seconds: f64| if has_times { seconds } else { 0.0 };
+        let report = TrainingReport {
+            batches, step_s, stall_s, fetch_stall_s, queue_batches, ahead_batches: u64::from(ahead),
+            lease_batches, window_full, remote_workers, remote_source_s: times(source_s),
+            remote_compute_s: times(compute_s), remote_put_s: times(source_s), ..TrainingReport::default()
+        };
+        (report, ScalerFacts { clients, claimable, outstanding, throttled, mode: mode % 3 })
     }
 }
 
@@ -319,12 +320,12 @@ proptest! {
     ) {
         let settings = Settings { max_workers, concurrency, ..Settings::default() };
         let mut state = State::begin(&settings);
-        for report in &reports {
-            let (next, decision) = decide(report, &state, &settings);
+        for (report, facts) in &reports {
+            let (next, decision) = decide(report, facts, &state, &settings);
             prop_assert!((1..=max_workers.min(concurrency)).contains(&decision.target));
             prop_assert_eq!(next.target, decision.target);
             prop_assert!(!decision.reason.to_string().contains('\n'));
-            let (again, repeated) = decide(report, &next, &settings);
+            let (again, repeated) = decide(report, facts, &next, &settings);
             prop_assert_eq!(repeated.target, decision.target, "a repeated report");
             prop_assert_eq!(again, next);
             let text = serde_json::to_string(&next).unwrap();
@@ -344,14 +345,10 @@ fn a_new_mode_moves_the_count_once_its_splits_cost_another_time() {
     ideal.run(&mut state, &settings, 100);
     let before = state.target;
     // Its splits were begun before the change for ten reports, then they take a quarter.
-    let mut targets = Vec::new();
-    for i in 0..30 {
-        ideal.work_s = if i < 10 { 4.0 } else { 1.0 };
-        let report = Report { mode: 1, ..ideal.report(state.target) };
-        let (next, decision) = decide(&report, &state, &settings);
-        state = next;
-        targets.push(decision.target);
-    }
+    ideal.facts.mode = 1;
+    let mut targets = ideal.run(&mut state, &settings, 10);
+    ideal.work_s = 1.0;
+    targets.extend(ideal.run(&mut state, &settings, 20));
     assert!(targets[..10].iter().all(|target| *target == before), "{targets:?}");
     assert!((9..=11).contains(&targets[19]), "{targets:?}");
 }

@@ -1,7 +1,8 @@
 //! Compares a policy with the swept optimum over many seeds, and with plain Cachew.
 
 use crate::{Conditions, Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweeps};
-use gristmill_policy::scaling::{Cachew, PolicyName, Report, Settings};
+use gristmill_model::wire::TrainingReport;
+use gristmill_policy::scaling::{Cachew, PolicyName, ScalerFacts, Settings};
 use serde::Serialize;
 
 /// Relative distance to the new optimum that counts as following a change: nearer needs more than ten reports of 10 % noise.
@@ -142,14 +143,14 @@ fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(u32, u32)> {
         let before = cachew.target;
         // The sweep omits counts that Cachew, which stops near 33, does not reach.
         let at = sweep.counts.iter().find(|at| at.workers >= before)?;
-        let report = Report {
+        let facts = ScalerFacts { outstanding: before, ..ScalerFacts::default() };
+        let report = TrainingReport {
             // Further apart than its pause after a change.
             batches: reports * 1_000,
             step_s: at.batch_time_s,
-            outstanding: before,
-            ..Report::default()
+            ..TrainingReport::default()
         };
-        cachew.next_target(&report, most);
+        cachew.next_target(&report, &facts, most);
         decisions += u32::from(cachew.target != before);
         if cachew.converged.is_some() {
             return Some((decisions, cachew.target));

@@ -11,9 +11,8 @@ use crate::{
     server::Server, splits::Splits, trainer::Trainer,
 };
 use event::{Event, What};
-use gristmill_policy::scaling::{
-    Observation, Policy, PolicyName, Report, Settings, WorkerTimes, top_up,
-};
+use gristmill_model::wire::TrainingReport;
+use gristmill_policy::scaling::{Policy, PolicyName, ScalerFacts, Settings, top_up};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// One running function.
@@ -29,7 +28,8 @@ struct Worker {
     started_s: f64,
     /// Execution mode in which its split was begun.
     mode: u32,
-    times: WorkerTimes,
+    /// Time of its split at the source, for computing and for storing.
+    times_s: [f64; 3],
     holds_lease: bool,
 }
 
@@ -161,12 +161,10 @@ impl<'s> Engine<'s> {
             ready if ready * 2 < self.conditions.window_batches => true,
             _ => self.wants_workers,
         };
-        let claimable = self.splits.claimable(&self.conditions);
-        if !self.wants_workers || claimable == 0 {
+        if !self.wants_workers {
             return;
         }
-        let outstanding = self.platform.outstanding;
-        let invoke = top_up(&Observation { claimable, outstanding }, self.target).invoke;
+        let invoke = top_up(&self.facts(), self.target).invoke;
         if invoke == 0 {
             return;
         }
@@ -203,7 +201,7 @@ impl<'s> Engine<'s> {
                 let sent_s = bytes / self.conditions.network_per_s;
                 let admitted = self.puts.serve(self.now_s, 1.0, self.conditions.puts_per_s);
                 let put_s = admitted - self.now_s + sent_s;
-                worker.times.put_s = put_s;
+                worker.times_s[2] = put_s;
                 // Requested now: a request in the future would delay earlier ones.
                 let flushed = self.table.serve(self.now_s, 1.0, self.conditions.table_per_s);
                 let flushed_s = flushed + put_s + self.conditions.call_s;
@@ -234,7 +232,7 @@ impl<'s> Engine<'s> {
         let worker = self.workers[slot as usize];
         // The times of splits made in another mode are not reported.
         if worker.mode == self.conditions.mode {
-            self.meter.flushed(&worker.times, self.splits.split_batches());
+            self.meter.flushed(worker.times_s, self.splits.split_batches());
         }
         self.run.splits += 1;
         let (now_s, conditions) = (self.now_s, &self.conditions);
@@ -298,7 +296,7 @@ impl<'s> Engine<'s> {
         worker.turn += 1;
         worker.started_s = self.now_s;
         worker.mode = conditions.mode;
-        worker.times = WorkerTimes { source_s: read_s, compute_s, put_s: 0.0 };
+        worker.times_s = [read_s, compute_s, 0.0];
         let done_s = self.now_s + called_s + read_s + compute_s;
         if conditions.mean_life_s.is_finite() {
             let dies_s = self.now_s + self.life_noise.exponential(conditions.mean_life_s);
@@ -332,45 +330,50 @@ impl<'s> Engine<'s> {
         self.meter.rounds >= self.conditions.report_batches
     }
 
+    fn facts(&self) -> ScalerFacts {
+        ScalerFacts {
+            clients: self.conditions.clients,
+            claimable: self.splits.claimable(&self.conditions),
+            outstanding: self.platform.outstanding,
+            throttled: self.meter.throttled,
+            mode: self.conditions.mode,
+        }
+    }
+
     fn report(&mut self) -> Tick {
+        let facts = self.facts();
         let (conditions, noise) = (&self.conditions, &mut self.report_noise);
         let mut noisy = |value: f64| value * noise.factor(conditions.report_noise);
         let meter = std::mem::take(&mut self.meter);
         let rounds = f64::from(meter.rounds.max(1));
-        let worker = meter.times().map(|times| WorkerTimes {
-            source_s: noisy(times.source_s),
-            compute_s: noisy(times.compute_s),
-            put_s: noisy(times.put_s),
-        });
-        let report = Report {
+        let times_s = meter.times_s().map(|times_s| times_s.map(&mut noisy));
+        let [remote_source_s, remote_compute_s, remote_put_s] = times_s.unwrap_or_default();
+        let report = TrainingReport {
             batches: self.splits.delivered(),
-            clients: conditions.clients,
             step_s: noisy(meter.step_s / rounds),
             stall_s: noisy(meter.stall_s / rounds),
             fetch_stall_s: noisy(meter.fetch_stall_s / rounds),
             queue_batches: noisy(meter.queue / rounds),
             ahead_batches: self.splits.ahead(),
             lease_batches: conditions.split_batches * conditions.lease_splits,
-            claimable: self.splits.claimable(conditions),
             window_full: meter.share_full(),
-            workers: meter.mean_workers(),
-            outstanding: self.platform.outstanding,
-            throttled: meter.throttled,
-            worker,
-            mode: conditions.mode,
-            at_s: self.now_s,
+            remote_workers: meter.mean_workers(),
+            remote_source_s,
+            remote_compute_s,
+            remote_put_s,
+            ..TrainingReport::default()
         };
-        let decision = self.policy.decide(&report, &self.settings);
+        let decision = self.policy.decide(&report, &facts, &self.settings);
         let before = std::mem::replace(&mut self.target, decision.target);
         Tick {
             at_s: self.now_s,
             batches: report.batches,
             phase: self.phase,
-            mode: conditions.mode,
+            mode: facts.mode,
             batch_time_s: (meter.step_s + meter.stall_s) / rounds,
             stall_s: meter.stall_s / rounds,
             queue_batches: meter.queue / rounds,
-            workers: report.workers,
+            workers: report.remote_workers,
             worker_s: self.run.worker_s,
             before,
             target: decision.target,

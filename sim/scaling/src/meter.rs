@@ -1,7 +1,6 @@
 //! Sums between two reports: the measurements of a fetcher and a coordinator.
 
 use crate::trainer::Stall;
-use gristmill_policy::scaling::WorkerTimes;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Meter {
@@ -15,7 +14,7 @@ pub(crate) struct Meter {
     /// Invocations refused.
     pub throttled: u32,
     flushes: f64,
-    times: WorkerTimes,
+    times_s: [f64; 3],
     elapsed_s: f64,
     worker_s: f64,
     full_s: f64,
@@ -39,20 +38,16 @@ impl Meter {
     }
 
     /// A split of `batches` batches is committed.
-    pub fn flushed(&mut self, times: &WorkerTimes, batches: f64) {
+    pub fn flushed(&mut self, times_s: [f64; 3], batches: f64) {
         self.flushes += 1.0;
-        self.times.source_s += times.source_s / batches;
-        self.times.compute_s += times.compute_s / batches;
-        self.times.put_s += times.put_s / batches;
+        for (sum, time_s) in self.times_s.iter_mut().zip(times_s) {
+            *sum += time_s / batches;
+        }
     }
 
     /// Means over the flushes; `None` without one.
-    pub fn times(&self) -> Option<WorkerTimes> {
-        (self.flushes > 0.0).then(|| WorkerTimes {
-            source_s: self.times.source_s / self.flushes,
-            compute_s: self.times.compute_s / self.flushes,
-            put_s: self.times.put_s / self.flushes,
-        })
+    pub fn times_s(&self) -> Option<[f64; 3]> {
+        (self.flushes > 0.0).then(|| self.times_s.map(|sum| sum / self.flushes))
     }
 
     pub fn mean_workers(&self) -> f64 {

@@ -21,6 +21,7 @@ const FILES_MAX: &[(&str, usize, usize)] = &[
     ("an operator", 2, 1),
     ("a job option", 2, 0),
     ("a scaling policy", 2, 0),
+    ("a field to the training report", 3, 0),
 ];
 
 /// Pages that tests write.

@@ -3,7 +3,7 @@
 use crate::{
     Settings, caching,
     items::{JobItem, ScaleState, Skips},
-    kicks::{Seen, kick_due, target, window},
+    kicks::{kick_due, target, window},
     scan::Scan,
     store::Versioned,
     trouble,
@@ -14,7 +14,7 @@ use gristmill_model::splits::{
     frontier::{Frontier, MOST_RETURNED},
     job::JobState,
 };
-use gristmill_model::wire::Poll;
+use gristmill_model::wire::{Poll, ScalerEvent};
 use std::collections::BTreeMap;
 
 /// Looks further apart than this are not regular: between them, workers' calls may not have been answered.
@@ -71,7 +71,7 @@ pub(super) struct View<'a> {
 #[derive(Debug)]
 pub(super) struct Decided {
     /// The kick of the scaler, if one is due.
-    pub kick: Option<Seen>,
+    pub kick: Option<ScalerEvent>,
     /// The error with which the job fails, if its workers have failed for long enough.
     pub failure: Option<String>,
     /// Hints for the calls until the next look.
@@ -81,7 +81,8 @@ pub(super) struct Decided {
 /// Decides the effects of a look.
 pub(super) fn decide(settings: &Settings, poll: &Poll, view: &View<'_>) -> Decided {
     let View { item, progress, scale, scan, now_ms, .. } = *view;
-    let kick = kick_due(poll, item, scale, scan, progress.head().epoch, now_ms);
+    let epoch = progress.head().epoch;
+    let kick = kick_due(&settings.ns, poll, item, scale, scan, epoch, now_ms);
     let failure = trouble::given_up(&settings.patience, &scale.barren, scan.progress(item))
         .filter(|_| !item.state.is_ended());
     // The error of a job that fails now has all that its trouble would say.
@@ -106,7 +107,8 @@ fn hints(view: &View<'_>) -> Frontier {
         ahead: scan.positions_ahead(),
         window: window(item, progress, scale),
         window_full: scan.window_full(now_ms, claimable),
-        active: scan.active_workers(now_ms),
+        remote_workers: scan.remote_workers(now_ms).count() as u32,
+        local_workers: scan.local_workers(now_ms),
         progress: scan.progress(item),
         indexed: if item.plan.is_none() { scan.done() } else { 0 },
         ..Frontier::default()

@@ -127,13 +127,15 @@ pub fn answer(
 ) -> Polled {
     let is_planned = job.plan.is_some();
     let is_claimable = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
-    let Frontier { active, claimable, window, window_full, ahead, indexed, trouble, .. } = seen;
+    let Frontier { remote_workers, local_workers, claimable, indexed, trouble, .. } = seen;
+    let Frontier { window, window_full, ahead, .. } = seen;
     Polled {
         job,
         generation: progress.generation,
         delivered: progress.delivered,
         ready: ready.entries,
-        active_workers: active,
+        remote_workers,
+        local_workers,
         claimable,
         window,
         window_full,

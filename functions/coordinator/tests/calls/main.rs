@@ -215,7 +215,7 @@ async fn a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_f
     world.died(1).await;
     assert_eq!(leased(world.claim(1).await).attempt, 1);
     let polled = world.poll().await;
-    assert_eq!((polled.claimable, polled.active_workers), (1, 0), "the trainer's poll frees it");
+    assert_eq!((polled.claimable, polled.active_workers()), (1, 0), "the trainer's poll frees it");
     assert_eq!(leased(world.claim(2).await).attempt, 2);
     assert_eq!(world.poll().await.claimable, 0, "a living worker keeps its lease");
     // The platform had run the event twice, and the other copy is alive: it loses no second lease.
@@ -266,7 +266,7 @@ async fn what_a_process_remembers_of_leases_may_be_old(table: Arc<dyn Table>) {
     let world = World::running(table).await;
     leased(world.claim(2).await);
     // Few workers are active: from now on the process remembers the leases it grants.
-    assert_eq!(world.poll().await.active_workers, 1);
+    assert_eq!(world.poll().await.active_workers(), 1);
     let old = leased(world.claim(3).await);
     let other = world.another_process();
     other.died(3).await;

@@ -1,8 +1,8 @@
-//! Batch times of a trainer, and the reports on which scaling decides.
+//! Measurements of a trainer: its means for people, and the reports on which scaling decides.
 
 use gristmill_model::Epoch;
-use gristmill_model::splits::SplitKind;
-use gristmill_model::wire::{Polled, ReadySplit, TrainerMetrics, TrainingReport, WorkerSeconds};
+use gristmill_model::splits::{SplitKind, WorkerTimes};
+use gristmill_model::wire::{Polled, ReadySplit, TrainerMetrics, TrainingReport};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
@@ -28,78 +28,58 @@ pub(crate) struct BatchTimes {
     pub fetching: Duration,
 }
 
-/// The measurements of the next report.
+/// Times of remote splits, and the batches in them.
 #[derive(Debug, Default)]
-struct Gathering {
-    /// Batches handed over since the last report, the total time between them, and the part spent waiting.
-    batches: u64,
-    time: Duration,
-    waited: Duration,
-    fetching: Duration,
-    polls: u32,
-    full_polls: u32,
-    queue_batches: u64,
-    workers: u64,
-    ahead_batches: u64,
-    lease_batches: u32,
-}
-
-/// Seconds that workers spent, and the number of batches.
-#[derive(Debug, Default)]
-struct Cost {
-    spent: WorkerSeconds,
+struct RemoteWork {
+    times: WorkerTimes,
     batches: f64,
 }
 
-impl Cost {
+impl RemoteWork {
     fn add(&mut self, entry: &ReadySplit, batch_size: f64) {
-        self.spent.source_s += f64::from(entry.times.source_ms) / 1e3;
-        self.spent.compute_s += f64::from(entry.times.compute_ms) / 1e3;
-        self.spent.put_s += f64::from(entry.times.put_ms) / 1e3;
+        self.times = self.times.plus(entry.times);
         self.batches += f64::from(entry.outcome.rows) / batch_size;
     }
 
-    fn per_batch(&self) -> Option<WorkerSeconds> {
-        let WorkerSeconds { source_s, compute_s, put_s } = self.spent;
-        let mean = |seconds: f64| seconds / self.batches;
-        (self.batches > 0.0).then(|| WorkerSeconds {
-            source_s: mean(source_s),
-            compute_s: mean(compute_s),
-            put_s: mean(put_s),
-        })
+    /// Adds the times for a batch to `report`.
+    fn tell(&self, report: &mut TrainingReport) {
+        let mean_s = |ms: u32| f64::from(ms) / 1e3 / self.batches;
+        let WorkerTimes { source_ms, compute_ms, put_ms } = self.times;
+        if self.batches > 0.0 {
+            report.remote_source_s = mean_s(source_ms);
+            report.remote_compute_s = mean_s(compute_ms);
+            report.remote_put_s =
+                mean_s(put_ms.saturating_sub(source_ms).saturating_sub(compute_ms));
+        }
     }
 }
 
 /// Measurements of a trainer, gathered into means and reports.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// (time since the previous batch, part of it spent waiting).
-    recent: VecDeque<(Duration, Duration)>,
+    recent: VecDeque<BatchTimes>,
     batches: u64,
     queue_batches: u32,
-    report: Gathering,
-    /// Cost of splits that became ready since the last report, by the first epoch of their cache mode. Costs
-    /// of an epoch that the trainer has not reached are kept until it does.
-    costs: BTreeMap<Option<Epoch>, Cost>,
-    /// Whether the next report is sent early, because nothing is known yet about the current mode.
-    soon: bool,
+    /// The next report: its means are of what was measured since the last one.
+    report: TrainingReport,
+    report_batches: u64,
+    report_time: Duration,
+    report_polls: u32,
+    /// Remote splits that became ready since the last report, by the first epoch of their cache mode. Those of an
+    /// epoch that the trainer has not reached are kept until it does.
+    work: BTreeMap<Option<Epoch>, RemoteWork>,
+    /// Whether something is reported about the current mode: the first report is sent early.
+    is_known: bool,
     /// The first epoch of the current mode.
     mode_from: Option<Epoch>,
 }
 
-impl Meter {
-    pub fn new() -> Self {
-        Self {
-            recent: VecDeque::new(),
-            batches: 0,
-            queue_batches: 0,
-            report: Gathering::default(),
-            costs: BTreeMap::new(),
-            soon: true,
-            mode_from: None,
-        }
-    }
+/// Adds a value to a mean, which then is of `n` values.
+fn add_to(mean: &mut f64, value: f64, n: f64) {
+    *mean += (value - *mean) / n;
+}
 
+impl Meter {
     /// The stream restarts: nothing is queued.
     pub fn reopen(&mut self) {
         self.queue_batches = 0;
@@ -111,80 +91,73 @@ impl Meter {
         self.batches += 1;
         self.queue_batches = u32::try_from(queue_batches).unwrap_or(u32::MAX);
         self.recent.truncate(METRIC_BATCHES - 1);
-        self.recent.push_front((since_last, waited));
-        let report = &mut self.report;
-        report.batches += 1;
-        report.time += since_last;
-        report.waited += waited.min(since_last);
-        report.fetching += fetching.min(waited).min(since_last);
+        self.recent.push_front(times);
+        self.report_batches += 1;
+        self.report_time += since_last;
+        let (report, n) = (&mut self.report, self.report_batches as f64);
+        let stall = waited.min(since_last);
+        add_to(&mut report.step_s, (since_last - stall).as_secs_f64(), n);
+        add_to(&mut report.stall_s, stall.as_secs_f64(), n);
+        add_to(&mut report.fetch_stall_s, fetching.min(stall).as_secs_f64(), n);
     }
 
     /// Records a poll's facts about workers, for a trainer in `epoch`.
     pub fn polled(&mut self, polled: &Polled, epoch: Epoch) {
         let Some(plan) = polled.job.plan else { return };
-        let batch_size = f64::from(plan.batch_size.max(1));
+        let batch_size = plan.batch_size.max(1);
         let caching = polled.job.caching.as_ref();
         let mode_from = |epoch: Epoch| caching.and_then(|c| c.of(epoch)).map(|mode| mode.from);
         for entry in polled.ready.iter().filter(|entry| entry.outcome.kind == SplitKind::Object) {
-            self.costs.entry(mode_from(entry.place.epoch)).or_default().add(entry, batch_size);
+            let of_mode = self.work.entry(mode_from(entry.place.epoch)).or_default();
+            of_mode.add(entry, f64::from(batch_size));
         }
         let mode_from = mode_from(epoch);
         if self.mode_from != mode_from {
             // Measurements in compute mode do not apply to reading a cache.
-            self.report = Gathering::default();
-            self.costs.retain(|of, _| *of >= mode_from);
-            (self.soon, self.mode_from) = (true, mode_from);
+            self.restart();
+            self.work.retain(|of, _| *of >= mode_from);
+            (self.is_known, self.mode_from) = (false, mode_from);
         }
-        let fetched = u64::from(self.queue_batches);
-        let report = &mut self.report;
-        report.polls += 1;
-        report.full_polls += u32::from(polled.window_full);
-        report.workers += u64::from(polled.active_workers);
-        let per_split = u64::from(plan.split_records / plan.batch_size.max(1));
-        report.ahead_batches = u64::from(polled.ahead) * per_split;
-        report.lease_batches =
-            u32::try_from(per_split).unwrap_or(u32::MAX).saturating_mul(plan.max_bundle_splits);
+        self.report_polls += 1;
+        let (report, n) = (&mut self.report, f64::from(self.report_polls));
         let ready: u64 = polled.ready.iter().map(|entry| u64::from(entry.outcome.batches)).sum();
-        report.queue_batches += fetched + ready;
+        let queue_batches = u64::from(self.queue_batches) + ready;
+        add_to(&mut report.queue_batches, queue_batches as f64, n);
+        add_to(&mut report.window_full, f64::from(u8::from(polled.window_full)), n);
+        add_to(&mut report.remote_workers, polled.remote_workers.into(), n);
+        add_to(&mut report.local_workers, polled.local_workers.into(), n);
+        let split_batches = plan.split_records / batch_size;
+        report.ahead_batches = u64::from(polled.ahead) * u64::from(split_batches);
+        report.lease_batches = split_batches.saturating_mul(plan.max_bundle_splits);
+    }
+
+    /// Begins the next report, and returns what was measured so far.
+    fn restart(&mut self) -> TrainingReport {
+        (self.report_batches, self.report_time, self.report_polls) = Default::default();
+        std::mem::take(&mut self.report)
     }
 
     /// The report on the batches since the last one, once there are enough; one poll sends it. The first
     /// comes early, because a rough number of workers is better than none.
     pub fn report(&mut self) -> Option<TrainingReport> {
-        let enough = match self.soon {
-            true => FIRST_REPORT_BATCHES,
-            false => METRIC_BATCHES as u64,
-        };
-        let long = self.report.time >= REPORT_AT_LEAST && self.report.batches >= FEWEST_BATCHES;
-        if self.report.batches < enough && !long || self.report.polls == 0 {
+        let enough = if self.is_known { METRIC_BATCHES as u64 } else { FIRST_REPORT_BATCHES };
+        let is_long = self.report_time >= REPORT_AT_LEAST && self.report_batches >= FEWEST_BATCHES;
+        if self.report_batches < enough && !is_long || self.report_polls == 0 {
             return None;
         }
-        self.soon = false;
-        let batches = self.batches;
-        let Gathering { time, waited, fetching, polls, .. } = self.report;
-        let mode_from = self.mode_from;
-        let worker = self.costs.remove(&mode_from).and_then(|cost| cost.per_batch());
-        let gathered = std::mem::take(&mut self.report);
-        let (n, polls) = (gathered.batches as f64, f64::from(polls));
-        Some(TrainingReport {
-            batches,
-            step_s: time.saturating_sub(waited).as_secs_f64() / n,
-            stall_s: waited.as_secs_f64() / n,
-            fetch_stall_s: fetching.as_secs_f64() / n,
-            queue_batches: gathered.queue_batches as f64 / polls,
-            ahead_batches: gathered.ahead_batches,
-            lease_batches: gathered.lease_batches,
-            window_full: f64::from(gathered.full_polls) / polls,
-            workers: gathered.workers as f64 / polls,
-            worker,
-        })
+        self.is_known = true;
+        let mut report = TrainingReport { batches: self.batches, ..self.restart() };
+        if let Some(work) = self.work.remove(&self.mode_from) {
+            work.tell(&mut report);
+        }
+        Some(report)
     }
 
     /// Means over the last batches.
     pub fn metrics(&self) -> TrainerMetrics {
         let n = self.recent.len().max(1) as f64;
-        let total: Duration = self.recent.iter().map(|(time, _)| *time).sum();
-        let waited: Duration = self.recent.iter().map(|(_, waited)| *waited).sum();
+        let total: Duration = self.recent.iter().map(|times| times.since_last).sum();
+        let waited: Duration = self.recent.iter().map(|times| times.waited).sum();
         let stall_fraction = match total.is_zero() {
             true => 0.0,
             false => (waited.as_secs_f64() / total.as_secs_f64()).min(1.0),
@@ -212,11 +185,13 @@ mod tests {
 
     #[test]
     fn a_report_covers_the_batches_since_the_last_one() {
-        let mut meter = Meter::new();
+        let mut meter = Meter::default();
         for _ in 0..9 {
             meter.handed_over(TIMES, 2);
         }
-        meter.polled(&polled(&[entry(0, 0, 4)]), 0);
+        let mut stored = entry(0, 0, 4);
+        stored.times.put_ms = 520;
+        meter.polled(&polled(&[stored]), 0);
         assert_eq!(meter.report(), None, "too few");
         meter.handed_over(TIMES, 2);
         let report = meter.report().unwrap();
@@ -224,9 +199,11 @@ mod tests {
         assert_eq!((report.batches, report.ahead_batches), (10, 8));
         assert!(close(report.step_s, 0.04) && close(report.stall_s, 0.01), "{report:?}");
         assert!(close(report.fetch_stall_s, 0.004), "{report:?}");
-        assert!(close(report.queue_batches, 6.0) && close(report.workers, 3.0), "{report:?}");
-        let worker = report.worker.unwrap();
-        assert!(close(worker.source_s, 0.01) && close(worker.compute_s, 0.1), "{worker:?}");
+        assert!(close(report.queue_batches, 6.0) && close(report.window_full, 1.0), "{report:?}");
+        assert_eq!((report.remote_workers, report.local_workers), (2.0, 1.0));
+        assert!(close(report.remote_source_s, 0.01), "{report:?}");
+        assert!(close(report.remote_compute_s, 0.1), "{report:?}");
+        assert!(close(report.remote_put_s, 0.02), "beyond the other two: {report:?}");
         assert_eq!(meter.report(), None, "it goes out once");
         for _ in 0..99 {
             meter.handed_over(TIMES, 0);
@@ -248,23 +225,23 @@ mod tests {
             polled.ready[0].times.compute_ms = compute_ms;
             polled
         };
-        let mut meter = Meter::new();
+        let mut meter = Meter::default();
         let compute_s = |meter: &mut Meter| {
             (0..100).for_each(|_| meter.handed_over(TIMES, 0));
-            meter.report().unwrap().worker.map(|worker| (worker.compute_s * 1e3).round())
+            (meter.report().unwrap().remote_compute_s * 1e3).round()
         };
         meter.polled(&poll(0, 400), 0);
         meter.polled(&poll(1, 800), 0);
-        assert_eq!(compute_s(&mut meter), Some(100.0), "the trainer is in epoch 0");
+        assert_eq!(compute_s(&mut meter), 100.0, "the trainer is in epoch 0");
         meter.polled(&poll(1, 1200), 0);
-        assert_eq!(compute_s(&mut meter), None, "nothing new of that mode");
+        assert_eq!(compute_s(&mut meter), 0.0, "nothing new of that mode");
         meter.polled(&poll(0, 400), 1);
-        assert_eq!(compute_s(&mut meter), Some(250.0), "both splits of epoch 1, and no other");
+        assert_eq!(compute_s(&mut meter), 250.0, "both splits of epoch 1, and no other");
     }
 
     #[test]
     fn means_are_of_the_last_batches() {
-        let mut meter = Meter::new();
+        let mut meter = Meter::default();
         assert_eq!(meter.metrics().stall_fraction.to_bits(), 0.0_f64.to_bits());
         meter.handed_over(TIMES, 2);
         let metrics = meter.metrics();

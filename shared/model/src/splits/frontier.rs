@@ -38,8 +38,9 @@ pub struct Frontier {
     /// Positions that workers may run ahead of the trainer; 0 before the first look.
     pub window: u32,
     pub window_full: bool,
-    /// Workers with a lease.
-    pub active: u32,
+    /// Remote workers with a lease, and local ones.
+    pub remote_workers: u32,
+    pub local_workers: u32,
     /// Remote workers whose [`lot`] is below this are surplus.
     pub surplus_below: u64,
     /// Splits committed, as far as they were read.

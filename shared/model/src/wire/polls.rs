@@ -1,8 +1,8 @@
 //! The trainer's poll and its answer: the splits that are ready.
 
 use crate::splits::{Ack, Place, SplitOutcome, WorkerTimes};
-use crate::wire::JobView;
 use crate::wire::calls::Call;
+use crate::wire::{JobView, TrainingReport};
 use crate::{Attempt, BundleIndex, JobName, Nonce};
 use serde::{Deserialize, Serialize};
 
@@ -42,40 +42,6 @@ pub struct TrainerMetrics {
     pub queue_batches: u32,
 }
 
-/// How training and its workers did over about a hundred batches.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TrainingReport {
-    /// Batches delivered so far in the run, over all epochs: orders the reports.
-    pub batches: u64,
-    /// Mean time the trainer itself took for a batch.
-    pub step_s: f64,
-    /// Mean time it waited for one.
-    pub stall_s: f64,
-    /// Part of that in which the batch was committed, and on its way to the trainer.
-    pub fetch_stall_s: f64,
-    /// Batches fetched or ready, and not taken; mean over the polls.
-    pub queue_batches: f64,
-    /// Batches handed out to workers or ready, and not delivered, at the latest poll.
-    pub ahead_batches: u64,
-    /// Batches of one lease.
-    pub lease_batches: u32,
-    /// Part of the polls at which nothing was handed out because the window was full, 0 to 1.
-    pub window_full: f64,
-    /// Workers that held a lease, mean over the polls.
-    pub workers: f64,
-    /// Times of one worker for a batch, over the splits that became ready meanwhile.
-    pub worker: Option<WorkerSeconds>,
-}
-
-/// Seconds of one worker for one batch, by what it did.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct WorkerSeconds {
-    pub source_s: f64,
-    pub compute_s: f64,
-    pub put_s: f64,
-}
-
 /// One committed split, ready to fetch (or, for local ones, to take from the host that ran it).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadySplit {
@@ -100,8 +66,10 @@ pub struct Polled {
     #[serde(default)]
     pub delivered: Place,
     pub ready: Vec<ReadySplit>,
-    /// Distinct workers that hold an unexpired lease in the window.
-    pub active_workers: u32,
+    /// Remote workers that hold an unexpired lease in the window.
+    pub remote_workers: u32,
+    /// Workers in trainers' hosts that hold one.
+    pub local_workers: u32,
     /// Positions that may be claimed now: work waits for workers.
     pub claimable: u32,
     /// Nothing more is handed out until the trainer has taken some of what is ready.
@@ -123,4 +91,11 @@ pub struct Polled {
     /// The reason why the job makes no progress, and the remedy under way, one line.
     #[serde(default)]
     pub trouble: Option<String>,
+}
+
+impl Polled {
+    /// Workers that hold a lease.
+    pub fn active_workers(&self) -> u32 {
+        self.remote_workers + self.local_workers
+    }
 }

@@ -1,6 +1,6 @@
 //! Plain Cachew (Graur et al., ATC 2022, section 4.3): one worker more while batch time improves.
 
-use super::{Decision, Report, ScalingPolicy, Settings};
+use super::{Decision, ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// A smaller improvement of batch time is ignored (section 4.3: 3 %).
@@ -70,10 +70,15 @@ impl ScalingPolicy for Cachew {
         self.target
     }
 
-    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+    fn decide(
+        &mut self,
+        report: &TrainingReport,
+        facts: &ScalerFacts,
+        settings: &Settings,
+    ) -> Decision {
         let (most, _) = settings.cap();
         let before = self.target;
-        Decision::moved(before, self.next_target(report, most))
+        Decision::moved(before, self.next_target(report, facts, most))
     }
 
     fn has_converged(&self) -> bool {
@@ -83,15 +88,15 @@ impl ScalingPolicy for Cachew {
 
 impl Cachew {
     /// Takes one report; returns the target, at most `most`.
-    pub fn next_target(&mut self, report: &Report, most: u32) -> u32 {
-        if report.mode != self.mode {
-            *self = Self { mode: report.mode, ..Self::default() };
+    pub fn next_target(&mut self, report: &TrainingReport, facts: &ScalerFacts, most: u32) -> u32 {
+        if facts.mode != self.mode {
+            *self = Self { mode: facts.mode, ..Self::default() };
             return self.target;
         }
         let from = std::mem::replace(&mut self.batches, report.batches);
         let time_s = report.batch_time_s();
         // Reports of another count, or within the pause, are not used.
-        let settled = from >= self.paused_until && report.outstanding == self.target;
+        let settled = from >= self.paused_until && facts.outstanding == self.target;
         if !settled || !report.is_plausible() || report.batches <= from {
             return self.target;
         }

@@ -1,6 +1,6 @@
 //! The Kubernetes Horizontal Pod Autoscaler on CPU utilisation, with the target of Cachew's evaluation.
 
-use super::{Decision, Report, ScalingPolicy, Settings};
+use super::{Decision, ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// Target utilisation (Cachew, section 6.1).
@@ -37,7 +37,12 @@ impl ScalingPolicy for Hpa {
         self.target
     }
 
-    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+    fn decide(
+        &mut self,
+        report: &TrainingReport,
+        _: &ScalerFacts,
+        settings: &Settings,
+    ) -> Decision {
         let (most, _) = settings.cap();
         let before = self.target;
         Decision::moved(before, self.next_target(report, most))
@@ -47,12 +52,10 @@ impl ScalingPolicy for Hpa {
 impl Hpa {
     /// Takes one report; returns the target, at most `most`. A worker's CPU is busy while it computes, and
     /// idle while it reads, puts or finds nothing to claim.
-    pub fn next_target(&mut self, report: &Report, most: u32) -> u32 {
-        let Some(times) = report.worker.filter(|times| times.total_s() > 0.0) else {
-            return self.target;
-        };
-        let at_work = (report.workers / f64::from(self.target)).clamp(0.0, 1.0);
-        let ratio = at_work * times.compute_s / times.total_s() / UTILISATION;
+    pub fn next_target(&mut self, report: &TrainingReport, most: u32) -> u32 {
+        let Some(total_s) = report.remote_batch_s() else { return self.target };
+        let at_work = (report.remote_workers / f64::from(self.target)).clamp(0.0, 1.0);
+        let ratio = at_work * report.remote_compute_s / total_s / UTILISATION;
         let desired = if (ratio - 1.0).abs() <= TOLERANCE {
             self.target
         } else {
@@ -76,14 +79,14 @@ impl Hpa {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scaling::WorkerTimes;
 
     #[test]
     fn it_follows_the_cpu_and_is_blind_to_what_waits_elsewhere() {
-        let report = |compute_s: f64, workers: f64| Report {
-            workers,
-            worker: Some(WorkerTimes { compute_s, source_s: 1.0 - compute_s, put_s: 0.0 }),
-            ..Report::default()
+        let report = |compute_s: f64, workers: f64| TrainingReport {
+            remote_workers: workers,
+            remote_source_s: 1.0 - compute_s,
+            remote_compute_s: compute_s,
+            ..TrainingReport::default()
         };
         let mut busy = Hpa { target: 4, recommended: Vec::new() };
         assert_eq!(busy.next_target(&report(1.0, 4.0), 100), 5);

@@ -7,9 +7,9 @@
 mod cachew;
 mod coverage;
 mod decision;
+mod facts;
 mod hpa;
 mod registry;
-mod report;
 mod settings;
 mod tfdata;
 mod top_up;
@@ -17,11 +17,13 @@ mod top_up;
 pub use cachew::Cachew;
 pub use coverage::{Coverage, Phase, State, decide};
 pub use decision::{Decision, Limit, Reason};
+pub use facts::ScalerFacts;
 pub use registry::{PolicyName, ScalingPolicy, UnknownPolicy};
-pub use report::{Report, WorkerTimes};
 pub use settings::Settings;
 pub use tfdata::estimate_workers;
-pub use top_up::{Observation, TopUp, top_up};
+pub use top_up::{TopUp, top_up};
+
+use gristmill_model::wire::TrainingReport;
 
 // The first is the default.
 registry::policies! {

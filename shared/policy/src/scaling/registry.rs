@@ -1,6 +1,6 @@
 //! Policies by name. A job selects one, and the scaler's state holds the policy's.
 
-use super::{Decision, POLICIES, Policy, Report, Settings};
+use super::{Decision, POLICIES, Policy, ScalerFacts, Settings, TrainingReport};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{fmt, str::FromStr};
 
@@ -18,7 +18,12 @@ pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + Deserializ
     fn target(&self) -> u32;
 
     /// Takes one report, and decides within [`Settings::cap`]. Not called while [`Settings::fixed`] is set.
-    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision;
+    fn decide(
+        &mut self,
+        report: &TrainingReport,
+        facts: &ScalerFacts,
+        settings: &Settings,
+    ) -> Decision;
 
     /// Whether the count is good.
     fn has_converged(&self) -> bool {
@@ -129,12 +134,17 @@ macro_rules! policies {
             }
 
             /// Takes one report, and decides.
-            pub fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+            pub fn decide(
+                &mut self,
+                report: &TrainingReport,
+                facts: &ScalerFacts,
+                settings: &Settings,
+            ) -> Decision {
                 if settings.fixed.is_some() {
                     return Decision::fixed(self.target(settings));
                 }
                 match self {
-                    $(Self::$name(policy) => ScalingPolicy::decide(policy, report, settings)),+
+                    $(Self::$name(policy) => ScalingPolicy::decide(policy, report, facts, settings)),+
                 }
             }
 
@@ -153,23 +163,20 @@ pub(super) use policies;
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{Reason, WorkerTimes},
-        *,
-    };
+    use super::{super::Reason, *};
 
-    fn report(batches: u64) -> Report {
-        let worker = Some(WorkerTimes { compute_s: 0.6, source_s: 0.2, put_s: 0.0 });
-        Report {
+    const FACTS: ScalerFacts =
+        ScalerFacts { clients: 1, claimable: 100, outstanding: 2, throttled: 0, mode: 0 };
+
+    fn report(batches: u64) -> TrainingReport {
+        TrainingReport {
             batches,
-            clients: 1,
             step_s: 0.05,
             stall_s: 0.2,
-            claimable: 100,
-            workers: 2.0,
-            outstanding: 2,
-            worker,
-            ..Report::default()
+            remote_workers: 2.0,
+            remote_source_s: 0.2,
+            remote_compute_s: 0.6,
+            ..TrainingReport::default()
         }
     }
 
@@ -182,7 +189,7 @@ mod tests {
             let mut policy = name.begin(&settings);
             assert_eq!(policy.name(), name.as_str());
             for batches in (100..2_000).step_by(100) {
-                let decision = policy.decide(&report(batches), &settings);
+                let decision = policy.decide(&report(batches), &FACTS, &settings);
                 assert!((1..=12).contains(&decision.target), "{name}: {decision:?}");
                 assert_eq!(decision.target, policy.target(&settings), "{name}");
                 let stored = serde_json::to_string(&policy).unwrap();
@@ -209,7 +216,7 @@ mod tests {
         let settings = Settings { fixed: Some(7), ..Settings::default() };
         for name in POLICIES {
             let mut policy = name.begin(&settings);
-            let decision = policy.decide(&report(100), &settings);
+            let decision = policy.decide(&report(100), &FACTS, &settings);
             assert_eq!(decision, Decision { target: 7, reason: Reason::Fixed { workers: 7 } });
             assert_eq!(policy, name.begin(&settings), "{name}");
         }

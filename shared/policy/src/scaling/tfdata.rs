@@ -1,7 +1,7 @@
 //! tf.data service's own estimator (`auto_scaler.cc`): N = max(1, ceil(sum of consumption rates / mean
 //! worker throughput)), outliers replaced, growth bounded.
 
-use super::{Decision, Report, ScalingPolicy, Settings};
+use super::{Decision, ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// Rates further than this many standard deviations from the mean are replaced by the median.
@@ -36,18 +36,23 @@ impl ScalingPolicy for TfData {
         self.target
     }
 
-    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+    fn decide(
+        &mut self,
+        report: &TrainingReport,
+        facts: &ScalerFacts,
+        settings: &Settings,
+    ) -> Decision {
         let (most, _) = settings.cap();
         let before = self.target;
-        Decision::moved(before, self.next_target(report, most))
+        Decision::moved(before, self.next_target(report, facts, most))
     }
 }
 
 impl TfData {
     /// Takes one report; returns the target, at most `most`. A client consumes one batch per step.
-    pub fn next_target(&mut self, report: &Report, most: u32) -> u32 {
-        if let (Some(worker_s), true) = (report.worker_batch_s(), report.is_plausible()) {
-            let consumers = vec![1.0 / report.step_s; report.clients.clamp(1, 1_024) as usize];
+    pub fn next_target(&mut self, report: &TrainingReport, facts: &ScalerFacts, most: u32) -> u32 {
+        if let (Some(worker_s), true) = (report.remote_batch_s(), report.is_plausible()) {
+            let consumers = vec![1.0 / report.step_s; facts.clients.clamp(1, 1_024) as usize];
             let estimate = estimate_workers(&consumers, &[1.0 / worker_s]);
             let bound = self.target.saturating_mul(GROWTH).min(self.target + MORE).min(MOST);
             self.target = estimate.min(bound);
@@ -100,14 +105,15 @@ mod tests {
 
     #[test]
     fn growth_is_bounded() {
-        let report = |worker_s: f64| Report {
+        let report = |worker_s: f64| TrainingReport {
             step_s: 0.001,
-            worker: Some(crate::scaling::WorkerTimes { compute_s: worker_s, ..Default::default() }),
-            ..Report::default()
+            remote_compute_s: worker_s,
+            ..TrainingReport::default()
         };
         let mut estimator = TfData::default();
+        let facts = ScalerFacts::default();
         let targets: Vec<u32> =
-            (0..8).map(|_| estimator.next_target(&report(9.0), 5_000)).collect();
+            (0..8).map(|_| estimator.next_target(&report(9.0), &facts, 5_000)).collect();
         assert_eq!(targets, [4, 16, 64, 256, 756, 1_256, 1_756, 2_256]);
     }
 }

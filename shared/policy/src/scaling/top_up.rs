@@ -1,16 +1,8 @@
 //! The number of workers to invoke: the target is held while there is work to claim. Workers leave by
 //! themselves when there is none.
 
+use super::ScalerFacts;
 use serde::{Deserialize, Serialize};
-
-/// A job's state when the scaler runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observation {
-    /// Positions that may be claimed now.
-    pub claimable: u32,
-    /// Invocations sent and not known to have ended.
-    pub outstanding: u32,
-}
 
 /// Workers to invoke now, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,8 +13,8 @@ pub struct TopUp {
 
 /// Tops up the outstanding workers to the target while there is work to claim. Never invokes more workers than there
 /// are positions to claim: an idle worker costs money.
-pub fn top_up(observation: &Observation, target: u32) -> TopUp {
-    let Observation { claimable, outstanding } = *observation;
+pub fn top_up(facts: &ScalerFacts, target: u32) -> TopUp {
+    let ScalerFacts { claimable, outstanding, .. } = *facts;
     let missing = target.saturating_sub(outstanding);
     let invoke = missing.min(claimable);
     let reason = match (invoke, claimable, outstanding) {
@@ -38,10 +30,13 @@ pub fn top_up(observation: &Observation, target: u32) -> TopUp {
 mod tests {
     use super::*;
 
+    fn facts(claimable: u32, outstanding: u32) -> ScalerFacts {
+        ScalerFacts { claimable, outstanding, ..ScalerFacts::default() }
+    }
+
     #[test]
     fn holds_the_target_only_while_there_is_work() {
-        let invoke =
-            |claimable, outstanding| top_up(&Observation { claimable, outstanding }, 8).invoke;
+        let invoke = |claimable, outstanding| top_up(&facts(claimable, outstanding), 8).invoke;
         assert_eq!(invoke(100, 0), 8, "wake from zero");
         assert_eq!(invoke(100, 5), 3, "top up");
         assert_eq!(invoke(100, 9), 0, "never beyond the target");
@@ -51,8 +46,7 @@ mod tests {
 
     #[test]
     fn says_why() {
-        let reason =
-            |claimable, outstanding| top_up(&Observation { claimable, outstanding }, 8).reason;
+        let reason = |claimable, outstanding| top_up(&facts(claimable, outstanding), 8).reason;
         assert_eq!(reason(0, 3), "nothing to claim");
         assert_eq!(reason(9, 8), "8 of 8 workers outstanding");
         assert_eq!(reason(9, 0), "wake: 9 splits to claim, no worker");

@@ -46,7 +46,7 @@ fn a_window_is_looked_at_first_and_then_the_more_rarely_the_larger_it_is() {
     // A window of ten bundles.
     assert!(!due(Some(looked(9))) && due(Some(looked(10))));
     // With few workers at work, a change comes later.
-    let few = |age_ms| Frontier { active: 1, ..looked(age_ms) };
+    let few = |age_ms| Frontier { remote_workers: 1, ..looked(age_ms) };
     assert!(!due(Some(few(LOOK_SOON_MS - 1))) && due(Some(few(LOOK_SOON_MS))));
     let large = |age_ms| {
         let mut snapshot = snapshot(Some(looked(age_ms)));
@@ -161,7 +161,14 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
     let ramp = Ramp::new(N_SPLITS, 4);
     let answered = |item: &JobItem, gap: Option<(u64, crate::bundles::ScannedBundle)>| {
         let prefix = Prefix { entries: Vec::new(), gap };
-        let seen = Frontier { active: 2, claimable: 9, window: 40, indexed: 5, ..looked(0) };
+        let seen = Frontier {
+            remote_workers: 1,
+            local_workers: 1,
+            claimable: 9,
+            window: 40,
+            indexed: 5,
+            ..looked(0)
+        };
         let scale = ScaleState::default();
         let progress = trainer(0, place(0, 0));
         answer(item.view(&job()), item.n_files, &progress, (scale, seen), prefix, NOW_MS)
@@ -170,7 +177,7 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
     let unclaimed = crate::bundles::ScannedBundle::unseen(&ramp, (0, 0), 0);
     let polled = answered(&running_job(), Some((0, leased)));
     assert!(!polled.head_of_line_blocked, "a worker has it");
-    assert_eq!((polled.active_workers, polled.claimable, polled.window), (2, 9, 40));
+    assert_eq!((polled.active_workers(), polled.claimable, polled.window), (2, 9, 40));
     assert_eq!((polled.generation, polled.indexed_files), (3, 16));
     assert!(answered(&running_job(), Some((0, unclaimed))).head_of_line_blocked);
     assert!(!answered(&running_job(), None).head_of_line_blocked);

@@ -10,7 +10,7 @@
 //! The times of a step and of a worker's batch give a second, less direct estimate. The two are averaged, weighted by
 //! their errors, unless they contradict each other: then the measured slope counts.
 
-use super::{Report, thresholds::FETCHING};
+use super::{TrainingReport, thresholds::FETCHING};
 use serde::{Deserialize, Serialize};
 
 /// Share of the demand that times do not account for: claims, flushes, deaths.
@@ -156,7 +156,7 @@ impl Capacity {
 
 impl Block {
     /// Adds a report on batches delivered since `from_batch`, or since the report before. A step takes `step_s`.
-    pub fn add(&mut self, report: &Report, from_batch: u64, step_s: f64) {
+    pub fn add(&mut self, report: &TrainingReport, from_batch: u64, step_s: f64) {
         if self.reports == 0 {
             self.from_batch = from_batch;
             self.to_batch = from_batch;
@@ -170,11 +170,11 @@ impl Block {
         self.step_s += report.step_s;
         self.stall_s += report.stall_s;
         self.fetch_stall_s += report.fetch_stall_s;
-        self.workers += report.workers;
+        self.workers += report.remote_workers;
         self.full += report.window_full;
-        if let Some(work_s) = report.worker_batch_s() {
+        if let Some(work_s) = report.remote_batch_s() {
             self.work_s += work_s;
-            self.shared_s += report.worker_times().map_or(0.0, |times| times.shared_s());
+            self.shared_s += report.remote_shared_s();
             self.work_reports += 1;
         }
     }
@@ -288,15 +288,15 @@ mod tests {
         for &(stall_s, ahead_batches) in reports {
             let from_batch = batches;
             batches += 100;
-            let report = Report {
+            let report = TrainingReport {
                 batches,
                 step_s: STEP_S,
                 stall_s,
                 fetch_stall_s: stall_s * fetch_share,
                 ahead_batches,
-                workers: 20.0,
+                remote_workers: 20.0,
                 lease_batches: 8,
-                ..Report::default()
+                ..TrainingReport::default()
             };
             block.add(&report, from_batch, STEP_S);
         }

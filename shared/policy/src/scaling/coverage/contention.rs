@@ -5,7 +5,7 @@
 //! one count that is too low locates the knee; before one is known, the workers' own times do.
 
 use super::{
-    Phase, Reason, Report, Settings, State,
+    Phase, Reason, Settings, State, TrainingReport,
     block::{Block, Capacity},
     capacity::{Point, whole},
     refine::{converge, judge},
@@ -45,7 +45,7 @@ const GAIN_APART: f64 = 1.2;
 /// The window is full, or something behind it is the limit: the mean number of busy workers is the count.
 pub(super) fn held_back(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     capacity: &Capacity,
 ) -> Reason {
@@ -122,14 +122,14 @@ fn is_brief(state: &State) -> bool {
 }
 
 /// Whether the window allows no more than these workers to be useful.
-pub(super) fn fills_window(state: &State, report: &Report, capacity: &Capacity) -> bool {
+pub(super) fn fills_window(state: &State, report: &TrainingReport, capacity: &Capacity) -> bool {
     capacity.full > WINDOW_FULL && f64::from(state.target) + 1.0 >= state.window_most(report)
 }
 
 /// The window limits the workers: from here on the workers at work determine a count's coverage.
 fn begin_window(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     capacity: &Capacity,
 ) -> Reason {
@@ -151,7 +151,7 @@ fn begin_window(
 
 /// Coverage of a count by its workers at work, if the window is the limit: their number has no noise but that of the
 /// waves.
-fn by_busy(state: &State, report: &Report, capacity: &Capacity) -> Capacity {
+fn by_busy(state: &State, report: &TrainingReport, capacity: &Capacity) -> Capacity {
     let Some(at_work) = state.at_work else { return *capacity };
     let count = f64::from(state.target);
     let idle = (1.0 - capacity.workers / count).clamp(0.0, 1.0);
@@ -208,7 +208,7 @@ fn plateau_goal(state: &State, settings: &Settings) -> f64 {
 /// Searches for the fewest workers that cover the plateau.
 pub(super) fn search(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     capacity: &Capacity,
 ) -> Reason {
@@ -285,7 +285,7 @@ fn adds_nothing(fewer: &Point, more: &Point, error: f64) -> bool {
 /// The next count to try, or the answer: between the highest too low and the lowest sufficient count.
 fn next_count(
     state: &State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     capacity: &Capacity,
     high: &Point,
@@ -308,7 +308,7 @@ fn next_count(
 
 /// If the window is the limit: 0 if all of fewer workers would be at work, 1 if they would be idle as much as here.
 /// Derived from the gain of further workers once two counts are known.
-fn idle_share(state: &State, report: &Report, here: &Point, at_work: &Point) -> f64 {
+fn idle_share(state: &State, report: &TrainingReport, here: &Point, at_work: &Point) -> f64 {
     let first_at = state.plateau.map_or(0.0, |best| best.workers);
     let first = Point { workers: first_at, covered: at_work.workers };
     // If most of the window is ready and not taken, idle workers are of no use at all.
@@ -324,7 +324,7 @@ fn idle_share(state: &State, report: &Report, here: &Point, at_work: &Point) -> 
 /// The count to try below one that is enough, before any is known to be too low.
 pub(super) fn below(
     state: &State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     capacity: &Capacity,
 ) -> u32 {
@@ -354,7 +354,7 @@ pub(super) fn below(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::WorkerTimes, *};
+    use super::*;
 
     fn of_parts(target: u32) -> State {
         let mut state = State { target, has_parts_of_leases: true, ..State::default() };
@@ -381,17 +381,17 @@ mod tests {
     fn a_count_that_was_too_few_is_not_tried_again_though_no_more_are_busy() {
         let settings = Settings::default();
         let mut state = of_parts(24);
-        held_back(&mut state, &Report::default(), &settings, &capacity(0.0, 19.6));
+        held_back(&mut state, &TrainingReport::default(), &settings, &capacity(0.0, 19.6));
         // 20 covered 89 %: 22 cover the goal.
         assert_eq!(state.target, 22);
         let mut state = State { has_parts_of_leases: false, ..of_parts(24) };
-        held_back(&mut state, &Report::default(), &settings, &capacity(0.0, 19.6));
+        held_back(&mut state, &TrainingReport::default(), &settings, &capacity(0.0, 19.6));
         assert_eq!(state.target, 20);
     }
 
     #[test]
     fn fewer_of_those_that_wait_for_the_window_are_idle_too() {
-        let report = Report { lease_batches: 20, ..Report::default() };
+        let report = TrainingReport { lease_batches: 20, ..TrainingReport::default() };
         let tried = |leases: f64, target: u32, at_work: f64, plateau_at: f64| {
             let at_work_first = Point { workers: 5.0, covered: 0.5 };
             let state = State {
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn those_that_keep_the_window_full_for_a_slow_host_are_enough() {
-        let (report, settings) = (Report::default(), Settings::default());
+        let (report, settings) = (TrainingReport::default(), Settings::default());
         // 10 of 18 are at work; the trainer waits for batches in transit, and by noise longer with 10 workers.
         let host = |is_fetch: bool, covered: f64| Capacity {
             is_fetch,
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn workers_that_are_worth_their_number_below_a_knee_do_not_disprove_it() {
-        let (settings, report) = (Settings::default(), Report::default());
+        let (settings, report) = (Settings::default(), TrainingReport::default());
         let here = Capacity { covered: 0.27, ..capacity(0.73, 12.0) };
         let mut state = below_a_knee(33.0);
         search(&mut state, &report, &settings, &here);
@@ -475,13 +475,20 @@ mod tests {
     fn workers_that_wait_for_each_other_behind_a_full_window_are_not_the_right_count() {
         let busy = |shared_s: f64| {
             let mut state = State { target: 27, need: 19.0, ..State::default() };
-            let worker = Some(WorkerTimes { source_s: shared_s, compute_s: 1.0, put_s: 0.0 });
-            (0..REPORTS_MOST).for_each(|i| {
-                state.block.add(&Report { worker, ..Report::default() }, u64::from(i), 0.1);
-            });
+            let report = TrainingReport {
+                remote_source_s: shared_s,
+                remote_compute_s: 1.0,
+                ..TrainingReport::default()
+            };
+            (0..REPORTS_MOST).for_each(|i| state.block.add(&report, u64::from(i), 0.1));
             state.alone_shared_s = Some(0.1);
             state.low = Some(Point { workers: 21.0, covered: 0.78 });
-            held_back(&mut state, &Report::default(), &Settings::default(), &capacity(0.23, 27.0))
+            held_back(
+                &mut state,
+                &TrainingReport::default(),
+                &Settings::default(),
+                &capacity(0.23, 27.0),
+            )
         };
         assert!(matches!(busy(0.1), Reason::Converged { .. }));
         assert!(matches!(busy(0.6), Reason::Measuring { .. } | Reason::Contention { .. }));

@@ -1,7 +1,7 @@
 //! The first target, from the times of one worker and of the trainer, and its updates until coverage is measured.
 
 use super::{
-    Phase, Reason, Report, Settings, State, WorkerTimes,
+    Phase, Reason, ScalerFacts, Settings, State, TrainingReport,
     capacity::{Point, whole},
     load::rescale,
     state::Following,
@@ -47,11 +47,11 @@ const PILE_STALL: f64 = 0.2;
 
 /// Before coverage is measured, tracks a worker's time by itself, without its waits for others at
 /// shared resources.
-pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, wave: u32) {
+pub(super) fn track_fresh(state: &mut State, report: &TrainingReport, is_current: bool, wave: u32) {
     let following = state.following;
     let is_wanted = state.estimated.is_some() || following.is_any();
-    if let (true, Some(times)) = (is_wanted, report.worker_times()) {
-        let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
+    let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
+    if let (true, Some(waiting)) = (is_wanted, slowed(report, alone_s)) {
         if let Some(before_s) = following.work() {
             let most = if before_s > 0.0 { FRESH_MOST } else { FRESH_LATE };
             state.fresh.samples = state.fresh.samples.min(most - 1);
@@ -59,7 +59,7 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
             state.fresh.vary_like(&state.work);
         }
         // Excess time at shared resources is waiting for others; use the time alone instead.
-        let shared_s = match times.shared_s() {
+        let shared_s = match report.remote_shared_s() {
             shared_s if shared_s <= ALONE * alone_s => shared_s,
             _ if following.is_any() => alone_s,
             _ => ALONE * alone_s,
@@ -69,41 +69,41 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
             // A new kind of split needs several waves for an average; a new count shows at once.
             let is_new_work = following.work() == Some(0.0);
             let wave = if is_new_work { wave } else { 0 };
-            state.fresh.add_of_waves(times.compute_s + shared_s, wave);
+            state.fresh.add_of_waves(report.remote_compute_s + shared_s, wave);
         }
-        let waiting = slowed(&times, alone_s);
         // Right after a move all workers begin together, and meet once.
         if is_current && following.is_any() && waiting > MEETING {
             state.knee.samples = state.knee.samples.min(FRESH_MOST - 1);
-            state.knee.add(report.workers / waiting);
+            state.knee.add(report.remote_workers / waiting);
         }
     }
 }
 
-/// Ratio of a worker's time to its time without the others.
-fn slowed(times: &WorkerTimes, alone_s: f64) -> f64 {
-    times.total_s() / (times.compute_s + times.shared_s().min(alone_s))
+/// Ratio of a remote worker's time to its time without the others, if it is known.
+fn slowed(report: &TrainingReport, alone_s: f64) -> Option<f64> {
+    let alone_s = report.remote_compute_s + report.remote_shared_s().min(alone_s);
+    report.remote_batch_s().map(|actual_s| actual_s / alone_s)
 }
 
 /// Whether workers certainly wait for each other.
-fn meet(state: &State, report: &Report) -> bool {
-    let waits = |(times, alone_s): (WorkerTimes, f64)| slowed(&times, alone_s) > MEETING;
-    report.worker_times().zip(state.alone_shared_s).is_some_and(waits)
+fn meet(state: &State, report: &TrainingReport) -> bool {
+    let waiting = state.alone_shared_s.and_then(|alone_s| slowed(report, alone_s));
+    waiting.is_some_and(|waiting| waiting > MEETING)
 }
 
 /// The count derived from times, within the known limits.
-pub(super) fn estimated(state: &State, report: &Report, settings: &Settings) -> u32 {
+pub(super) fn estimated(state: &State, report: &TrainingReport, settings: &Settings) -> u32 {
     whole(estimated_workers(state, report, settings))
 }
 
-fn estimated_workers(state: &State, report: &Report, settings: &Settings) -> f64 {
+fn estimated_workers(state: &State, report: &TrainingReport, settings: &Settings) -> f64 {
     // The best count under contention includes some workers that wait.
     let needed = state.need * state.covered_before.unwrap_or(settings.goal());
     state.crowded(needed, state.need_at).min(state.window_most(report))
 }
 
 /// After a change of load, the count whose work a shared resource lets through, if workers wait for each other.
-fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reason> {
+fn knee(state: &mut State, report: &TrainingReport, settings: &Settings) -> Option<Reason> {
     let workers = state.target;
     let is_known =
         state.following.is_any() && state.plateau.is_none() && state.knee.samples >= KNEE_FEWEST;
@@ -119,19 +119,19 @@ fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reaso
 }
 
 /// A single worker's seconds per batch by the rate of arrivals; `None` if the window was full.
-fn between_batches_s(report: &Report) -> Option<f64> {
+fn between_batches_s(report: &TrainingReport, facts: &ScalerFacts) -> Option<f64> {
     let rounds = report.batches as f64;
     // The window was not full, and all batches made were taken, except those being worked on.
-    let waiting = report.ahead_batches as f64 - report.workers * f64::from(report.lease_batches);
+    let waiting = report.ahead_batches as f64 - report.workers() * f64::from(report.lease_batches);
     let is_exact =
         report.window_full < 0.05 && waiting < 0.1 * rounds && report.stall_s > report.step_s;
-    is_exact.then(|| report.workers * report.batch_time_s() / f64::from(report.clients.max(1)))
+    is_exact.then(|| report.remote_workers * report.batch_time_s() / facts.clients())
 }
 
 /// Whether more is made than the trainer takes although it waits: then the transport between is the limit, and more
 /// workers would only lengthen the queue.
-fn piles_up(report: &Report) -> bool {
-    let at_work = (report.workers + 1.0) * report.lease();
+fn piles_up(report: &TrainingReport) -> bool {
+    let at_work = (report.workers() + 1.0) * report.lease();
     let waiting = report.ahead_batches as f64 - at_work;
     report.stall_s > PILE_STALL * report.step_s
         && report.fetch_stall_s > FETCHING * report.stall_s
@@ -142,7 +142,8 @@ fn piles_up(report: &Report) -> bool {
 /// batches have arrived.
 pub(super) fn starting(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
+    facts: &ScalerFacts,
     settings: &Settings,
     settled: bool,
 ) -> Reason {
@@ -151,19 +152,19 @@ pub(super) fn starting(
     if !settled && !is_fresh {
         return Reason::Settling { workers };
     }
-    let at_work = report.workers.clamp(1.0, f64::from(workers).max(1.0));
-    let clients = f64::from(report.clients.max(1));
+    let at_work = report.remote_workers.clamp(1.0, f64::from(workers).max(1.0));
+    let clients = facts.clients();
     let worker_batch_s = match (is_fresh, state.work.samples) {
         (true, _) => state.fresh.mean,
         (_, 0) => at_work * report.batch_time_s() / clients,
         // A worker's overhead beside its splits shows in the rate at which its batches arrived.
-        _ => match between_batches_s(report) {
+        _ => match between_batches_s(report, facts) {
             Some(between_s) if between_s > UNSEEN * state.work.mean => between_s,
             _ => state.work.mean,
         },
     };
     if !is_fresh {
-        state.alone_shared_s = report.worker_times().map(|times| times.shared_s());
+        state.alone_shared_s = report.remote_batch_s().map(|_| report.remote_shared_s());
         state.following = Following::Nothing;
     }
     state.need = worker_batch_s * clients / state.step.mean;
@@ -194,7 +195,8 @@ pub(super) fn starting(
 /// Updates an estimate whose coverage has not been measured yet, from the times averaged meanwhile.
 pub(super) fn renew(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
+    facts: &ScalerFacts,
     settings: &Settings,
     settled: bool,
 ) -> Option<Reason> {
@@ -217,7 +219,7 @@ pub(super) fn renew(
     if has_fresh {
         state.need *= state.fresh.mean / state.need_work_s;
         state.need_work_s = state.fresh.mean;
-        state.need_at = report.workers.max(1.0);
+        state.need_at = report.remote_workers.max(1.0);
     }
     if let Some(reason) = knee(state, report, settings) {
         return Some(reason);
@@ -239,7 +241,7 @@ pub(super) fn renew(
         return None;
     }
     let step_s = state.step.mean;
-    let worker_batch_s = state.need * step_s / f64::from(report.clients.max(1));
+    let worker_batch_s = state.need * step_s / facts.clients();
     let reason = Reason::Estimate { worker_batch_s, step_s, workers: desired };
     Some(move_to(state, report, settings, desired, reason))
 }
@@ -264,28 +266,32 @@ mod tests {
 
     #[test]
     fn a_pile_before_a_trainer_that_waits_asks_for_no_more_workers() {
-        let report = |ahead_batches: u64, stall_s: f64| Report {
+        let report = |ahead_batches: u64, stall_s: f64| TrainingReport {
             batches: 300,
             ahead_batches,
             stall_s,
             fetch_stall_s: stall_s,
             step_s: 0.1,
             lease_batches: 19,
-            workers: 1.0,
-            ..Report::default()
+            remote_workers: 1.0,
+            ..TrainingReport::default()
         };
         assert!(piles_up(&report(200, 0.06)));
         assert!(!piles_up(&report(200, 0.0)), "nobody waits");
         assert!(!piles_up(&report(38, 0.06)), "a lease at work and one that just came");
-        assert!(!piles_up(&Report { fetch_stall_s: 0.0, ..report(200, 0.06) }), "behind one split");
+        assert!(
+            !piles_up(&TrainingReport { fetch_stall_s: 0.0, ..report(200, 0.06) }),
+            "behind one split"
+        );
     }
 
     #[test]
     fn workers_that_take_longer_than_alone_at_what_they_share_meet() {
         let state = State { alone_shared_s: Some(0.2), ..State::default() };
-        let report = |source_s: f64| {
-            let times = WorkerTimes { source_s, compute_s: 1.0, put_s: 0.0 };
-            Report { worker: Some(times), ..Report::default() }
+        let report = |source_s: f64| TrainingReport {
+            remote_source_s: source_s,
+            remote_compute_s: 1.0,
+            ..TrainingReport::default()
         };
         assert!(meet(&state, &report(0.6)));
         assert!(!meet(&state, &report(0.3)), "by noise");

@@ -1,7 +1,7 @@
 //! Changes of load: another step time, or workers of another speed.
 
 use super::{
-    Phase, Reason, Report, Settings, State,
+    Phase, Reason, Settings, State, TrainingReport,
     block::Block,
     capacity::{Point, whole},
     crowd::Crowd,
@@ -25,7 +25,7 @@ const PLATEAU_LOW: f64 = 0.9;
 /// Reacts to a change of the trainer's step or the workers' speed at once, in proportion.
 pub(super) fn load_changed(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     step_before: Option<f64>,
     work_before: Option<f64>,
@@ -86,7 +86,7 @@ fn distance(before: f64, after: f64) -> f64 {
 
 /// The workers' time before a change of load, if there was one. A smaller change is decided by the next reports: the
 /// first one mixes splits from before and after.
-fn work_change(state: &mut State, report: &Report, noticed: Option<f64>) -> Option<f64> {
+fn work_change(state: &mut State, report: &TrainingReport, noticed: Option<f64>) -> Option<f64> {
     if let Some(before_s) = noticed {
         state.doubt = Some(Doubt { before_s, reports: DOUBT_REPORTS });
     }
@@ -136,7 +136,7 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
 }
 
 /// The count that the search has arrived at.
-fn desired(state: &State, report: &Report, settings: &Settings) -> u32 {
+fn desired(state: &State, report: &TrainingReport, settings: &Settings) -> u32 {
     match (state.plateau, state.high) {
         (Some(_), Some(high)) => whole(high.workers),
         _ => estimated(state, report, settings),
@@ -180,14 +180,14 @@ mod tests {
     }
 
     /// 69 workers were right; then 80 were requested, and a batch takes `work_s`.
-    fn moved_since(work_s: f64) -> (State, Report) {
+    fn moved_since(work_s: f64) -> (State, TrainingReport) {
         let of_load = Some(OfLoad { need: 70.0, need_at: 69.0, target: 69 });
         let mut state =
             State { target: 80, need: 90.0, need_step_s: 0.1, of_load, ..State::default() };
         state.step.add(0.1);
         state.work.add(work_s);
         state.work.add(work_s);
-        (state, Report { batches: 5_000, clients: 1, ..Report::default() })
+        (state, TrainingReport { batches: 5_000, ..TrainingReport::default() })
     }
 
     #[test]
@@ -210,11 +210,11 @@ mod tests {
     }
 
     /// Workers took 0.9 s; the mean of two splits shows that they take `work_s`.
-    fn noticed(work_s: f64, window_full: f64) -> (State, Report, Option<f64>) {
+    fn noticed(work_s: f64, window_full: f64) -> (State, TrainingReport, Option<f64>) {
         let mut state = State { target: 9, ..State::default() };
         state.work.add(work_s);
         state.work.add(work_s);
-        let report = Report { window_full, ..Report::default() };
+        let report = TrainingReport { window_full, ..TrainingReport::default() };
         let before = work_change(&mut state, &report, Some(0.9));
         (state, report, before)
     }

@@ -1,8 +1,7 @@
 //! `coverage`, the default policy: the fewest workers whose mean batch time is within a tolerance of the
 //! best possible.
 //!
-//! `decide(&Report, &State, &Settings) -> (State, Decision)` is pure and takes constant time. One report covers
-//! about a hundred batches. The policy differs from climbing by one (Cachew, section 4.3) in four points:
+//! [`decide`] is pure and takes constant time. One report covers about a hundred batches. The policy differs from climbing by one (Cachew, section 4.3) in four points:
 //!
 //! 1. It starts from an estimate: a worker makes a batch in `w` seconds, the trainer takes `s`, so
 //!    `w / s` workers keep up (Pecan, section 5.1; FastFlow, section 9). One report at one worker gives both.
@@ -35,7 +34,7 @@ pub(super) use capacity::whole;
 pub use decide::decide;
 pub use state::{Phase, State};
 
-use super::{Decision, Reason, Report, ScalingPolicy, Settings, WorkerTimes};
+use super::{Decision, Reason, ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// The policy with its state.
@@ -56,8 +55,13 @@ impl ScalingPolicy for Coverage {
         self.0.target
     }
 
-    fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
-        let (next, decision) = decide(report, &self.0, settings);
+    fn decide(
+        &mut self,
+        report: &TrainingReport,
+        facts: &ScalerFacts,
+        settings: &Settings,
+    ) -> Decision {
+        let (next, decision) = decide(report, facts, &self.0, settings);
         *self.0 = next;
         decision
     }

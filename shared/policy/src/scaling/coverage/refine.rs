@@ -1,7 +1,7 @@
 //! Judges a count by its measured coverage.
 
 use super::{
-    Phase, Reason, Report, Settings, State,
+    Phase, Reason, ScalerFacts, Settings, State, TrainingReport,
     block::{Block, Capacity, Times},
     capacity::{Point, whole},
     contention::{below, fills_window, finds_parts, held_back, lacks_work, search, waiting},
@@ -42,12 +42,14 @@ const REPORTS_CONTENTION: u32 = 10;
 /// Adds a report to the measurement of this count, and judges the count once there is enough.
 pub(super) fn refine(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
+    facts: &ScalerFacts,
     settings: &Settings,
     from_batch: u64,
 ) -> Reason {
     let workers = state.target;
-    let short = report.workers < SHORT_HANDED * f64::from(workers) && report.window_full < 0.05;
+    let short =
+        report.remote_workers < SHORT_HANDED * f64::from(workers) && report.window_full < 0.05;
     if short && state.short_handed < SHORT_HANDED_REPORTS {
         state.short_handed += 1;
         return Reason::Settling { workers };
@@ -68,7 +70,7 @@ pub(super) fn refine(
         false => reports >= REPORTS_FEWEST,
     };
     let times = Times {
-        clients: f64::from(report.clients.max(1)),
+        clients: facts.clients(),
         generation,
         step_sigma: state.step.sigma(),
         work_sigma: state.work.sigma(),
@@ -80,11 +82,11 @@ pub(super) fn refine(
     let capacity = state.block.capacity(&times).filter(|_| due);
     // The next report may show a change of load, whose count is then known at once.
     let may_be_load =
-        state.of_load.is_some() && report.worker.is_some() && state.work.is_in_doubt();
+        state.of_load.is_some() && report.remote_batch_s().is_some() && state.work.is_in_doubt();
     let capacity = capacity.filter(|_| !may_be_load);
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
     let is_idle = capacity.full > BACKPRESSURE
-        || lacks_work(&capacity, f64::from(workers)) && report.throttled == 0;
+        || lacks_work(&capacity, f64::from(workers)) && facts.throttled == 0;
     if is_idle && !finds_parts(state, &capacity)
         || capacity.downstream
         || fills_window(state, report, &capacity) && state.at_work.is_none()
@@ -97,7 +99,7 @@ pub(super) fn refine(
 /// Compares a count's coverage with the goal.
 pub(super) fn judge(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     capacity: &Capacity,
 ) -> Reason {
@@ -184,7 +186,7 @@ fn meet_nobody(state: &State, capacity: &Capacity) -> bool {
 /// More workers are needed, unless there is contention.
 fn too_few(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     here: &Point,
     capacity: &Capacity,
@@ -245,7 +247,12 @@ fn too_few(
 }
 
 /// More workers would help but are not allowed: holds as many as are worth it under the limit.
-fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
+fn stay_limited(
+    state: &mut State,
+    report: &TrainingReport,
+    settings: &Settings,
+    here: &Point,
+) -> Reason {
     let (reports, workers) = (state.block.reports, state.target);
     let ((most, limit), enough) = (settings.cap(), settings.enough());
     let desired = whole(here.ray(settings.goal()));
@@ -296,7 +303,7 @@ mod tests {
         let stays = |has_converged: bool| {
             let mut state = State { target: 200, has_converged, ..State::default() };
             let here = Point { workers: 200.0, covered: 0.96 };
-            stay_limited(&mut state, &Report::default(), &settings, &here);
+            stay_limited(&mut state, &TrainingReport::default(), &settings, &here);
             state.target
         };
         assert_eq!((stays(false), stays(true)), (195, 200));

@@ -1,8 +1,8 @@
 //! State of the policy between two reports: a few hundred bytes, kept in an item.
 
 use super::{
-    Report, Settings, block::Block, capacity::Point, crowd::Crowd, thresholds::BACKPRESSURE,
-    throttle::Throttle, tracker::Tracker,
+    ScalerFacts, Settings, TrainingReport, block::Block, capacity::Point, crowd::Crowd,
+    thresholds::BACKPRESSURE, throttle::Throttle, tracker::Tracker,
 };
 use serde::{Deserialize, Serialize};
 
@@ -169,6 +169,7 @@ impl State {
     /// shared resource was the limit: then nothing is known.
     pub(super) fn begin_mode(&mut self) {
         let before = *self;
+        self.since_move_s = 0.0;
         self.forget_workers();
         // Reports contain only splits of the new mode.
         self.following = Following::Work { before_s: 0.0 };
@@ -210,15 +211,15 @@ impl State {
 
     /// Observes the size of the window: nothing is ever further ahead, and a full one reaches it. A report follows a
     /// delivery, which may just have made room for one lease.
-    pub(super) fn observe_window(&mut self, report: &Report) {
+    pub(super) fn observe_window(&mut self, report: &TrainingReport, facts: &ScalerFacts) {
         if report.window_full > BACKPRESSURE || self.window_batches > 0.0 {
-            let room = report.lease() * f64::from(report.claimable.min(1));
+            let room = report.lease() * f64::from(facts.claimable.min(1));
             self.window_batches = self.window_batches.max(report.ahead_batches as f64 + room);
-            self.has_parts_of_leases |= report.workers > self.window_leases(report) + 0.5;
+            self.has_parts_of_leases |= report.workers() > self.window_leases(report) + 0.5;
         }
     }
 
-    fn window_leases(&self, report: &Report) -> f64 {
+    fn window_leases(&self, report: &TrainingReport) -> f64 {
         self.window_batches / report.lease()
     }
 
@@ -241,13 +242,13 @@ impl State {
 
     /// Whether the splits in the next report's times were begun under this count: true after each worker has completed a
     /// whole lease since the change. Their batches may not have arrived yet.
-    pub(super) fn times_are_new(&self, report: &Report) -> bool {
-        let lease_s = report.worker_batch_s().unwrap_or(f64::INFINITY) * report.lease();
+    pub(super) fn times_are_new(&self, report: &TrainingReport) -> bool {
+        let lease_s = report.remote_batch_s().unwrap_or(f64::INFINITY) * report.lease();
         self.since_move_s > lease_s
     }
 
     /// The most workers that the window keeps busy, if it has been observed full.
-    pub(super) fn window_most(&self, report: &Report) -> f64 {
+    pub(super) fn window_most(&self, report: &TrainingReport) -> f64 {
         let leases = self.window_leases(report);
         if leases > 0.0 && !self.has_parts_of_leases {
             (WINDOW_USEFUL * leases).max(1.0)
@@ -275,7 +276,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::WorkerTimes, *};
+    use super::*;
 
     #[test]
     fn times_of_before_a_change_are_averaged_only_while_they_come() {
@@ -301,44 +302,44 @@ mod tests {
 
     #[test]
     fn times_are_of_a_count_once_a_lease_under_it_can_have_been_done() {
-        let times = WorkerTimes { compute_s: 2.0, ..WorkerTimes::default() };
-        let report = Report { lease_batches: 8, worker: Some(times), ..Report::default() };
+        let report =
+            TrainingReport { lease_batches: 8, remote_compute_s: 2.0, ..TrainingReport::default() };
         let mut state = State { since_move_s: 15.0, ..State::default() };
         assert!(!state.times_are_new(&report));
         state.since_move_s = 17.0;
         assert!(state.times_are_new(&report));
-        assert!(!state.times_are_new(&Report { worker: None, ..report }));
+        assert!(!state.times_are_new(&TrainingReport { remote_compute_s: 0.0, ..report }));
     }
 
     #[test]
     fn a_place_that_was_just_freed_is_of_the_window() {
         // Room for nine leases; reports coincide with the ends of leases, so one is always free.
-        let report = Report {
+        let report = TrainingReport {
             window_full: 0.9,
             ahead_batches: 160,
-            claimable: 1,
             lease_batches: 20,
-            ..Report::default()
+            ..TrainingReport::default()
         };
+        let facts = ScalerFacts { claimable: 1, ..ScalerFacts::default() };
         let mut state = State::default();
-        state.observe_window(&report);
+        state.observe_window(&report, &facts);
         assert!((state.window_most(&report) - 0.86 * 9.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_window_that_keeps_more_at_work_than_it_has_leases_hands_out_parts() {
         // Room for 12.5 leases of 24 batches.
-        let report = |workers: f64| Report {
+        let report = |workers: f64| TrainingReport {
             window_full: 0.9,
             ahead_batches: 300,
             lease_batches: 24,
-            workers,
-            ..Report::default()
+            remote_workers: workers,
+            ..TrainingReport::default()
         };
-        let mut state = State::default();
-        state.observe_window(&report(12.4));
+        let (mut state, facts) = (State::default(), ScalerFacts::default());
+        state.observe_window(&report(12.4), &facts);
         assert!((state.window_most(&report(12.4)) - 0.86 * 12.5).abs() < 1e-9);
-        state.observe_window(&report(14.2));
+        state.observe_window(&report(14.2), &facts);
         assert_eq!(state.window_most(&report(14.2)), f64::INFINITY);
     }
 

@@ -1,7 +1,8 @@
 //! Sets the target: within the limits, and in one direction only once converged.
 
 use super::{
-    Phase, Reason, Report, Settings, State, block::Block, state::OfLoad, thresholds::LOAD_CHANGE,
+    Phase, Reason, Settings, State, TrainingReport, block::Block, state::OfLoad,
+    thresholds::LOAD_CHANGE,
 };
 
 /// A count that exceeds the allowed one by this factor is certainly too high.
@@ -11,7 +12,7 @@ const FAR: f64 = 1.2;
 /// that the load must have changed.
 pub(super) fn move_refined(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     desired: u32,
     reason: Reason,
@@ -46,7 +47,7 @@ pub(super) fn move_refined(
 /// Sets the target within the limits, and restarts the measurement if it changed.
 pub(super) fn move_to(
     state: &mut State,
-    report: &Report,
+    report: &TrainingReport,
     settings: &Settings,
     desired: u32,
     reason: Reason,
@@ -110,7 +111,7 @@ mod tests {
         let reason = || Reason::Surplus { covered: 1.95, from: 2, workers: 1 };
         let moved = |need: f64| {
             let mut state = at_two(need);
-            move_refined(&mut state, &Report::default(), &Settings::default(), 1, reason());
+            move_refined(&mut state, &TrainingReport::default(), &Settings::default(), 1, reason());
             state.target
         };
         assert_eq!(moved(1.03), 2, "it was known that 1.03 are needed");
@@ -124,7 +125,8 @@ mod tests {
         let limited = |from: u32, desired: u32| {
             let mut state = State { target: from, ..State::default() };
             let reason = Reason::Retry { workers: desired };
-            let reason = move_to(&mut state, &Report::default(), &settings, desired, reason);
+            let reason =
+                move_to(&mut state, &TrainingReport::default(), &settings, desired, reason);
             assert!(matches!(reason, Reason::Limited { .. }) == (desired > 200), "{reason}");
             state.target
         };

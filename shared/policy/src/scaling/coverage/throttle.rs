@@ -2,7 +2,7 @@
 //!
 //! Other jobs share the account's concurrency, and no event reports when some of it is free again.
 
-use super::Report;
+use super::ScalerFacts;
 use serde::{Deserialize, Serialize};
 
 /// Reports without a refusal before another attempt; four times as many after each failed one.
@@ -24,8 +24,8 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// Takes a report; returns true if the account turns out to allow less than `target`.
-    pub fn observe(&mut self, report: &Report, target: u32) -> bool {
-        if report.throttled == 0 || report.outstanding >= target {
+    pub fn observe(&mut self, facts: &ScalerFacts, target: u32) -> bool {
+        if facts.throttled == 0 || facts.outstanding >= target {
             self.refusals = 0;
             self.quiet = self.quiet.saturating_add(1);
             return false;
@@ -37,7 +37,7 @@ impl Throttle {
         }
         self.refusals = 0;
         self.patience = (self.patience.max(PATIENCE / 4) * 4).min(PATIENCE_MOST);
-        self.granted = Some(report.outstanding.max(1));
+        self.granted = Some(facts.outstanding.max(1));
         true
     }
 
