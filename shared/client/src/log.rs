@@ -1,4 +1,4 @@
-//! What a program says on standard error: its log, and lines for people. A standard error that cannot be written to, as on
+//! Standard error: a program's log, and lines for people. A standard error that cannot be written to, as on
 //! a full disk or in a closed pipe, is no reason to end: `eprintln!` panics there.
 
 use std::{

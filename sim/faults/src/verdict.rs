@@ -73,6 +73,13 @@ fn is_damage(why: &str) -> bool {
     DAMAGE.iter().any(|words| why.contains(words)) && !why.contains("cannot be computed again")
 }
 
+/// Whether faults may have kept a job from any progress for as long as the service tolerates.
+fn is_hindered(sim: &Simulation) -> bool {
+    sim.count(&HINDRANCES) >= GIVEN_UP_AFTER
+        || sim.count(&[Fault::ServiceDown]) > 0
+        || !sim.plan.skew.is_zero()
+}
+
 /// Judges the end of a trainer. `entitled`: it resumed from the newest checkpoint, or was accepted with another.
 pub fn judge(
     sim: &Simulation,
@@ -104,9 +111,7 @@ pub fn judge(
         FetchError::JobFailed(why)
             if (why.contains("workers died or could not start within")
                 || why.contains("given up after"))
-                && (sim.count(&HINDRANCES) >= GIVEN_UP_AFTER
-                    || sim.count(&[Fault::ServiceDown]) > 0
-                    || !sim.plan.skew.is_zero()) =>
+                && is_hindered(sim) =>
         {
             Fate::GivenUp
         }

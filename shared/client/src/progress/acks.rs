@@ -33,7 +33,7 @@ pub(super) struct Acks {
     membership: Option<Membership>,
 }
 
-/// What follows from the refusal of a first acknowledgement.
+/// The consequence of a refusal of a first acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FirstRefusal {
     /// Another trainer reads the job.
