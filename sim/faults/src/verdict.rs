@@ -73,6 +73,9 @@ fn is_damage(why: &str) -> bool {
     DAMAGE.iter().any(|words| why.contains(words)) && !why.contains("cannot be computed again")
 }
 
+/// Words of the error of a job without progress.
+const GIVEN_UP: [&str; 2] = ["workers died or could not start within", "given up after"];
+
 /// Whether faults may have kept a job from any progress for as long as the service tolerates.
 fn is_hindered(sim: &Simulation) -> bool {
     sim.count(&HINDRANCES) >= GIVEN_UP_AFTER
@@ -109,9 +112,7 @@ pub fn judge(
         FetchError::Fenced(_) => Fate::Superseded,
         // No progress for longer than the service tolerates.
         FetchError::JobFailed(why)
-            if (why.contains("workers died or could not start within")
-                || why.contains("given up after"))
-                && is_hindered(sim) =>
+            if GIVEN_UP.iter().any(|words| why.contains(words)) && is_hindered(sim) =>
         {
             Fate::GivenUp
         }
