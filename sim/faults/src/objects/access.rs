@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_model::splits::{
+    JobProgress,
     collect::{ChunkName, Verdict},
     invariants::invariant_06_only_useless_objects_go,
     job::JobState,
@@ -115,6 +116,12 @@ impl SimObjects {
             Some(Stored::Progress(progress)) => vec![*progress],
             _ => Vec::new(),
         };
+        // A run that began behind the horizon computes again what is deleted there.
+        let needed = |of: &JobProgress| JobProgress {
+            durable_place: of.durable_place.max(of.collected_place),
+            ..*of
+        };
+        let progress: Vec<_> = progress.iter().map(needed).collect();
         // Objects of an ended job are useless after its trainer has been silent for an hour.
         if let Some(Stored::Job(state)) = decoded(inspect::job_key(ns, job)).await {
             let heartbeat_ms = progress.first().map_or(0, |progress| progress.heartbeat_ms);
