@@ -95,7 +95,7 @@ impl Acks {
     }
 
     pub fn is_own(&self, generation: u64) -> bool {
-        self.own.contains(&generation) || self.generation.is_some_and(|(own, _)| own == generation)
+        self.own.contains(&generation)
     }
 
     /// Whether the coordinator has accepted this generation.
