@@ -50,6 +50,8 @@ pub struct Deployment {
     pub objects: MemoryObjects,
     store: Mutex<Store>,
     random: Mutex<fastrand::Rng>,
+    /// Apart from `random`: a name that is drawn must not change latencies.
+    nonces: Mutex<fastrand::Rng>,
     /// Idle coordinator environments.
     environments: Mutex<Vec<Environment>>,
     /// Job context shared by all invoked workers, instead of one each.
@@ -70,6 +72,7 @@ impl Deployment {
             objects: MemoryObjects::default(),
             store: Mutex::default(),
             random: Mutex::new(fastrand::Rng::with_seed(setting.seed)),
+            nonces: Mutex::new(fastrand::Rng::with_seed(!setting.seed)),
             environments: Mutex::default(),
             context: OnceLock::new(),
             setting,
@@ -126,7 +129,7 @@ impl Clock for DeploymentClock {
     }
 
     fn nonce(&self) -> Nonce {
-        Nonce(lock(&self.0.random).u64(..).to_be_bytes())
+        Nonce(lock(&self.0.nonces).u64(..).to_be_bytes())
     }
 }
 

@@ -277,3 +277,62 @@ fn restart(setting: Setting, after: u32) -> Result<Row, Failure> {
     ));
     Ok(row)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Used;
+
+    /// The calls of a job that one trainer reads, from its registration to its end, with the read and write units of
+    /// each kind.
+    fn cost(keeps: bool) -> Vec<(&'static str, u64, u64, u64)> {
+        let setting = Setting {
+            workers: 8,
+            split: Duration::from_millis(200),
+            splits: 400,
+            split_batches: 1,
+            files: 4,
+            limits: true,
+            die: None,
+            unreported: false,
+            real: true,
+            kill_scaler_at: None,
+            seed: 1,
+        };
+        let (delivered, figures, _) = in_deployment(setting, async |deployment| {
+            start_workers(deployment).await?;
+            // Workers run before the trainer comes, so that their calls do not depend on its first ones.
+            training::begin(&mut deployment.meter.figures(), deployment);
+            let delivered = training::train(deployment, u64::MAX, keeps).await?;
+            let mut figures = deployment.meter.figures();
+            figures.ended = Some(deployment.now());
+            Ok(delivered)
+        })
+        .unwrap();
+        assert_eq!((delivered, figures.troubles.len()), (400, 0), "{:?}", figures.troubles);
+        let kinds = figures.calls.iter().map(|(kind, call)| {
+            let Used { read_units, write_units, .. } = call.used;
+            (*kind, call.calls, read_units, write_units)
+        });
+        kinds.collect()
+    }
+
+    /// Recorded when one trainer was not yet a run of one rank.
+    #[test]
+    fn a_job_of_one_trainer_costs_what_it_did() {
+        let recorded = |claims, polls, flushes| {
+            [
+                ("claim", claims),
+                ("claim, all claimed", (8, 29, 0)),
+                ("describe", (18, 18, 0)),
+                ("flush", flushes),
+                ("leave", (8, 8, 11)),
+                ("poll", polls),
+                ("scaler", (3, 5, 3)),
+            ]
+            .map(|(kind, (calls, reads, writes))| (kind, calls, reads, writes))
+        };
+        assert_eq!(cost(false), recorded((189, 1033, 206), (175, 3397, 195), (344, 340, 348)));
+        assert_eq!(cost(true), recorded((190, 1024, 208), (172, 3540, 213), (341, 337, 345)));
+    }
+}
