@@ -11,7 +11,10 @@ use gristmill_runner::JobContext;
 use gristmill_virtual_time::VirtualTime;
 use std::{
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -50,8 +53,8 @@ pub struct Deployment {
     pub objects: MemoryObjects,
     store: Mutex<Store>,
     random: Mutex<fastrand::Rng>,
-    /// Apart from `random`: a name that is drawn must not change latencies.
-    nonces: Mutex<fastrand::Rng>,
+    /// Clocks so far. Each draws nonces of its own: a name that one draws must not change anything for the others.
+    clocks: AtomicU64,
     /// Idle coordinator environments.
     environments: Mutex<Vec<Environment>>,
     /// Job context shared by all invoked workers, instead of one each.
@@ -72,7 +75,7 @@ impl Deployment {
             objects: MemoryObjects::default(),
             store: Mutex::default(),
             random: Mutex::new(fastrand::Rng::with_seed(setting.seed)),
-            nonces: Mutex::new(fastrand::Rng::with_seed(!setting.seed)),
+            clocks: AtomicU64::new(0),
             environments: Mutex::default(),
             context: OnceLock::new(),
             setting,
@@ -103,7 +106,9 @@ impl Deployment {
     }
 
     pub fn clock(self: &Arc<Self>) -> Arc<dyn Clock> {
-        Arc::new(DeploymentClock(Arc::clone(self)))
+        let seed = !self.setting.seed ^ self.clocks.fetch_add(1, Ordering::Relaxed) << 32;
+        let nonces = Mutex::new(fastrand::Rng::with_seed(seed));
+        Arc::new(DeploymentClock { deployment: Arc::clone(self), nonces })
     }
 
     /// The object store with latency `get` for gets and `put` for puts.
@@ -112,24 +117,27 @@ impl Deployment {
     }
 }
 
-struct DeploymentClock(Arc<Deployment>);
+struct DeploymentClock {
+    deployment: Arc<Deployment>,
+    nonces: Mutex<fastrand::Rng>,
+}
 
 #[async_trait]
 impl Clock for DeploymentClock {
     fn now_ms(&self) -> u64 {
-        self.0.time.unix_time().as_millis() as u64
+        self.deployment.time.unix_time().as_millis() as u64
     }
 
     fn monotonic(&self) -> Duration {
-        self.0.now()
+        self.deployment.now()
     }
 
     async fn sleep(&self, duration: Duration) {
-        self.0.time.sleep(duration).await;
+        self.deployment.time.sleep(duration).await;
     }
 
     fn nonce(&self) -> Nonce {
-        Nonce(lock(&self.0.nonces).u64(..).to_be_bytes())
+        Nonce(lock(&self.nonces).u64(..).to_be_bytes())
     }
 }
 

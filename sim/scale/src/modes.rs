@@ -320,19 +320,26 @@ mod tests {
     /// Recorded when one trainer was not yet a run of one rank.
     #[test]
     fn a_job_of_one_trainer_costs_what_it_did() {
-        let recorded = |claims, polls, flushes| {
-            [
-                ("claim", claims),
-                ("claim, all claimed", (8, 29, 0)),
-                ("describe", (18, 18, 0)),
-                ("flush", flushes),
-                ("leave", (8, 8, 11)),
-                ("poll", polls),
-                ("scaler", (3, 5, 3)),
-            ]
-            .map(|(kind, (calls, reads, writes))| (kind, calls, reads, writes))
-        };
-        assert_eq!(cost(false), recorded((189, 1033, 206), (175, 3397, 195), (344, 340, 348)));
-        assert_eq!(cost(true), recorded((190, 1024, 208), (172, 3540, 213), (341, 337, 345)));
+        let recorded = [
+            ("claim", 190, 1019, 200),
+            ("claim, all claimed", 8, 29, 0),
+            ("describe", 18, 18, 0),
+            ("flush", 342, 340, 343),
+            ("leave", 8, 8, 11),
+            ("poll", 177, 3434, 198),
+            ("scaler", 3, 5, 3),
+        ];
+        assert_eq!(cost(false), recorded);
+        let recorded_with_checkpoints = [
+            ("claim", 190, 1014, 197),
+            ("claim, all claimed", 8, 29, 0),
+            ("claim, window full", 1, 6, 0),
+            ("describe", 19, 19, 0),
+            ("flush", 344, 345, 345),
+            ("leave", 9, 9, 12),
+            ("poll", 168, 3463, 210),
+            ("scaler", 4, 7, 4),
+        ];
+        assert_eq!(cost(true), recorded_with_checkpoints);
     }
 }
