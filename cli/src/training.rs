@@ -39,7 +39,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use trainer::{RunView, StandIn, Trainer};
+use trainer::{RunView, StandIn};
 
 /// The demo's pipeline: ResNet training on ImageNet.
 pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
@@ -316,12 +316,9 @@ async fn train_here(
     let (options, job, _) = parts;
     let link = &job.service.link;
     let (view, stand_in) = prepare(parts, sink, &fetcher).await;
-    match options.is_one_rank() {
-        true => {
-            Ok((Trainer::new(stand_in, view).train(fetcher, link).await?, RankSteps::default()))
-        }
-        false => RankedTrainer::new(options, job, stand_in, view).train(fetcher, link).await,
-    }
+    let trainer = RankedTrainer::new(options, job, stand_in, view);
+    let (observed, steps) = trainer.train(fetcher, link).await?;
+    Ok((observed, if options.is_one_rank() { RankSteps::default() } else { steps }))
 }
 
 /// Trains over fetchers in processes of their own, one for each host.

@@ -7,7 +7,6 @@
 
 mod options;
 mod program;
-mod ranked;
 mod ranks;
 mod socket;
 

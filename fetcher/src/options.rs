@@ -72,11 +72,6 @@ impl Options {
                 "--ranks needs a socket, to which each rank connects by itself: give --socket PATH",
             ));
         }
-        if self.ranks.ranks.is_some() && self.report.report.is_some() {
-            return Err(Failure::usage(
-                "--report is about one trainer of all batches: with --ranks, --json counts the steps of each rank",
-            ));
-        }
         Ok(())
     }
 }

@@ -1,18 +1,23 @@
 //! Joins or starts a job on a running service and serves its batches over a unix socket or standard output.
 
-use crate::{options::Options, ranked, socket::Socket};
+use crate::{options::Options, socket::Socket};
 use gristmill_client::{
-    Failure, Job, JobConfig, Service, connect,
+    Failure, Job, JobConfig, OwnRanks, Service, connect,
     cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
     log_to_stderr,
     report::{Observer, Report, Usage},
     return_large_buffers,
-    server::{Activity, ServeError, Server},
+    server::{Activity, Beginning, ServeError, Server, kept},
     signals::{interruption, survive_size_limits},
     waiting::{Waiting, Watcher, while_saying},
 };
+use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::run::TrainingRun;
 use gristmill_pipeline::Registry;
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
+
+/// Clients beside one for each rank: those that are refused with the reason.
+const MORE_CLIENTS: usize = 8;
 
 /// Events that go to standard error.
 pub const LOG: &str = "warn,gristmill_client=info,gristmill_fetcher=info";
@@ -68,38 +73,39 @@ async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> 
 struct Serving {
     job: Job,
     server: Server<Box<dyn CursorStore>>,
-    socket: Option<Socket>,
+    /// The socket, and most clients of it.
+    socket: Option<(Socket, usize)>,
     watcher: Watcher,
     before: Usage,
 }
 
 async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> {
-    if let Some(own) = options.ranks.own()? {
-        return ranked::serve(options, service, own).await;
-    }
     let link = &service.link;
     let starting = start(options, service);
     let Serving { job, mut server, socket, watcher, before } =
         while_saying(starting, || Some(link.waiting()), say).await?;
-    let activity = RefCell::new(server.activity());
+    let known = RefCell::new((server.activity(), Instant::now()));
     let waiting = || {
-        let mut activity = activity.borrow_mut();
+        let (activity, since) = &mut *known.borrow_mut();
         // Another wait than the one before.
         if activity.has_changed().is_ok_and(|changed| changed) {
             activity.mark_unchanged();
+            *since = Instant::now();
             return None;
         }
-        let activity = *activity.borrow();
-        waiting(activity, link.or(watcher.waiting()), options)
+        let activity = activity.borrow();
+        waiting(&activity, since.elapsed().as_secs(), link.or(watcher.waiting()), options)
     };
     let serving = async {
-        let Some(socket) = &socket else {
-            return server.write_all(&mut tokio::io::stdout()).await;
+        let Some((socket, clients)) = &socket else {
+            // The other end never says anything.
+            let (silent, _end) = tokio::io::duplex(1);
+            return server.write_all(tokio::io::join(silent, tokio::io::stdout())).await;
         };
         let (visitors, arriving) = tokio::sync::mpsc::channel(1);
         tokio::select! {
             served = server.serve(arriving) => served,
-            () = socket.accept(visitors, 1) => Ok(()),
+            () = socket.accept(visitors, *clients) => Ok(()),
         }
     };
     while_saying(serving, waiting, say).await.map_err(failure_of)?;
@@ -114,8 +120,9 @@ async fn report(
     server: Server<Box<dyn CursorStore>>,
     before: &Usage,
 ) -> Result<(), Failure> {
+    let counts = server.counts();
     let Some(observed) = server.into_observed() else { return Ok(()) };
-    let report = Report::new(job, observed, before).await?;
+    let report = Report::new(job, observed, before).await?.with_ranks(counts.ranks);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());
@@ -130,31 +137,66 @@ async fn report(
     report.verdict()
 }
 
-pub(crate) fn say(what: &str) {
+fn say(what: &str) {
     gristmill_client::complain!("gristmill-fetcher: waiting for {what}");
 }
 
-/// The wait to report: none while the trainer works.
-fn waiting(activity: Activity, waiting: Waiting, options: &Options) -> Option<Waiting> {
+/// The wait to report after `seconds` of it: none while the ranks work.
+fn waiting(
+    activity: &Activity,
+    seconds: u64,
+    waiting: Waiting,
+    options: &Options,
+) -> Option<Waiting> {
+    let or_fault = |text: String| match waiting.is_fault {
+        true => waiting.clone(),
+        false => Waiting::patiently(text),
+    };
+    let socket = options.socket.display();
+    let has_ranks = options.ranks.ranks.is_some();
+    let who = |ranks: &[u32]| if has_ranks { named(ranks) } else { "the trainer".to_owned() };
     match activity {
-        Activity::Alone if waiting.is_fault => Some(waiting),
-        Activity::Alone => {
-            let path = options.socket.display();
-            Some(Waiting::patiently(format!("a trainer to connect to {path}")))
+        Activity::Absent(_) if !has_ranks => {
+            Some(or_fault(format!("a trainer to connect to {socket}")))
+        }
+        Activity::Absent(ranks) => Some(or_fault(format!("{} to connect to {socket}", who(ranks)))),
+        Activity::Slow(ranks) => Some(or_fault(format!(
+            "{} to take a batch: {} taken none for {seconds} s, and the others wait",
+            who(ranks),
+            if ranks.len() == 1 { "it has" } else { "they have" }
+        ))),
+        Activity::LastAck(ranks) => {
+            Some(or_fault(format!("{} to acknowledge the last batch", who(ranks))))
         }
         Activity::Fetching => Some(waiting),
-        Activity::Sending | Activity::Over => None,
-        Activity::LastAck => Some(Waiting::patiently("the trainer to acknowledge the last batch")),
-        Activity::Closing => Some(match waiting.is_fault {
-            true => waiting,
-            false => Waiting::patiently("the service to close the job"),
-        }),
+        Activity::Closing if !has_ranks => {
+            Some(or_fault("the service to close the job".to_owned()))
+        }
+        Activity::Closing => Some(or_fault(
+            "the other fetchers of the run to finish, and the service to close the job".to_owned(),
+        )),
+        Activity::Training | Activity::Over => None,
     }
 }
 
-/// Joins or starts the job, and opens its stream where the state file says.
+/// Ranks by name, such as `ranks 1, 2 and 5`.
+fn named(ranks: &[u32]) -> String {
+    /// Ranks that are named before the rest is counted.
+    const MOST: usize = 8;
+    let numbers: Vec<_> = ranks.iter().take(MOST).map(u32::to_string).collect();
+    match (numbers.split_last(), ranks.len()) {
+        (Some((only, [])), 1) => format!("rank {only}"),
+        (Some((last, first)), ..=MOST) => format!("ranks {} and {last}", first.join(", ")),
+        (_, count) => format!("ranks {} and {} more", numbers.join(", "), count - numbers.len()),
+    }
+}
+
+/// Joins or starts the job, and opens its stream where its ranks begin.
 async fn start(options: &Options, service: &Service) -> Result<Serving, Failure> {
     let began = Instant::now();
+    let ranks = options.ranks.own()?;
+    let token = ranks.map(|_| options.ranks.token(|name| std::env::var(name).ok())).transpose()?;
+    let checkpoint = options.ranks.checkpoint()?;
     let mut cursors = open_state(options)?;
     // Before anything is started: what cannot be served should not begin.
     if !options.is_stdout() {
@@ -162,27 +204,45 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     }
     let before = Usage::now(service).await;
     let job = open_job(options, service).await?;
-    let cursor = Server::position(&mut cursors, &Identity::of(&job.view)).map_err(failure_of)?;
+    let kept = kept(&mut cursors, &Identity::of(&job.view)).map_err(failure_of)?;
+    let clients = 2 * ranks.map_or(1, |(range, _)| range.count.get() as usize) + MORE_CLIENTS;
     let socket = match options.is_stdout() {
         true => None,
-        false => Some(Socket::bind(&options.socket).map_err(Failure::usage)?),
+        false => Some((Socket::bind(&options.socket).map_err(Failure::usage)?, clients)),
     };
-    let fetcher = job.open_at(cursor, &options.stream).await?;
+    let resume = checkpoint.map(|checkpoint| checkpoint.cursor_in(&job.view)).transpose();
+    let resume = resume.map_err(|error| Failure::Usage(format!("--resume: {error}")))?;
+    let status = job.status(options.stream.patience).await?;
+    let (own, beginning) = match ranks.zip(token) {
+        None => (None, Beginning::of_one(&status, kept)),
+        Some(((range, of), token)) => {
+            let pipeline = job.pipeline().map_err(Failure::failed)?;
+            let tail = options.ranks.tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()));
+            let (beginning, from) = Beginning::of(&status, (token, range, of), (resume, kept))
+                .map_err(Failure::Usage)?;
+            let run = TrainingRun { token, ranks: Ranks { count: of, from, tail } };
+            let is_successor = beginning.is_successor();
+            (Some(OwnRanks { run, range, is_successor }), beginning)
+        }
+    };
+    let fetcher = job.open_for(own, beginning.known(), &options.stream).await?;
     let watcher = fetcher.watcher();
-    let mut server = Server::new(fetcher, cursors, cursor)?;
+    let mut server = Server::new(fetcher, cursors, beginning)?;
     if options.is_reported() {
+        let is_part = own.is_some_and(|own| !own.are_all());
         let observer = Observer::new(&job, server.fetcher(), began).await;
-        server.observed_by(observer);
+        server.observed_by(observer.of_part(is_part));
     }
     if socket.is_some() {
         let at = options.socket.display();
-        tracing::info!(job = %job.view.job, epoch = cursor.epoch, batch_index = cursor.batch_index, "serving {at}");
+        let whom = ranks.map_or("a trainer".to_owned(), |(range, of)| format!("{range} of {of}"));
+        tracing::info!(job = %job.view.job, "serving {whom} at {at}, from {}", beginning.known());
     }
     Ok(Serving { job, server, socket, watcher, before })
 }
 
 /// The job that the options name: started, if they name a pipeline.
-pub(crate) async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> {
+async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> {
     let patience = options.stream.patience;
     let Some(path) = &options.pipeline else {
         let job =
@@ -203,7 +263,7 @@ pub(crate) async fn open_job(options: &Options, service: &Service) -> Result<Job
 }
 
 /// The state file, which must be of this job.
-pub(crate) fn open_state(options: &Options) -> Result<Box<dyn CursorStore>, Failure> {
+fn open_state(options: &Options) -> Result<Box<dyn CursorStore>, Failure> {
     let Some(path) = &options.state else { return Ok(Box::new(NoCursor)) };
     let mut file = CursorFile::open(path).map_err(Failure::usage)?;
     let job = options.name()?.to_string();
@@ -217,10 +277,24 @@ pub(crate) fn open_state(options: &Options) -> Result<Box<dyn CursorStore>, Fail
     Ok(Box::new(file))
 }
 
-pub(crate) fn failure_of(error: ServeError) -> Failure {
+fn failure_of(error: ServeError) -> Failure {
     match error {
         ServeError::State(why) => Failure::Usage(why),
         ServeError::Fetch(error) => error.into(),
         error => Failure::failed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_named_and_counted() {
+        assert_eq!(named(&[3]), "rank 3");
+        assert_eq!(named(&[2, 3]), "ranks 2 and 3");
+        assert_eq!(named(&[1, 2, 5]), "ranks 1, 2 and 5");
+        let many: Vec<u32> = (0..12).collect();
+        assert_eq!(named(&many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// How long a second trainer waits for the first to leave: one that reconnects may overtake its own end.
+/// How long a client waits for another to leave: one that reconnects may overtake its own end.
 const SEAT_PATIENCE: Duration = Duration::from_secs(3);
 /// Rest after a connection could not be accepted: there may be no room for another for a while.
 const REST: Duration = Duration::from_millis(100);
@@ -127,22 +127,12 @@ async fn offer(
 ) {
     match tokio::time::timeout(SEAT_PATIENCE, seat.acquire_owned()).await {
         Ok(Ok(seat)) => {
-            let visitor = Visitor { stream, seat: Some(seat) };
             // A server that is done has nothing for anybody.
-            let _ = visitors.send(visitor).await;
+            let _ = visitors.send(Visitor::new(stream, seat)).await;
         }
         Ok(Err(_)) => {}
         Err(_) => {
-            let why = match clients {
-                1 => {
-                    "another trainer is connected to this fetcher: end it first, because a fetcher \
-                      serves one trainer at a time"
-                        .to_owned()
-                }
-                _ => format!(
-                    "{clients} clients are connected to this fetcher, the most for its ranks"
-                ),
-            };
+            let why = format!("{clients} clients are connected to this fetcher, which is the most");
             // It may have left.
             let _ = stream.write_all(&error_frame(&why)).await;
         }

@@ -7,7 +7,7 @@ use gristmill_host::{ServiceCalls, ServiceFile, StateDir, is_alive, registered};
 use gristmill_local::{ListenAddress, Service, ServiceConfig, StoredElsewhere, WorkerProgram};
 use gristmill_model::{
     JobName,
-    splits::Place,
+    splits::{Place, readers::RankRange},
     wire::{Dataset, JobSpec, Poll, RefusalKind, Register, SourceFile, Status, TrainerMetrics},
 };
 use gristmill_ports::{CallError, Coordinator};
@@ -106,12 +106,19 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     let dataset = Dataset::one("data", vec![SourceFile::new("f", 100, "e")]);
     coordinator.call(Register::new(job.clone(), spec, dataset)).await.unwrap();
     // The job goes on while its trainer polls.
+    let poll = Poll {
+        job: job.clone(),
+        registered_ms: 0,
+        from: Place { epoch: 0, position: 0 },
+        ranks: RankRange::all(NonZeroU32::MIN),
+        of: NonZeroU32::MIN,
+        join: None,
+        report: None,
+        metrics: TrainerMetrics::default(),
+        training: None,
+    };
     let killed = async || loop {
-        let (job, from) = (job.clone(), Place { epoch: 0, position: 0 });
-        let metrics = TrainerMetrics::default();
-        let polled = coordinator
-            .call(Poll { job, registered_ms: 0, from, ack: None, metrics, report: None })
-            .await;
+        let polled = coordinator.call(poll.clone()).await;
         assert!(polled.is_ok(), "{polled:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
         if let Some(process) = calls.kill_worker().await.unwrap() {

@@ -20,7 +20,7 @@ use crate::coordinator;
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
-    Batch, Delivery, EpochTotals, Failure, Job, Room,
+    Batch, EpochTotals, Failure, Job, RankBatch, Room, StepDelivery,
     report::{Observable, Observed, PolledJob, RankSteps},
     waiting::Waiting,
 };
@@ -128,7 +128,9 @@ impl<'a> HostedTrainer<'a> {
                 return Ok(Ended::Resized { ranks, checkpoint });
             }
             self.enter(batches.iter().flatten().map(|given| given.at.epoch).max()).await?;
+            let began = Instant::now();
             let mut given = Vec::new();
+            let mut first = Vec::new();
             for (rank, batch) in batches.iter().enumerate() {
                 let Some(batch) = batch else { continue };
                 self.steps.took(rank, batch.is_repeat);
@@ -141,13 +143,18 @@ impl<'a> HostedTrainer<'a> {
                     room: Room::default(),
                 };
                 if is_first {
-                    let delivery = Delivery::Batch(batch.clone());
-                    self.view.observer.delivered(&delivery, &self.polled).await?;
+                    first.push(Some(RankBatch { batch: batch.clone(), repeated_for: None }));
                 }
                 given.push((batch, is_first));
             }
+            let step = StepDelivery::Step {
+                step: gristmill_model::splits::ranks::Step { epoch: self.epoch, number: self.step },
+                batches: first,
+                next: Default::default(),
+            };
+            self.view.observer.delivered(&step, &self.polled).await?;
             self.step += 1;
-            let mut working = self.stand_ins.begin(given);
+            let mut working = self.stand_ins.begin(given, began);
             self.stand_ins.end(&mut working).await?;
             ranks.trained(&batches).await;
             checkpoint = text;
@@ -203,7 +210,7 @@ impl<'a> HostedTrainer<'a> {
             let (batches, _) = self.view.observer.pace();
             let totals =
                 EpochTotals { epoch: self.epoch, batches, splits, ..EpochTotals::default() };
-            let delivery = Delivery::EpochEnd(totals);
+            let delivery = StepDelivery::EpochEnd { totals, left_out: 0, left_batches: Vec::new() };
             self.view.observer.delivered(&delivery, &self.polled).await?;
             self.epoch += 1;
         }

@@ -4,11 +4,10 @@ use super::{
     TrainOptions,
     resizes::Resizes,
     stand_ins::StandIns,
-    trainer::{Deliveries, RunView, StandIn},
+    trainer::{RunView, StandIn},
 };
 use gristmill_client::{
-    Delivery, Failure, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps,
-    StreamOptions,
+    Failure, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps, StreamOptions,
     report::{Observed, RankSteps},
     waiting::Link,
 };
@@ -16,19 +15,7 @@ use gristmill_model::splits::ranks::Ranks;
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{Cursor, run::TrainingRun};
 use gristmill_model::{Checkpoint, RunToken};
-use std::num::NonZeroU32;
-
-impl Deliveries for Steps {
-    type Item = StepDelivery;
-
-    fn fetcher(&self) -> &Fetcher {
-        Steps::fetcher(self)
-    }
-
-    async fn next(&mut self) -> Result<StepDelivery, FetchError> {
-        Steps::next(self).await
-    }
-}
+use std::{num::NonZeroU32, time::Instant};
 
 /// Begins a run of `ranks`, which this process serves all.
 ///
@@ -83,29 +70,24 @@ impl<'a> RankedTrainer<'a> {
     ) -> Result<(Observed, RankSteps), Failure> {
         let mut run = self.run(fetcher);
         loop {
-            match self.view.wait(&mut run, link).await? {
-                StepDelivery::Step { batches, next, .. } => {
-                    if let Some(count) = self.resizes.take_due(self.step) {
-                        run = self.resume(run, count).await?;
-                        continue;
-                    }
-                    for given in batches.iter().flatten().filter(|given| is_first(given)) {
-                        let delivery = Delivery::Batch(given.batch.clone());
-                        self.view.observer.delivered(&delivery, run.fetcher()).await?;
-                    }
-                    self.take(&mut run, batches).await?;
-                    run.checkpointed(next);
-                    self.next = next;
-                }
-                StepDelivery::EpochEnd { totals, left_batches, .. } => {
-                    left_batches.iter().for_each(|batch| self.view.observer.left_out(batch));
-                    self.next = Cursor::start_of(totals.epoch + 1);
-                    run.checkpointed(self.next);
-                    let delivery = Delivery::EpochEnd(totals);
-                    self.view.observer.delivered(&delivery, run.fetcher()).await?;
-                }
-                StepDelivery::End => break,
+            let delivery = self.view.wait(&mut run, link).await?;
+            if let StepDelivery::Step { .. } = delivery
+                && let Some(count) = self.resizes.take_due(self.step)
+            {
+                run = self.resume(run, count).await?;
+                continue;
             }
+            let began = Instant::now();
+            self.view.observer.delivered(&delivery, run.fetcher()).await?;
+            self.next = match delivery {
+                StepDelivery::Step { batches, next, .. } => {
+                    self.take(&mut run, batches, began).await?;
+                    next
+                }
+                StepDelivery::EpochEnd { totals, .. } => Cursor::start_of(totals.epoch + 1),
+                StepDelivery::End => break,
+            };
+            run.checkpointed(self.next);
         }
         self.resizes.say_left(self.step);
         Ok((self.view.close(run.into_fetcher(), link).await?, self.steps))
@@ -140,6 +122,7 @@ impl<'a> RankedTrainer<'a> {
         &mut self,
         run: &mut Steps,
         batches: Vec<Option<RankBatch>>,
+        began: Instant,
     ) -> Result<(), Failure> {
         for (rank, given) in batches.iter().enumerate() {
             if let Some(given) = given {
@@ -147,11 +130,18 @@ impl<'a> RankedTrainer<'a> {
             }
         }
         let given = batches.into_iter().flatten();
-        let mut working = self.stand_ins.begin(given.map(|given| {
-            let is_first = is_first(&given);
-            (given.batch, is_first)
-        }));
+        let mut working = self.stand_ins.begin(
+            given.map(|given| {
+                let is_first = is_first(&given);
+                (given.batch, is_first)
+            }),
+            began,
+        );
         self.step += 1;
+        if run.ranks().count == NonZeroU32::MIN {
+            // One rank asks for its next batch when it is done with this one.
+            return self.stand_ins.end(&mut working).await;
+        }
         run.set_ranks_compute(true);
         let mut is_prepared = false;
         loop {

@@ -19,9 +19,12 @@ impl StandIns {
         Self { first, idle: Vec::new() }
     }
 
-    /// Begins a step: a rank for each batch, and whether the batch is given for the first time.
-    pub fn begin(&mut self, batches: impl IntoIterator<Item = (Batch, bool)>) -> Working {
-        let began = Instant::now();
+    /// Begins a step that came at `began`: a rank for each batch, and whether the batch is given for the first time.
+    pub fn begin(
+        &mut self,
+        batches: impl IntoIterator<Item = (Batch, bool)>,
+        began: Instant,
+    ) -> Working {
         let mut working = JoinSet::new();
         for (batch, is_first) in batches {
             let mut stand_in = self.idle.pop().unwrap_or_else(|| self.first.clone());

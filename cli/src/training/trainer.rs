@@ -3,7 +3,7 @@
 use super::{TrainOptions, progress::Progress, sink::Sink};
 use gristmill_chunk::{DType, Frame, Limits};
 use gristmill_client::{
-    Batch, Delivery, Failure, FetchError, Fetcher, Snapshot,
+    Batch, Failure, Fetcher, Snapshot, StepDelivery, Steps,
     report::{Observable, Observed, Observer},
     waiting::{Link, Waiting, while_saying},
 };
@@ -14,57 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Time between updates of the progress line.
 pub(super) const REDRAW: Duration = Duration::from_millis(200);
-
-/// A stream of deliveries to wait for.
-pub(super) trait Deliveries {
-    type Item;
-
-    fn fetcher(&self) -> &Fetcher;
-
-    async fn next(&mut self) -> Result<Self::Item, FetchError>;
-}
-
-impl Deliveries for Fetcher {
-    type Item = Delivery;
-
-    fn fetcher(&self) -> &Fetcher {
-        self
-    }
-
-    async fn next(&mut self) -> Result<Delivery, FetchError> {
-        Fetcher::next(self).await
-    }
-}
-
-/// A trainer and its settings.
-pub struct Trainer {
-    stand_in: StandIn,
-    view: RunView,
-}
-
-impl Trainer {
-    pub fn new(stand_in: StandIn, view: RunView) -> Self {
-        Self { stand_in, view }
-    }
-
-    /// Trains to the end of the job.
-    pub async fn train(mut self, mut fetcher: Fetcher, link: &Link) -> Result<Observed, Failure> {
-        loop {
-            let delivery = self.view.wait(&mut fetcher, link).await?;
-            let began = Instant::now();
-            self.view.observer.delivered(&delivery, &fetcher).await?;
-            match delivery {
-                Delivery::Batch(batch) => {
-                    self.stand_in.step(&batch, began).await?;
-                    fetcher.checkpointed(batch.cursor());
-                }
-                Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
-                Delivery::End => break,
-            }
-        }
-        self.view.close(fetcher, link).await
-    }
-}
 
 /// The view of a run for people and reports.
 pub struct RunView {
@@ -79,15 +28,15 @@ impl RunView {
     }
 
     /// Waits for the next delivery, and shows progress meanwhile.
-    pub(super) async fn wait<D: Deliveries>(
+    pub(super) async fn wait(
         &mut self,
-        deliveries: &mut D,
+        steps: &mut Steps,
         link: &Link,
-    ) -> Result<D::Item, Failure> {
-        let watcher = deliveries.fetcher().watcher();
+    ) -> Result<StepDelivery, Failure> {
+        let watcher = steps.fetcher().watcher();
         loop {
-            let next = tokio::time::timeout(REDRAW, deliveries.next()).await;
-            let fetcher = deliveries.fetcher();
+            let next = tokio::time::timeout(REDRAW, steps.next()).await;
+            let fetcher = steps.fetcher();
             if let Some(snapshot) = self.observer.look(fetcher) {
                 self.redraw(fetcher, &snapshot);
             }

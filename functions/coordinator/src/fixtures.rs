@@ -1,12 +1,14 @@
 //! Items that unit tests share: a job, its trainer, and bundles as workers leave them.
 
 use crate::{bundles::ScannedBundle, items::JobItem, snapshot::JobSnapshot, store::Versioned};
+use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{
     Claim, Commit, Flush, JobProgress, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim,
     flush, frontier::Frontier, job::JobState, order::Ramp,
 };
 use gristmill_model::wire::{JobSpec, Plan, Poll, TrainerMetrics};
 use gristmill_model::{Fingerprint, InvocationId, Nonce};
+use std::num::NonZeroU32;
 
 /// Splits of an epoch of [`running_job`], and its epochs.
 pub(crate) const N_SPLITS: u32 = 100;
@@ -51,11 +53,19 @@ pub(crate) fn snapshot(hints: Option<Frontier>) -> JobSnapshot {
     JobSnapshot { item: running_job(), progress: JobProgress::default(), frontier }
 }
 
-/// A poll that reports nothing.
+/// A poll of a plain trainer, which is a run of one rank, that neither joins nor reports.
 pub(crate) fn poll() -> Poll {
-    let metrics = TrainerMetrics::default();
-    let job = "j".parse().unwrap();
-    Poll { job, registered_ms: 1, from: Default::default(), ack: None, metrics, report: None }
+    Poll {
+        job: "j".parse().unwrap(),
+        registered_ms: 1,
+        from: Default::default(),
+        ranks: RankRange::all(NonZeroU32::MIN),
+        of: NonZeroU32::MIN,
+        join: None,
+        report: None,
+        metrics: TrainerMetrics::default(),
+        training: None,
+    }
 }
 
 /// A commit of one batch of `rows` rows.

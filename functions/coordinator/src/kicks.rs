@@ -83,7 +83,7 @@ pub(crate) fn scaler_event(
         autoscale: item.spec.autoscale,
         policy: item.spec.policy.clone(),
         budget_workers: item.spec.budget_workers,
-        report: None,
+        training: None,
         mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(epoch)),
         batches: 0,
         progress: 0,
@@ -169,7 +169,7 @@ pub(crate) fn kick_due(
         && !item.state.is_ended()
         && !trouble::resting(&scale.barren, progress, now_ms);
     let event = scaler_event(ns, &poll.job, item, epoch, now_ms);
-    let Some(report) = poll.report.filter(|_| decides) else {
+    let Some(training) = poll.training.filter(|_| decides) else {
         let event = ScalerEvent { batches: poll.metrics.batches, ..event };
         return lacks_workers(event, item, scale, scan);
     };
@@ -178,8 +178,8 @@ pub(crate) fn kick_due(
         0 => Vec::new(),
         _ => silent_workers(scale, scan, now_ms),
     };
-    let (batches, report) = (report.batches, Some(report));
-    Some(ScalerEvent { claimable, silent, batches, progress, report, ..event })
+    let (batches, training) = (training.batches, Some(training));
+    Some(ScalerEvent { claimable, silent, batches, progress, training, ..event })
 }
 
 impl Coordinator {

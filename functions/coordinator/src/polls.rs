@@ -1,4 +1,7 @@
-//! The trainer's poll, which acknowledges progress and returns ready splits, and the read-only `status`.
+//! A reader's poll, which reports progress and returns ready splits, and the read-only `status`.
+//!
+//! One poll at a time leads: it does the job's shared work. Those of the other readers of a run follow: they read the
+//! splits that are ready, and change nothing but the report of their own ranks.
 //!
 //! A poll reads a [`JobSnapshot`], the pure functions of [`steps`] decide, and the handler acts.
 
@@ -7,51 +10,65 @@ pub(crate) mod steps;
 use self::steps::{Due, Unseen};
 use crate::{
     Coordinator, Handle,
-    items::{ItemName, JobItem},
+    bundles::ScannedBundle,
+    items::JobItem,
     kicks::window,
+    readers::Standing,
+    ready::Prefix,
     snapshot::{JobSnapshot, PollItems},
-    store::{Unchanged, Versioned},
     trouble::trouble,
 };
 use futures::future::try_join;
-use gristmill_model::splits::{self, Ack, JobProgress, LackingSplits, Outcome, Place};
+use gristmill_model::JobName;
+use gristmill_model::splits::{JobProgress, LackingSplits, Place};
 use gristmill_model::wire::{JobStatus, Poll, Polled, Refusal, Status};
-use gristmill_model::{JobName, Visitation};
+
+/// Most bundles of splits in the answer to a poll that follows.
+const FOLLOWED_BUNDLES: usize = 96;
 
 impl Handle<Poll> for Coordinator {
     async fn handle(&self, poll: &Poll) -> Result<Polled, Refusal> {
         let (job, from) = (&poll.job, poll.from);
-        let (mut snapshot, PollItems { scale, progress: read, swept, first }) =
-            self.poll_snapshot(job, Some(from)).await?;
+        let one_of_several = (!poll.is_alone()).then_some(poll.ranks.first);
+        let (mut snapshot, mut items) = self.poll_snapshot(job, Some(from), one_of_several).await?;
         steps::check_job(job, &snapshot.item, poll.registered_ms)?;
         let before = snapshot.progress.delivered;
-        if let Some(ack) = &poll.ack {
-            snapshot.progress = self.acknowledge(job, &snapshot, read, ack, from).await?;
+        let Standing { reader, leads } = self.take_part(poll, &mut snapshot, &mut items).await?;
+        let PollItems { scale, swept, first, .. } = items;
+        if !leads {
+            let ready = self.followed((job, &snapshot.item), from, first).await?;
+            return Ok(steps::answer(
+                job,
+                snapshot,
+                (scale, None),
+                ready,
+                reader,
+                self.clock.now_ms(),
+            ));
         }
         let has_moved = snapshot.progress.delivered != before;
         let seen = match steps::is_look_due(&snapshot, poll, has_moved, self.clock.now_ms()) {
-            true => self.look(poll, &mut snapshot, &scale).await?,
-            false => snapshot.hints(),
+            true => Some(self.look(poll, &mut snapshot, &scale).await?),
+            false => None,
         };
         let due = Due::of(&snapshot, from);
         if due.horizon {
-            // If the trainer has gone back meanwhile, the job stays open; from now on it cannot.
+            // If the trainer has gone back meanwhile, the job stays open.
             snapshot.progress = self.move_horizon(job).await?;
         }
         if due.close {
             let JobSnapshot { item, progress, .. } = &snapshot;
             snapshot.item = self.close_epochs(job, item.clone(), progress).await?;
         }
-        let JobSnapshot { item, progress, .. } = snapshot;
+        let JobSnapshot { item, progress, .. } = &snapshot;
         let collected = async {
             match due.collect {
-                true => self.collect(job, &item, (progress, swept)).await,
+                true => self.collect(job, item, (*progress, swept)).await,
                 false => Ok(()),
             }
         };
-        let ((), ready) = try_join(collected, self.ready((job, &item), from, first)).await?;
-        let now_ms = self.clock.now_ms();
-        Ok(steps::answer(item.view(job), item.n_files, &progress, (scale, seen), ready, now_ms))
+        let ((), ready) = try_join(collected, self.ready((job, item), from, first)).await?;
+        Ok(steps::answer(job, snapshot, (scale, seen), ready, reader, self.clock.now_ms()))
     }
 }
 
@@ -59,7 +76,7 @@ impl Handle<Status> for Coordinator {
     /// Returns the job's progress without changing anything.
     async fn handle(&self, Status { job }: &Status) -> Result<JobStatus, Refusal> {
         let (JobSnapshot { item, progress, .. }, PollItems { scale, .. }) =
-            self.poll_snapshot(job, None).await?;
+            self.poll_snapshot(job, None, None).await?;
         let scan = self.scan(job, &item, &progress, progress.head()).await?;
         let scale = self.settled(job, scale, &scan).await?;
         let window = window(&item, &progress, &scale);
@@ -117,43 +134,16 @@ impl Coordinator {
         Ok(Some(LackingSplits { from, to: known }))
     }
 
-    /// Writes the progress of a trainer that asks for the splits from `from` on.
-    async fn acknowledge(
+    /// The splits that are ready for a reader that follows.
+    async fn followed(
         &self,
-        job: &JobName,
-        JobSnapshot { item, progress, .. }: &JobSnapshot,
-        read: Versioned<JobProgress>,
-        ack: &Ack,
+        (job, item): (&JobName, &JobItem),
         from: Place,
-    ) -> Result<JobProgress, Refusal> {
-        let is_new = ack.generation > progress.generation;
-        if is_new {
-            steps::check_place(job, item, ack)?;
-        }
-        let lacking = if is_new || !self.memory.knows_run(job, None, ack.generation) {
-            self.lacking(job, item, progress, ack.delivered.max(from)).await?
-        } else {
-            None
-        };
-        let visitation = item.spec.settings.visitation;
-        let now_ms = self.clock.now_ms();
-        let decide = |read: Option<&JobProgress>| {
-            let before = read.map(|read| read.with_lacking(lacking));
-            let before = before.as_ref();
-            let acked = match visitation {
-                Visitation::AtMostOnce => splits::ack_at_most_once(before, ack, now_ms),
-                Visitation::ExactlyOnce | Visitation::ZeroOnceOrMore => {
-                    splits::ack(before, ack, now_ms)
-                }
-            };
-            let acked = acked.map(|acked| match acked {
-                Outcome::AlreadyApplied(after) if read != Some(&after) => Outcome::Write(after),
-                acked => acked.with(|after| after.with_lacking(lacking)),
-            });
-            acked.map_err(Unchanged::Declined)
-        };
-        let progress = self.store.update_from(&ItemName::Progress(job), read, decide).await?;
-        self.memory.keep_run(job, None, ack.generation);
-        Ok(progress)
+        first: Vec<ScannedBundle>,
+    ) -> Result<Prefix, Refusal> {
+        let splits = item.plan.map_or(0, |plan| plan.max_bundle_splits as usize);
+        let mut ready = self.committed((job, item), from, first, FOLLOWED_BUNDLES * splits).await?;
+        ready.entries.retain(|entry| item.locates(entry.place.epoch));
+        Ok(ready)
     }
 }

@@ -1,88 +1,27 @@
-//! The polls of several readers of one training run.
+//! The part of readers in their run: they join, report, and one that leads merges the reports of all.
 //!
-//! A poll of the reader of rank 0 leads: it merges the reports of all readers into the job's progress
-//! and does the job's shared work, as the poll of a single reader does. The others follow: they read
-//! the job's progress and the splits that are ready. When the leader is silent, the next reader leads.
+//! A poll of the reader of rank 0 leads. When it is silent, the next reader does.
 
 use crate::{
-    Coordinator, Handle,
+    Coordinator,
     items::{ItemName, JobItem, reader_sks},
     polls::steps,
     snapshot::{JobSnapshot, PollItems},
-    store::{Stored as _, Unchanged, Versioned, decode, invalid},
+    store::{Stored as _, Unchanged, Versioned, invalid},
 };
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, TrainingRun};
-use gristmill_model::splits::{JobProgress, Outcome, Refusal as SplitRefusal};
+use gristmill_model::splits::{self, JobProgress, Outcome, Refusal as SplitRefusal};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{
-    Poll, PollReader, Polled, ReaderPolled, ReaderStatus, Refusal, RefusalKind, RunStatus,
-};
+use gristmill_model::wire::{Poll, ReaderStanding, ReaderStatus, Refusal, RefusalKind, RunStatus};
 use gristmill_model::{JobName, Visitation};
+use std::num::NonZeroU32;
 
-/// Most bundles of splits in the answer to a poll that follows.
-const FOLLOWED_BUNDLES: usize = 96;
-
-impl Handle<PollReader> for Coordinator {
-    async fn handle(&self, call: &PollReader) -> Result<ReaderPolled, Refusal> {
-        let PollReader { job, ranks, .. } = call;
-        let names = [ItemName::Progress(job), ItemName::Reader(job, ranks.first)];
-        let items = self.store.read_raw(&names).await?;
-        let [progress, reader] = items.as_slice() else {
-            return Err(invalid("the table answered another number of items than asked for"));
-        };
-        let progress = decode::<JobProgress>(&names[0], progress.as_ref())?;
-        let reader = decode::<ReaderProgress>(&names[1], reader.as_ref())?;
-        let progress = match &call.join {
-            Some(join) => Some(self.join(call, progress, join).await?),
-            None => progress.item,
-        };
-        let (run, progress) = joined(progress)?;
-        self.note_lacking(call, &progress).await?;
-        let mut number = reader.item.map_or(0, |reader| reader.reader);
-        if let Some(report) = &call.report {
-            number = self.report(&names[1], reader, (&progress, report)).await?.reader;
-        }
-        let count = run.ranks.count;
-        let leads = readers::leads(*ranks, progress.heartbeat_ms, self.clock.now_ms());
-        let (polled, uncovered) = match leads {
-            // A reader of all ranks acknowledges on the job's progress itself.
-            true if *ranks == RankRange::all(count) => (self.handle(&led(call)).await?, None),
-            true => {
-                let uncovered = self.merge(job).await?;
-                (self.handle(&led(call)).await?, uncovered)
-            }
-            false => (self.follow(call).await?, None),
-        };
-        let readers = count.get().div_ceil(ranks.count.get());
-        Ok(ReaderPolled {
-            polled,
-            run,
-            reader: number,
-            next_poll_ms: readers::poll_every_ms(readers, leads),
-            next_report_ms: readers::report_every_ms(readers),
-            uncovered,
-        })
-    }
-}
-
-/// The poll of a single reader that does the shared work of `call`.
-fn led(call: &PollReader) -> Poll {
-    let PollReader { job, from, metrics, training, registered_ms, .. } = call;
-    Poll {
-        job: job.clone(),
-        registered_ms: *registered_ms,
-        from: *from,
-        ack: None,
-        metrics: *metrics,
-        report: *training,
-    }
-}
-
-/// The run that a reader is one of.
-fn joined(progress: Option<JobProgress>) -> Result<(TrainingRun, JobProgress), Refusal> {
-    let progress = progress.and_then(|progress| Some((progress.run?, progress)));
-    progress.ok_or_else(|| invalid("the reader has not joined: send a call that joins"))
+/// The part of a reader in its run after its poll has joined and reported.
+pub(crate) struct Standing {
+    pub reader: ReaderStanding,
+    /// Whether the poll does the job's shared work.
+    pub leads: bool,
 }
 
 /// Refuses a reader of `ranks` if a reader of other ranks of the same run serves some of them.
@@ -114,13 +53,9 @@ fn run_status(
     let current: Vec<_> = of_run
         .map(|report| match report.ranks == all {
             // It acknowledges on the job's progress itself.
-            true => ReaderProgress {
-                delivered: progress.delivered,
-                durable: progress.durable,
-                durable_place: progress.durable_place,
-                heartbeat_ms: progress.heartbeat_ms,
-                ..*report
-            },
+            true => {
+                ReaderProgress { reader: report.reader, ..ReaderProgress::of_all(progress, all) }
+            }
             false => *report,
         })
         .collect();
@@ -142,58 +77,113 @@ fn run_status(
 }
 
 impl Coordinator {
+    /// Lets the reader that polls join, writes what it reports, and merges the reports if it leads. Updates the
+    /// progress in `snapshot`.
+    pub(crate) async fn take_part(
+        &self,
+        poll: &Poll,
+        snapshot: &mut JobSnapshot,
+        items: &mut PollItems,
+    ) -> Result<Standing, Refusal> {
+        let Poll { job, ranks, of, .. } = poll;
+        let read = std::mem::take(&mut items.progress);
+        let read = self.note_lacking(poll, &snapshot.item, read).await?;
+        let read = match &poll.join {
+            Some(join) => self.join(poll, &snapshot.item, read, join).await?,
+            None => read,
+        };
+        let stored = std::mem::take(&mut items.reader);
+        let (mut read, number) = match &poll.report {
+            Some(report) => self.report(poll, read, stored, report).await?,
+            None => (read, stored.item.map_or(0, |reader| reader.reader)),
+        };
+        if let Some(progress) = &read.item
+            && (poll.report.is_some() || poll.join.is_some())
+        {
+            self.memory.keep_run(job, reader_of(poll), progress.generation);
+        }
+        let heartbeat_ms = read.item.map_or(0, |progress| progress.heartbeat_ms);
+        let leads = readers::leads(*ranks, heartbeat_ms, self.clock.now_ms());
+        let mut uncovered = None;
+        if leads && !poll.is_alone() && read.item.is_some_and(|progress| progress.run.is_some()) {
+            (read, uncovered) = self.merge(job, read).await?;
+        }
+        let progress = read.item.unwrap_or_default();
+        snapshot.progress = progress;
+        let readers = of.get().div_ceil(ranks.count.get());
+        let reader = ReaderStanding {
+            run: progress.run,
+            number,
+            next_poll_ms: readers::poll_every_ms(readers, leads),
+            next_report_ms: readers::report_every_ms(readers),
+            uncovered,
+        };
+        Ok(Standing { reader, leads })
+    }
+
     /// Lets a reader join the job's current run, or begin a new one.
     async fn join(
         &self,
-        call: &PollReader,
+        poll: &Poll,
+        item: &JobItem,
         read: Versioned<JobProgress>,
         join: &Join,
-    ) -> Result<JobProgress, Refusal> {
-        let (job, ranks) = (&call.job, call.ranks);
-        let item = self.job(job).await?;
-        steps::check_job(job, &item, call.registered_ms)?;
-        if item.spec.settings.visitation == Visitation::AtMostOnce {
+    ) -> Result<Versioned<JobProgress>, Refusal> {
+        let (job, ranks, visitation) = (&poll.job, poll.ranks, item.spec.settings.visitation);
+        if visitation == Visitation::AtMostOnce && !poll.is_alone() {
             return Err(invalid(format!(
-                "job {job} visits records at most once, which works with one reader only: start \
-                 one fetcher without --run"
+                "job {job} visits records at most once, which works with one reader only: serve all ranks by one \
+                 fetcher"
             )));
         }
-        let progress = read.item.unwrap_or_default();
-        let is_new = progress.run.is_none_or(|run| run.token != join.run.token);
-        let lacking = if is_new {
-            steps::check_place(job, &item, &join.start)?;
-            self.lacking(job, &item, &progress, join.start.delivered).await?
-        } else {
-            None
-        };
+        let is_new =
+            !read.item.and_then(|before| before.run).is_some_and(|run| run.token == join.run.token);
+        if is_new {
+            steps::check_place(job, item, &join.start)?;
+        }
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
-            let joined = match ranks == RankRange::all(join.run.ranks.count) {
-                true => run::join_alone(before, join, now_ms),
+            let joined = match poll.is_alone() {
+                true => run::join_alone(before, join, visitation, now_ms),
                 false => run::join(before, join, now_ms),
             };
-            let joined = joined.map(|joined| joined.with(|after| after.with_lacking(lacking)));
             joined.map_err(Unchanged::Declined)
         };
-        let progress = self.store.update_from(&ItemName::Progress(job), read, decide).await?;
-        let others = match is_new {
+        let joined = self.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
+        let others = match is_new || poll.of == NonZeroU32::MIN {
             true => Vec::new(),
             false => self.reports(job).await?,
         };
-        match overlapping(ranks, &progress, &others) {
+        match overlapping(ranks, &joined.0, &others) {
             Some(refusal) => Err(refusal),
-            None => Ok(progress),
+            None => Ok(joined.into()),
         }
     }
 
-    /// Writes the report of a reader of the current run.
+    /// Writes what a reader of the current run reports: the reader of all ranks on the job's progress, one of several,
+    /// or one that joins, on the item of its ranks. Returns the progress, and the number of the reader.
+    ///
+    /// The report of a run that the table has lost is not written: the answer says so, and the reader joins again.
     async fn report(
         &self,
-        name: &ItemName<'_>,
-        read: Versioned<ReaderProgress>,
-        (progress, report): (&JobProgress, &Report),
-    ) -> Result<ReaderProgress, Refusal> {
-        let (current, now_ms) = (progress.generation, self.clock.now_ms());
+        poll: &Poll,
+        read: Versioned<JobProgress>,
+        reader: Versioned<ReaderProgress>,
+        report: &Report,
+    ) -> Result<(Versioned<JobProgress>, u64), Refusal> {
+        let (job, now_ms) = (&poll.job, self.clock.now_ms());
+        let current = read.item.map_or(0, |progress| progress.generation);
+        if report.ack.generation > current {
+            return Ok((read, 0));
+        }
+        if poll.is_alone() && poll.join.is_none() {
+            let decide = |before: Option<&JobProgress>| {
+                splits::ack(before, &report.ack, now_ms).map_err(Unchanged::Declined)
+            };
+            let name = ItemName::Progress(job);
+            let acked = self.store.update_versioned(&name, read, decide).await?;
+            return Ok((acked.into(), report.reader));
+        }
         let decide = |before: Option<&ReaderProgress>| {
             let fenced = SplitRefusal::Fenced { generation: current };
             match report.ack.generation == current {
@@ -201,39 +191,56 @@ impl Coordinator {
                 false => Err(Unchanged::Declined(fenced)),
             }
         };
-        Ok(self.store.update_from(name, read, decide).await?)
+        let name = ItemName::Reader(job, poll.ranks.first);
+        let written = self.store.update_from(&name, reader, decide).await?;
+        Ok((read, written.reader))
     }
 
     /// Merges the reports of all readers into the job's progress. Returns the rank that keeps it from
     /// moving on, if there is one.
-    async fn merge(&self, job: &JobName) -> Result<Option<String>, Refusal> {
+    async fn merge(
+        &self,
+        job: &JobName,
+        read: Versioned<JobProgress>,
+    ) -> Result<(Versioned<JobProgress>, Option<String>), Refusal> {
         let reports = self.reports(job).await?;
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
             readers::merge(before, &reports, now_ms).map_err(Unchanged::Declined)
         };
-        let progress: JobProgress = self.store.update(&ItemName::Progress(job), decide).await?;
-        Ok(readers::waits_for(&progress, &reports, now_ms))
+        let merged: Versioned<JobProgress> =
+            self.store.update_versioned(&ItemName::Progress(job), read, decide).await?.into();
+        let uncovered =
+            merged.item.and_then(|progress| readers::waits_for(&progress, &reports, now_ms));
+        Ok((merged, uncovered))
     }
 
     /// Notes what the table lacks of the splits that a reader knows of, the first time that this process hears of it.
-    async fn note_lacking(&self, call: &PollReader, progress: &JobProgress) -> Result<(), Refusal> {
-        let (job, reader) = (&call.job, Some(call.ranks.first));
-        if self.memory.knows_run(job, reader, progress.generation) {
-            return Ok(());
+    async fn note_lacking(
+        &self,
+        poll: &Poll,
+        item: &JobItem,
+        read: Versioned<JobProgress>,
+    ) -> Result<Versioned<JobProgress>, Refusal> {
+        let job = &poll.job;
+        let joins = poll.join.as_ref().map(|join| &join.start);
+        let Some(ack) = joins.or(poll.report.as_ref().map(|report| &report.ack)) else {
+            return Ok(read);
+        };
+        if joins.is_none() && self.memory.knows_run(job, reader_of(poll), ack.generation) {
+            return Ok(read);
         }
-        let item = self.job(job).await?;
-        let delivered = call.report.map_or(call.from, |report| report.ack.delivered);
-        if let Some(lacking) = self.lacking(job, &item, progress, delivered.max(call.from)).await? {
-            let decide = |before: Option<&JobProgress>| {
-                let before = before.copied().unwrap_or_default();
-                let after = before.with_lacking(Some(lacking));
-                Ok::<_, Refusal>(Outcome::AlreadyApplied(before).with(|_| after))
-            };
-            self.store.update(&ItemName::Progress(job), decide).await?;
-        }
-        self.memory.keep_run(job, reader, progress.generation);
-        Ok(())
+        let progress = read.item.unwrap_or_default();
+        let known = ack.delivered.max(poll.from);
+        let Some(lacking) = self.lacking(job, item, &progress, known).await? else {
+            return Ok(read);
+        };
+        let decide = |before: Option<&JobProgress>| {
+            let before = before.copied().unwrap_or_default();
+            let after = before.with_lacking(Some(lacking));
+            Ok::<_, Refusal>(Outcome::AlreadyApplied(before).with(|_| after))
+        };
+        Ok(self.store.update_versioned(&ItemName::Progress(job), read, decide).await?.into())
     }
 
     /// The reports of all readers that ever reported, in order of rank.
@@ -253,21 +260,18 @@ impl Coordinator {
         progress: &JobProgress,
     ) -> Result<Option<RunStatus>, Refusal> {
         let Some(run) = progress.run else { return Ok(None) };
-        let reports = self.reports(job).await?;
+        // One rank has one reader, which needs no report of its own.
+        let reports = match run.ranks.count {
+            NonZeroU32::MIN => {
+                vec![ReaderProgress::of_all(progress, RankRange::all(run.ranks.count))]
+            }
+            _ => self.reports(job).await?,
+        };
         Ok(Some(run_status(run, item, (progress, &reports), self.clock.now_ms())))
     }
+}
 
-    /// Reads the job's progress and the splits that are ready, and changes nothing.
-    async fn follow(&self, PollReader { job, from, .. }: &PollReader) -> Result<Polled, Refusal> {
-        let (snapshot, PollItems { scale, first, .. }) =
-            self.poll_snapshot(job, Some(*from)).await?;
-        let seen = snapshot.hints();
-        let JobSnapshot { item, progress, .. } = snapshot;
-        let splits = item.plan.map_or(0, |plan| plan.max_bundle_splits as usize);
-        let most = FOLLOWED_BUNDLES * splits;
-        let mut ready = self.committed((job, &item), *from, first, most).await?;
-        ready.entries.retain(|entry| item.locates(entry.place.epoch));
-        let now_ms = self.clock.now_ms();
-        Ok(steps::answer(item.view(job), item.n_files, &progress, (scale, seen), ready, now_ms))
-    }
+/// The reader that polls, as processes remember it.
+fn reader_of(poll: &Poll) -> Option<u32> {
+    (!poll.is_alone()).then_some(poll.ranks.first)
 }

@@ -8,7 +8,7 @@ use crate::{
     store::{Stored as _, Versioned, decode, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, Place, course::BundleAt, frontier::Frontier, search::Ends,
+    Bundle, JobProgress, Place, ReaderProgress, course::BundleAt, frontier::Frontier, search::Ends,
 };
 use gristmill_model::wire::{Claim, Home, Refusal};
 use gristmill_model::{Epoch, JobName};
@@ -39,6 +39,8 @@ pub(crate) struct PollItems {
     pub scale: ScaleState,
     pub progress: Versioned<JobProgress>,
     pub swept: Versioned<Swept>,
+    /// The report of one reader among several.
+    pub reader: Versioned<ReaderProgress>,
     /// The first bundles that the poll asks for, if this process remembered the job and could name them.
     pub first: Vec<ScannedBundle>,
 }
@@ -78,7 +80,7 @@ struct Remembered {
     leases: VecDeque<(LeaseAt, Versioned<Bundle>)>,
 }
 
-/// The first rank of a reader; none of a trainer that acknowledges on the job's progress itself.
+/// The first rank of one reader among several; none of one that acknowledges on the job's progress itself.
 pub(crate) type Reader = Option<u32>;
 
 /// Address of a bundle.
@@ -195,15 +197,18 @@ impl Coordinator {
     }
 
     /// Like [`snapshot`](Self::snapshot), with the further items that a poll needs. `from` is the first
-    /// split that the trainer asks for; none if it asks for no splits.
+    /// split that the trainer asks for; none if it asks for no splits. `reader` is the caller, if it is one of several.
     pub(crate) async fn poll_snapshot(
         &self,
         job: &JobName,
         from: Option<Place>,
+        reader: Reader,
     ) -> Result<(JobSnapshot, PollItems), Refusal> {
         let known = from.and_then(|from| Some((self.memory.reported(job)?, from)));
         let mut first = known.as_ref().map_or_else(Vec::new, |(item, from)| first(item, *from));
         let mut names = named(job).to_vec();
+        names.extend(reader.map(|rank| ItemName::Reader(job, rank)));
+        let others = names.len();
         if let Some((item, _)) = &known {
             let name =
                 |b: &ScannedBundle| ItemName::Bundle(job, item.home(b.index), b.epoch, b.index);
@@ -211,7 +216,7 @@ impl Coordinator {
         }
         let items = self.store.read_raw(&names).await?;
         let snapshot = snapshot(job, &names, &items)?;
-        for ((bundle, name), item) in first.iter_mut().zip(&names[5..]).zip(&items[5..]) {
+        for ((bundle, name), item) in first.iter_mut().zip(&names[others..]).zip(&items[others..]) {
             bundle.read(name, item.as_ref())?;
         }
         let moved_on = known.is_none_or(|(known, _)| known != snapshot.item);
@@ -223,7 +228,11 @@ impl Coordinator {
         let scale = decode::<ScaleState>(&names[3], items[3].as_ref())?.item.unwrap_or_default();
         let progress = decode::<JobProgress>(&names[1], items[1].as_ref())?;
         let swept = decode(&names[4], items[4].as_ref())?;
-        Ok((snapshot, PollItems { scale, progress, swept, first }))
+        let reader = match reader {
+            Some(_) => decode(&names[5], items[5].as_ref())?,
+            None => Versioned::default(),
+        };
+        Ok((snapshot, PollItems { scale, progress, swept, reader, first }))
     }
 }
 

@@ -155,6 +155,19 @@ pub(crate) struct Versioned<T> {
     pub item: Option<T>,
 }
 
+impl<T> Default for Versioned<T> {
+    /// An absent item.
+    fn default() -> Self {
+        Self { version: 0, item: None }
+    }
+}
+
+impl<T> From<(T, u64)> for Versioned<T> {
+    fn from((item, version): (T, u64)) -> Self {
+        Self { version, item: Some(item) }
+    }
+}
+
 impl Store {
     /// The raw items under `names`, in one read.
     pub async fn read_raw(&self, names: &[ItemName<'_>]) -> Result<Vec<Option<Item>>, Refusal> {
@@ -300,7 +313,7 @@ pub(crate) fn decode<T: Stored>(
     item: Option<&Item>,
 ) -> Result<Versioned<T>, Refusal> {
     let Some(Item { version, body }) = item else {
-        return Ok(Versioned { version: 0, item: None });
+        return Ok(Versioned::default());
     };
     if *body == DELETED {
         return Ok(Versioned { version: *version, item: None });

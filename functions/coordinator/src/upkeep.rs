@@ -81,7 +81,7 @@ impl Coordinator {
     ) -> Result<(), Refusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
-        let (item, progress, scale) = match self.poll_snapshot(job, None).await {
+        let (item, progress, scale) = match self.poll_snapshot(job, None, None).await {
             Ok((JobSnapshot { item, progress, .. }, beside)) => {
                 (Some(item), progress, beside.scale)
             }

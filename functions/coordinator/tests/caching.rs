@@ -3,17 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
 mod quiet;
+mod trainer;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Handle, Settings};
-use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
+use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     AnyReply, Applied, CacheList, CacheListed, CacheListing, CacheMode, CacheRemove, CacheRemoved,
     CachingView, Call, Claim, ClaimReply, Dataset, Flush, JobSettings, JobSpec, Lease, OpWork,
-    Poll, Refusal, RefusalKind, Register, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work,
-    WorkProfile,
+    Refusal, RefusalKind, Register, Request, SourceFile, Stop, VERSION, Work, WorkProfile,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_ports::{
@@ -29,6 +29,7 @@ use std::{
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
+use trainer::Trainer;
 
 /// One file of ten batches; each batch is a split of 100 bytes.
 const SPLITS: u32 = 10;
@@ -103,15 +104,7 @@ impl World {
     }
 
     async fn caching(&self, job: &str) -> CachingView {
-        let metrics = TrainerMetrics::default();
-        let poll = Poll {
-            job: name(job),
-            registered_ms: 0,
-            from: Place { epoch: 0, position: 0 },
-            ack: None,
-            metrics,
-            report: None,
-        };
+        let poll = trainer::asks(&name(job), Place::default());
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled.job.caching.unwrap(),
@@ -412,26 +405,13 @@ async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     world.register("a", 1, "").await;
     // No time has passed since the last look, before this work; still, the job may end with this poll.
     world.work("a").await;
-    let durable = Cursor { epoch: 1, batch_index: 0 };
-    let ack = Ack {
-        generation: 1,
-        over: 0,
-        delivered: Place { epoch: 1, position: 0 },
-        durable,
-        durable_place: Place { epoch: 1, position: 0 },
-    };
-    let metrics = TrainerMetrics::default();
-    let poll = Poll {
-        job: name("a"),
-        registered_ms: 0,
-        from: Place { epoch: 1, position: 0 },
-        ack: Some(ack),
-        metrics,
-        report: None,
-    };
-    let reply = world.call(poll).await;
-    let Ok(polled) = reply else { panic!("{reply:?}") };
-    assert_eq!(polled.job.caching.unwrap().unsettled, None);
+    let (mut trainer, mut unsettled) = (Trainer::new(1, 0), Vec::new());
+    for place in [0, 1].map(Place::start_of) {
+        let polled = world.call(trainer.poll(&name("a"), place, place, place)).await.unwrap();
+        trainer.answered(&polled);
+        unsettled.push(polled.job.caching.unwrap().unsettled);
+    }
+    assert_eq!(unsettled, [Some(1), None]);
     assert_eq!(world.cached().await.len(), 1);
 }
 

@@ -315,7 +315,7 @@ fn settle_target(
         let reason = Reason::Start { workers: state.target };
         log(state, event.batches, state.target, reason.to_string());
     }
-    let Some(report) = &event.report else { return Ok(()) };
+    let Some(report) = &event.training else { return Ok(()) };
     let decision = policy.decide(report, facts, &settings);
     state.throttled = 0;
     state.policy = Some(policy);
@@ -366,7 +366,7 @@ mod tests {
             autoscale: false,
             policy: None,
             budget_workers: None,
-            report: None,
+            training: None,
             mode: 0,
             batches: 0,
             progress: 0,
@@ -544,7 +544,7 @@ mod tests {
         let (scaler, recorder) = scaler();
         let auto = ScalerEvent { autoscale: true, wanted: 40, ..event(100, &[], 1_000) };
         assert_eq!(scaler.handle(&auto).await.unwrap().outstanding, 2, "to begin with");
-        let reported = ScalerEvent { report: Some(report(100)), ..auto.clone() };
+        let reported = ScalerEvent { training: Some(report(100)), ..auto.clone() };
         let outstanding = scaler.handle(&reported).await.unwrap().outstanding;
         assert!((7..=9).contains(&outstanding), "{outstanding}");
         assert_eq!(scaler.handle(&reported).await.unwrap(), scaled(0, outstanding), "repeated");
@@ -557,7 +557,7 @@ mod tests {
 
         let budget = ScalerEvent { job: "k".parse().unwrap(), budget_workers: Some(4), ..auto };
         scaler.handle(&budget).await.unwrap();
-        let reported = ScalerEvent { report: Some(report(100)), ..budget };
+        let reported = ScalerEvent { training: Some(report(100)), ..budget };
         assert_eq!(scaler.handle(&reported).await.unwrap().outstanding, 4);
     }
 
@@ -569,7 +569,7 @@ mod tests {
             let auto =
                 ScalerEvent { autoscale: true, wanted: 40, policy, ..event(100, &[], 1_000) };
             scaler.handle(&auto).await.unwrap();
-            let reported = ScalerEvent { report: Some(report(100)), ..auto.clone() };
+            let reported = ScalerEvent { training: Some(report(100)), ..auto.clone() };
             scaler.handle(&reported).await.unwrap();
             let pk = keys::job_partition(&auto.ns, &auto.job);
             let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();

@@ -87,7 +87,7 @@ pub(crate) async fn beginning(
     config: &FetcherConfig,
     visitation: Visitation,
 ) -> Result<Cursor, FetchError> {
-    // A reader of a run begins where the others do.
+    // A reader of a run that has a name begins where the others do.
     if visitation == Visitation::ExactlyOnce || config.own.is_some() {
         return Ok(config.resume);
     }

@@ -68,7 +68,8 @@ impl Acknowledger {
 
 impl Fetcher {
     /// Restarts at batch `at`, as requested by a trainer that returns. Unless batches are visited exactly once,
-    /// it restarts no earlier than where the trainer left. Announce it again afterwards.
+    /// it restarts no earlier than where the trainer left. A trainer that has not named its run begins a new one if it
+    /// goes back. Announce it again afterwards.
     pub async fn reopen(&mut self, at: Cursor) {
         self.streaming.shutdown().await;
         let at = match (self.visitation, self.last_batch) {
@@ -76,11 +77,15 @@ impl Fetcher {
             (Visitation::ZeroOnceOrMore, Some(last)) => at.max(last.next()),
             _ => at.max(self.progress.durable_until()),
         };
+        if !self.has_named_run() && !self.progress.may_go_on_at(at) {
+            self.source.own = OwnRanks::one(self.ports.clock.nonce(), at);
+            self.progress.serve(self.source.own);
+        }
         self.progress.reopen(at);
         let start = Place::start_of(at.epoch);
         self.ledger.reopen(start);
         self.source.downloader.local.reopen(start);
-        self.batches = self.source.stream(at, self.config.own, &mut self.streaming);
+        self.batches = self.source.stream(at, &mut self.streaming);
         self.begin = at;
         (self.held, self.last_batch, self.ended) = (None, None, false);
         self.last_handed_over = None;
@@ -90,9 +95,9 @@ impl Fetcher {
     /// Begins the run of the own ranks at batch `from`, where another fetcher has begun it. Announce it again
     /// afterwards.
     pub async fn begin_run(&mut self, from: Cursor) {
-        if let Some(own) = &mut self.config.own {
-            own.run.ranks.from = from;
-            self.progress.serve(*own);
+        if self.has_named_run() {
+            self.source.own.run.ranks.from = from;
+            self.progress.serve(self.source.own);
         }
         self.reopen(from).await;
     }
@@ -218,9 +223,14 @@ impl Fetcher {
         self.held = next;
     }
 
-    /// The ranks that this fetcher serves, if it does not take every batch for one trainer.
-    pub fn own(&self) -> Option<OwnRanks> {
-        self.config.own
+    /// The ranks that this fetcher serves.
+    pub fn own(&self) -> OwnRanks {
+        self.source.own
+    }
+
+    /// Whether somebody has named the run. If not, a trainer that goes back begins another one.
+    pub(crate) fn has_named_run(&self) -> bool {
+        self.config.own.is_some()
     }
 
     /// The batch that the stream was opened at.
@@ -232,11 +242,6 @@ impl Fetcher {
     /// the trainer computes, and this time is no wait.
     pub(crate) fn set_trainer_computes(&mut self, computes: bool) {
         self.wait.set_computes(computes);
-    }
-
-    /// Another trainer takes the stream: time without a trainer is no wait.
-    pub(crate) fn restart_wait(&mut self) {
-        self.wait.restart();
     }
 
     /// How long the trainer has been waiting for its next delivery.
@@ -378,7 +383,7 @@ impl Fetcher {
             }
             let waited = self.ports.clock.monotonic() - began;
             // Other readers may take any time; the poller notices if the service does not answer.
-            if waited >= self.config.patience && self.own().is_none_or(|own| own.are_all()) {
+            if waited >= self.config.patience && self.own().are_all() {
                 let error = "the job is not closed yet: end it again with its last checkpoint";
                 return Err(FetchError::Unreachable {
                     waited_s: waited.as_secs(),

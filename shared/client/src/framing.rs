@@ -30,6 +30,8 @@
 //! hello with magic `GMH1` instead, and its JSON object adds `rank`, `of`, and optionally `run`: the name of the run
 //! as given to the fetcher. Its position is the first batch of the step that it wants next, not of its own batch.
 //!
+//! A trainer of all batches is rank 0 of 1: it may say either hello, and `GMAH` spares it the frames of ranks.
+//!
 //! Each step of a rank is two frames. First `GMBC`: its position is the first batch of the step after this one, and
 //! its payload the text of the checkpoint that every rank may save once it has trained on this step. Then
 //! the rank's batch: `GMB1`, or `GMBR` where the epoch has too few batches for a last step. The batch_index of
@@ -100,7 +102,6 @@ pub fn header(kind: FrameKind, at: Cursor, payload_len: usize) -> [u8; HEADER_BY
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientMessage {
     Hello(ClientHello),
-    RankHello(RankHello),
     /// Everything up to and including this batch is safe.
     Ack(Cursor),
     /// The checkpoint of the whole job at this position is safe.
@@ -118,10 +119,28 @@ pub struct ClientHello {
     pub identity: Identity,
     epoch: Option<Epoch>,
     batch_index: Option<u64>,
+    /// None of a trainer that takes every batch.
+    #[serde(skip)]
+    pub rank: Option<HelloOfRank>,
+}
+
+/// The fields of a rank's hello that a trainer of all batches does not have.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct HelloOfRank {
+    pub rank: u32,
+    /// Number of ranks of its run.
+    pub of: u32,
+    /// The run, as its launcher calls it.
+    pub run: Option<String>,
 }
 
 impl ClientHello {
-    /// Parses JSON.
+    /// That of a trainer of all batches without a checkpoint.
+    pub fn new(identity: Identity) -> Self {
+        Self { identity, epoch: None, batch_index: None, rank: None }
+    }
+
+    /// Parses the JSON of a trainer of all batches.
     ///
     /// # Errors
     /// The mistake in it.
@@ -136,42 +155,20 @@ impl ClientHello {
         }
     }
 
+    /// Parses the JSON of a rank.
+    ///
+    /// # Errors
+    /// The mistake in it.
+    pub fn parse_of_rank(text: &[u8]) -> Result<Self, String> {
+        let hello = Self::parse(text)?;
+        let rank = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        Ok(Self { rank: Some(rank), ..hello })
+    }
+
     /// The first batch that the client does not have; none if it has no checkpoint.
     pub fn at(&self) -> Option<Cursor> {
         Some(Cursor { epoch: self.epoch?, batch_index: self.batch_index? })
     }
-}
-
-/// The hello of a rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RankHello {
-    pub rank: u32,
-    /// Number of ranks of its run.
-    pub of: u32,
-    /// The run, as its launcher calls it.
-    pub run: Option<String>,
-    pub hello: ClientHello,
-}
-
-impl RankHello {
-    /// Parses JSON.
-    ///
-    /// # Errors
-    /// The mistake in it.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let hello = ClientHello::parse(text)?;
-        let own: RankFields = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        let RankFields { rank, of, run } = own;
-        Ok(Self { rank, of, run, hello })
-    }
-}
-
-/// The fields of a rank's hello that a trainer of all batches does not have.
-#[derive(Deserialize)]
-struct RankFields {
-    rank: u32,
-    of: u32,
-    run: Option<String>,
 }
 
 /// The next message of a client; none once it is gone.
@@ -182,8 +179,8 @@ pub async fn read_message(reader: &mut (impl AsyncRead + Unpin)) -> Option<Clien
         b"GMA1" => ClientMessage::Ack(read_cursor(reader).await?),
         b"GMAJ" => ClientMessage::JobAck(read_cursor(reader).await?),
         b"GMAW" => ClientMessage::Waits,
-        b"GMAH" => read_hello(reader, ClientHello::parse, ClientMessage::Hello).await?,
-        b"GMH1" => read_hello(reader, RankHello::parse, ClientMessage::RankHello).await?,
+        b"GMAH" => read_hello(reader, ClientHello::parse).await?,
+        b"GMH1" => read_hello(reader, ClientHello::parse_of_rank).await?,
         other => {
             ClientMessage::Invalid(format!("what begins with {:?}", String::from_utf8_lossy(other)))
         }
@@ -196,10 +193,9 @@ async fn read_cursor(reader: &mut (impl AsyncRead + Unpin)) -> Option<Cursor> {
     Some(Cursor { epoch, batch_index })
 }
 
-async fn read_hello<H>(
+async fn read_hello(
     reader: &mut (impl AsyncRead + Unpin),
-    parse: impl FnOnce(&[u8]) -> Result<H, String>,
-    message: impl FnOnce(H) -> ClientMessage,
+    parse: impl FnOnce(&[u8]) -> Result<ClientHello, String>,
 ) -> Option<ClientMessage> {
     let length = reader.read_u32_le().await.ok()?;
     if length > MAX_HELLO_BYTES {
@@ -208,7 +204,7 @@ async fn read_hello<H>(
     let mut payload = vec![0; length as usize];
     reader.read_exact(&mut payload).await.ok()?;
     Some(match parse(&payload) {
-        Ok(hello) => message(hello),
+        Ok(hello) => ClientMessage::Hello(hello),
         Err(error) => ClientMessage::Invalid(format!("a hello that cannot be read: {error}")),
     })
 }
@@ -260,16 +256,15 @@ mod tests {
         );
         let names = r#""job":"j","dataset":"d","fingerprint":"f""#;
         let read = |rest: &str| rank_hello(&format!("{{{names},{rest}}}"));
-        let Some(ClientMessage::RankHello(hello)) =
-            read(r#""rank":3,"of":4,"run":"r-1","epoch":1,"batch_index":8"#)
-        else {
-            panic!("no hello")
+        let of_rank = |rest: &str| match read(rest) {
+            Some(ClientMessage::Hello(hello)) => hello,
+            other => panic!("{other:?}"),
         };
-        assert_eq!((hello.rank, hello.of, hello.run.as_deref()), (3, 4, Some("r-1")));
-        assert_eq!(hello.hello.at(), Some(Cursor::new(1, 8)));
-        assert!(
-            matches!(read(r#""rank":0,"of":1"#), Some(ClientMessage::RankHello(h)) if h.run.is_none())
-        );
+        let hello = of_rank(r#""rank":3,"of":4,"run":"r-1","epoch":1,"batch_index":8"#);
+        let HelloOfRank { rank, of, run } = hello.rank.clone().unwrap();
+        assert_eq!((rank, of, run.as_deref()), (3, 4, Some("r-1")));
+        assert_eq!(hello.at(), Some(Cursor::new(1, 8)));
+        assert_eq!(of_rank(r#""rank":0,"of":1"#).rank.unwrap().run, None);
         for rest in [r#""rank":0"#, r#""rank":-1,"of":2"#, r#""rank":0,"of":2,"epoch":1"#] {
             assert!(matches!(read(rest), Some(ClientMessage::Invalid(_))), "{rest}");
         }

@@ -1,10 +1,10 @@
 //! The ranks of a training run that one fetcher serves.
 
-use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{Assignment, KnownBatches, Step};
+use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
+use gristmill_model::{Epoch, Nonce, RunToken};
 
 /// The ranks of a run that one fetcher serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,12 @@ pub struct OwnRanks {
 }
 
 impl OwnRanks {
+    /// The only rank of a run that begins at batch `from` and that nobody has named; `lot` distinguishes it.
+    pub fn one(lot: Nonce, from: Cursor) -> Self {
+        let run = TrainingRun { token: RunToken::of(&lot.to_string()), ranks: Ranks::one(from) };
+        Self { run, range: RankRange::all(run.ranks.count), is_successor: false }
+    }
+
     /// Whether these are all ranks of the run.
     pub fn are_all(&self) -> bool {
         self.range == RankRange::all(self.run.ranks.count)

@@ -5,12 +5,12 @@ use crate::{
     cached::Shelves,
     ledger::{Ledger, Of},
     pace::Pace,
-    progress::{FirstRefusal, Progress, Request, Said},
+    progress::{FirstRefusal, Progress, Request},
     waits::StageClock,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{Place, ranks::Ranks, readers::HEARTBEAT_MS};
-use gristmill_model::wire::{Poll, PollReader, Polled, ReaderPolled, Refusal, RefusalKind};
+use gristmill_model::wire::{Poll, Polled, Refusal, RefusalKind};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
 
@@ -50,10 +50,10 @@ impl Poller {
             let request = self.progress.request(due, quiet_ms >= HEARTBEAT_MS.max(every_ms));
             let from = self.ledger.known_until();
             match self.poll(from, &request).await {
-                Ok((polled, said)) => {
-                    if let Some(why) = said.and_then(|said| {
-                        self.progress.answered(&request, &said, now_ms, self.clock.nonce())
-                    }) {
+                Ok(polled) => {
+                    let said = (polled.generation, &polled.reader);
+                    let lot = self.clock.nonce();
+                    if let Some(why) = self.progress.answered(&request, said, now_ms, lot) {
                         self.ledger.fail(FetchError::Fenced(why));
                     }
                     if let Some(error) = doubted.take()
@@ -61,12 +61,15 @@ impl Poller {
                     {
                         self.ledger.fail(error);
                     }
-                    self.progress.takes_over(polled.generation, now_ms, self.clock.nonce());
+                    self.progress.takes_over(polled.generation, now_ms, lot);
                     self.progress.table_is_at(polled.generation, polled.delivered);
-                    if let Some(ack) = request.ack() {
+                    // A table that has lost the run took no report of it.
+                    let ack = request.ack().filter(|ack| ack.generation == polled.generation);
+                    if let Some(ack) = ack {
                         self.progress.acknowledged(ack);
                         last_ack_ms = now_ms;
                     }
+                    self.ledger.set_uncovered(polled.reader.uncovered.clone());
                     last_answer_ms = self.clock.now_ms();
                     self.ledger.set_trouble(Of::Coordinator, None);
                     self.ledger.set_trouble(Of::Job, polled.trouble.clone());
@@ -129,22 +132,20 @@ impl Poller {
 
     /// Handles a refusal by the coordinator. Returns the error if the next answer decides whether it stands.
     fn refused(&self, refusal: Refusal, request: &Request) -> Option<FetchError> {
-        let begins = match request {
-            Request::Poll { ack } => ack.is_some() && !self.progress.is_accepted(),
-            Request::Reader { join, .. } => join.is_some(),
-        };
+        let begins = request.join.is_some();
         let error = match refusal.kind {
             RefusalKind::Fenced => match self.progress.first_refused() {
                 FirstRefusal::Stands => CallError::Refused(refusal).into(),
                 FirstRefusal::InDoubt => return Some(CallError::Refused(refusal).into()),
                 FirstRefusal::TakesOver => return None,
             },
-            RefusalKind::RunDiffers { ranks } => match self.progress.own() {
-                Some(own) if own.run.ranks == Ranks { from: own.run.ranks.from, ..ranks } => {
-                    FetchError::RunBegan { from: ranks.from, own: own.run.ranks.from }
+            RefusalKind::RunDiffers { ranks } => {
+                let own = self.progress.own().run.ranks;
+                match own == (Ranks { from: own.from, ..ranks }) {
+                    true => FetchError::RunBegan { from: ranks.from, own: own.from },
+                    false => FetchError::Refused(refusal.message),
                 }
-                _ => FetchError::Refused(refusal.message),
-            },
+            }
             RefusalKind::Collected if begins => FetchError::Collected(refusal.message),
             RefusalKind::Invalid if begins => FetchError::Misplaced(refusal.message),
             _ => CallError::Refused(refusal).into(),
@@ -170,30 +171,13 @@ impl Poller {
         }
     }
 
-    /// Sends `request`. Returns what the answer says of the run, if it is that of a reader.
-    async fn poll(
-        &self,
-        from: Place,
-        request: &Request,
-    ) -> Result<(Polled, Option<Said>), CallError> {
+    /// Sends `request`.
+    async fn poll(&self, from: Place, request: &Request) -> Result<Polled, CallError> {
         let (job, registered_ms) = (self.job.clone(), self.registered_ms);
-        let metrics = self.progress.metrics();
-        let training = self.progress.report();
-        match *request {
-            Request::Poll { ack } => {
-                let call = Poll { job, registered_ms, from, ack, metrics, report: training };
-                Ok((self.coordinator.call(call).await?, None))
-            }
-            Request::Reader { ranks, join, report } => {
-                let call =
-                    PollReader { job, registered_ms, from, ranks, join, report, metrics, training };
-                let answer = self.coordinator.call(call).await?;
-                let said = Said::of(&answer);
-                let ReaderPolled { polled, uncovered, .. } = answer;
-                self.ledger.set_uncovered(uncovered);
-                Ok((polled, Some(said)))
-            }
-        }
+        let Request { ranks, of, join, report } = *request;
+        let (metrics, training) = (self.progress.metrics(), self.progress.report());
+        let call = Poll { job, registered_ms, from, ranks, of, join, report, metrics, training };
+        self.coordinator.call(call).await
     }
 }
 

@@ -13,7 +13,6 @@ pub(crate) use acks::FirstRefusal;
 use gristmill_model::Nonce;
 use gristmill_model::splits::{Ack, Cursor, Place};
 use gristmill_model::wire::{Polled, TrainerMetrics, TrainingReport};
-use membership::Membership;
 use meter::Meter;
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -42,26 +41,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Progress {
-    /// A trainer that resumes at batch `durable`. Nothing is reported until the splits that it needs are
+    /// A reader of `own` that resumes at batch `durable`. Nothing is reported until the splits that it needs are
     /// known; see [`Progress::starts_at`].
-    pub fn new(durable: Cursor) -> Self {
+    pub fn new(own: OwnRanks, durable: Cursor) -> Self {
         Self {
-            acks: Mutex::new(Acks::new(durable)),
+            acks: Mutex::new(Acks::new(own, durable)),
             meter: Mutex::new(Meter::default()),
             urgent: Notify::new(),
             soon: Notify::new(),
             always: AtomicBool::new(false),
             acknowledged: watch::Sender::default(),
         }
-    }
-
-    /// As [`Progress::new`], for a fetcher that serves `own` ranks of a run.
-    pub fn of(durable: Cursor, own: Option<OwnRanks>) -> Self {
-        let progress = Self::new(durable);
-        if let Some(own) = own {
-            progress.acks().serve(own);
-        }
-        progress
     }
 
     fn acks(&self) -> MutexGuard<'_, Acks> {
@@ -90,11 +80,6 @@ impl Progress {
     /// Whether `generation` is one of this process's.
     pub fn is_own(&self, generation: u64) -> bool {
         self.acks().is_own(generation)
-    }
-
-    /// Whether the coordinator has accepted this generation.
-    pub fn is_accepted(&self) -> bool {
-        self.acks().is_accepted()
     }
 
     /// The trainer has confirmed where it begins; the next poll reports it to the coordinator.
@@ -190,11 +175,11 @@ impl Progress {
         self.acks().request(is_due, beats)
     }
 
-    /// Records the answer to a reader's request: see [`Acks::answered`].
+    /// Records the answer to a request: see [`Acks::answered`].
     pub fn answered(
         &self,
         request: &Request,
-        said: &Said,
+        said: Said<'_>,
         now_ms: u64,
         lot: Nonce,
     ) -> Option<String> {
@@ -206,19 +191,24 @@ impl Progress {
         self.acks().serve(own);
     }
 
-    /// The ranks that are served, if it is not a trainer that takes every batch.
-    pub fn own(&self) -> Option<OwnRanks> {
-        self.acks().membership().map(|membership| *membership.own())
+    /// The ranks that are served.
+    pub fn own(&self) -> OwnRanks {
+        *self.acks().membership().own()
+    }
+
+    /// See [`Acks::may_go_on_at`].
+    pub fn may_go_on_at(&self, at: Cursor) -> bool {
+        self.acks().may_go_on_at(at)
     }
 
     /// Least time between the beginnings of two polls.
     pub fn poll_every(&self) -> Duration {
-        self.acks().membership().map_or(Duration::ZERO, Membership::poll_every)
+        self.acks().membership().poll_every()
     }
 
     /// Least time between two reports of a reader, in milliseconds.
     pub fn report_every_ms(&self) -> u64 {
-        self.acks().membership().map_or(0, Membership::report_every_ms)
+        self.acks().membership().report_every_ms()
     }
 
     /// Acknowledges progress at every poll from now on.
@@ -279,9 +269,13 @@ mod tests {
     use super::*;
     use crate::samples::{batch, split};
 
+    fn new() -> Progress {
+        Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0))
+    }
+
     #[test]
     fn a_quarter_of_the_window_is_worth_a_report() {
-        let progress = Progress::new(batch(0, 0));
+        let progress = new();
         progress.passed(split(0, 3));
         assert!(!progress.is_window_waiting(16, 100));
         progress.passed(split(0, 4));
@@ -291,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_wait_learn_of_an_acknowledgement() {
-        let progress = Progress::new(batch(0, 0));
+        let progress = new();
         progress.takes_over(0, 1, Nonce([0; 8]));
         progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         progress.announce();

@@ -6,18 +6,18 @@ use crate::{FetcherConfig, FetcherPorts, OwnRanks};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{ChunkWriter, Codec, DType, FrameKind, Schema, TensorSpec, checksum};
-use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::{self, RankRange};
 use gristmill_model::splits::run::{self, TrainingRun};
 use gristmill_model::splits::{
-    Ack, Cursor, JobProgress, Place, ReaderProgress, Refusal as SplitRefusal, ack as splits_ack,
+    Cursor, JobProgress, Place, ReaderProgress, Refusal as SplitRefusal, ack as splits_ack,
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, JobState, JobStatus, JobView, PollReader, Polled, ReaderPolled, ReadySplit,
+    AnyCall, AnyReply, JobState, JobStatus, JobView, Poll, Polled, ReaderStanding, ReadySplit,
     Refusal, RefusalKind, ScaleState, WorkProfile,
 };
+use gristmill_model::{RunToken, Visitation};
 use gristmill_ports::{CallError, Coordinator, ObjectPath, Objects, memory::MemoryObjects};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -113,6 +113,7 @@ pub(crate) fn polled(ready: &[ReadySplit]) -> Polled {
         "job": job(), "generation": 0, "remote_workers": 2, "local_workers": 1, "claimable": 0, "window_full": true,
         "ahead": 2, "indexed_files": 1, "ready": ready,
         "scale": { "target": 0, "next_worker": 0, "outstanding": [], "log": [] },
+        "reader": { "run": null, "number": 0, "next_poll_ms": 0, "next_report_ms": 0 },
     });
     serde_json::from_value(polled).unwrap()
 }
@@ -138,13 +139,11 @@ pub(crate) struct SampleJob {
 #[derive(Default)]
 struct State {
     committed: usize,
-    acks: Vec<Ack>,
-    /// Names of the calls so far.
-    calls: Vec<&'static str>,
+    joins: usize,
     progress: Option<JobProgress>,
     /// Reports of readers, by their first rank.
     reports: BTreeMap<u32, ReaderProgress>,
-    /// Refuses the next acknowledgement.
+    /// Refuses the next join or report.
     refusal: Option<RefusalKind>,
 }
 
@@ -217,76 +216,86 @@ impl SampleJob {
         self.state().committed = committed;
     }
 
-    /// Refuses the next acknowledgement.
+    /// Refuses the next join or report.
     pub fn refuse(&self, kind: RefusalKind) {
         self.state().refusal = Some(kind);
     }
 
-    /// The last acknowledgement.
-    pub fn last_ack(&self) -> Option<Ack> {
-        self.state().acks.last().copied()
+    /// The job's progress.
+    pub fn progress(&self) -> Option<JobProgress> {
+        self.state().progress
     }
 
-    /// Number of calls of that name so far.
-    pub fn calls(&self, name: &str) -> usize {
-        self.state().calls.iter().filter(|call| **call == name).count()
+    /// Whether all of it is delivered and acknowledged.
+    pub fn is_done(&self) -> bool {
+        self.progress().is_some_and(|job| job.durable.epoch >= self.view.spec.epochs)
     }
 
-    fn poll_reader(&self, call: &PollReader) -> Result<ReaderPolled, CallError> {
-        let (run, reader) = self.state().take_reader(call).map_err(refused)?;
-        let polled = self.poll(call.from, None)?;
-        let (next_poll_ms, next_report_ms, uncovered) = (0, 0, None);
-        Ok(ReaderPolled { polled, run, reader, next_poll_ms, next_report_ms, uncovered })
-    }
-
-    fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
-        let mut state = self.state();
-        if let (Some(kind), Some(_)) = (state.refusal, ack) {
-            state.refusal = None;
-            return Err(Refusal { kind, message: "refused as asked".into() }.into());
-        }
-        if let (Some(progress), Some(ack)) = (state.progress, ack) {
-            let acked = splits_ack(Some(&progress), &ack, 0).map_err(refused)?;
-            state.progress = Some(acked.into_item());
-        }
-        state.acks.extend(ack);
-        let ready = self.entries[..state.committed].iter();
-        let ready: Vec<_> = ready.filter(|entry| entry.place >= from).cloned().collect();
-        let last = state.acks.last();
+    /// The same job, with another guarantee of delivery.
+    pub fn visited(&self, visitation: Visitation) -> Arc<Self> {
         let mut view = self.view.clone();
-        if last.is_some_and(|ack| ack.durable.epoch >= view.spec.epochs) {
+        view.spec.settings.visitation = visitation;
+        let state = State { committed: self.entries.len(), ..State::default() };
+        Arc::new(Self { view, entries: self.entries.clone(), state: Mutex::new(state) })
+    }
+
+    /// Number of calls so far that joined a run.
+    pub fn joins(&self) -> usize {
+        self.state().joins
+    }
+
+    fn poll(&self, poll: &Poll) -> Result<Polled, CallError> {
+        let mut state = self.state();
+        if poll.join.is_some() || poll.report.is_some() {
+            if let Some(kind) = state.refusal.take() {
+                return Err(Refusal { kind, message: "refused as asked".into() }.into());
+            }
+        }
+        let number = state.take_part(poll, self.view.spec.settings.visitation).map_err(refused)?;
+        let ready = self.entries[..state.committed].iter();
+        let ready: Vec<_> = ready.filter(|entry| entry.place >= poll.from).cloned().collect();
+        let progress = state.progress.unwrap_or_default();
+        let mut view = self.view.clone();
+        if progress.durable.epoch >= view.spec.epochs {
             view.state = JobState::Done;
         }
-        let (generation, delivered) =
-            last.map_or_else(Default::default, |ack| (ack.generation, ack.delivered));
-        Ok(Polled { job: view, generation, delivered, ..polled(&ready) })
+        let JobProgress { generation, delivered, run, .. } = progress;
+        let reader = ReaderStanding { run, number, ..ReaderStanding::default() };
+        Ok(Polled { job: view, generation, delivered, reader, ..polled(&ready) })
     }
 }
 
 impl State {
-    /// Applies the join and the report of `call`, and merges all reports. Returns the run, and the number of the
-    /// reader of these ranks.
-    fn take_reader(&mut self, call: &PollReader) -> Result<(TrainingRun, u64), SplitRefusal> {
-        let not_joined = SplitRefusal::Invalid { what: "the reader has not joined" };
-        if let Some(join) = &call.join {
-            let is_alone = call.ranks == RankRange::all(join.run.ranks.count);
-            let join_it = if is_alone { run::join_alone } else { run::join };
-            self.progress = Some(join_it(self.progress.as_ref(), join, 0)?.into_item());
+    /// Applies the join and the report of `poll`, and merges all reports. Returns the number of the reader of these
+    /// ranks.
+    fn take_part(&mut self, poll: &Poll, visitation: Visitation) -> Result<u64, SplitRefusal> {
+        if let Some(join) = &poll.join {
+            let before = self.progress.as_ref();
+            let joined = match poll.is_alone() {
+                true => run::join_alone(before, join, visitation, 0)?,
+                false => run::join(before, join, 0)?,
+            };
+            self.progress = Some(joined.into_item());
         }
-        let progress = self.progress.ok_or(not_joined.clone())?;
-        let before = self.reports.get(&call.ranks.first);
+        let before = self.reports.get(&poll.ranks.first);
         let mut number = before.map_or(0, |before| before.reader);
-        if let Some(report) = &call.report {
-            let after = readers::report(before, report, 0)?.into_item();
-            number = after.reader;
-            self.reports.insert(call.ranks.first, after);
+        let Some(progress) = self.progress else { return Ok(number) };
+        match &poll.report {
+            Some(report) if poll.is_alone() && poll.join.is_none() => {
+                self.progress = Some(splits_ack(Some(&progress), &report.ack, 0)?.into_item());
+            }
+            Some(report) => {
+                let after = readers::report(before, report, 0)?.into_item();
+                number = after.reader;
+                self.reports.insert(poll.ranks.first, after);
+            }
+            None => {}
         }
-        let reports: Vec<_> = self.reports.values().copied().collect();
-        let merged = readers::merge(Some(&progress), &reports, 0)?.into_item();
-        self.progress = Some(merged);
-        let JobProgress { generation, delivered, durable, durable_place, .. } = merged;
-        self.acks.push(Ack { generation, over: 0, delivered, durable, durable_place });
-        Ok((merged.run.ok_or(not_joined)?, number))
+        if !poll.is_alone() {
+            let reports: Vec<_> = self.reports.values().copied().collect();
+            self.progress = Some(readers::merge(Some(&progress), &reports, 0)?.into_item());
+        }
+        Ok(number)
     }
 }
 
@@ -325,13 +334,13 @@ impl Coordinator for SampleJob {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         match call {
             AnyCall::Describe(_) => Ok(AnyReply::Describe(self.view.clone())),
-            AnyCall::PollReader(poll) => {
-                self.state().calls.push("poll_reader");
-                Ok(AnyReply::PollReader(self.poll_reader(poll)?))
-            }
             AnyCall::Poll(poll) => {
-                self.state().calls.push("poll");
-                Ok(AnyReply::Poll(self.poll(poll.from, poll.ack)?))
+                self.state().joins += usize::from(poll.join.is_some());
+                Ok(AnyReply::Poll(self.poll(poll)?))
+            }
+            AnyCall::Status(_) => {
+                let durable = self.progress().unwrap_or_default().durable;
+                Ok(AnyReply::Status(JobStatus { job: self.view.clone(), durable, ..status() }))
             }
             _ => Err(CallError::Rejected("not a call of a trainer's host".into())),
         }

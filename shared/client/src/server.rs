@@ -1,39 +1,48 @@
-//! Serves a job's batches to a trainer, over a connection or to standard output, in the framing of
-//! [`crate::framing`]. One trainer at a time; it may reconnect, and its hello says where it continues.
+//! Serves the batches of a job to the ranks of one fetcher, each over a connection of its own, in the framing of
+//! [`crate::framing`]. A trainer that takes every batch is one rank.
+//!
+//! One loop takes what happens in a fixed order; tasks per connection read and write, so that a slow rank delays
+//! nobody's frames. Few steps are kept for ranks that have yet to take them: a rank that takes nothing
+//! holds the others then, as it would in their collective operations.
 
-mod link;
-pub mod ranks;
-mod visit;
+mod beginning;
+mod counts;
+mod hellos;
+mod links;
+mod passed;
+mod seats;
+mod serving;
 
-pub use link::error_frame;
+pub use beginning::Beginning;
+pub use counts::{Counts, EpochCounts, RankCounts};
+pub use links::{Visitor, error_frame};
 
 use crate::{
-    Delivery, FetchError, Fetcher,
+    FetchError, Fetcher, OwnRanks, Steps,
     cursor::{CursorStore, Identity, Saved},
     framing::FrameKind,
     report::{Observed, Observer},
 };
-use gristmill_model::Epoch;
+use counts::Counter;
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::JobState;
+use gristmill_model::wire::{JobState, JobView};
+use gristmill_model::{Checkpoint, Visitation};
 use gristmill_ports::Clock;
-use link::{hello, send, summary};
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use links::{Frame, Links};
+use seats::{Acknowledged, Seats};
+use std::{io, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{OwnedSemaphorePermit, mpsc, watch},
+    sync::{mpsc, watch},
 };
-use visit::{Turns, Visit};
 
-/// How long a connected trainer may take to send its hello.
+/// How long a connected client may take to send its hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// How long processing the remaining messages of a trainer that has left may take.
-const LAST_MESSAGES_PATIENCE: Duration = Duration::from_secs(1);
-/// How long an ended run waits for a trainer, to notify it.
+/// How long an ended run waits for a client, to notify it.
 const END_NOTICE: Duration = Duration::from_secs(10);
 /// Interval between observations of a run while it delivers nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Most messages of a client that wait to be processed.
+/// Most messages of clients that wait to be processed.
 const MAX_WAITING_MESSAGES: usize = 64;
 
 /// Why serving ended before the job did.
@@ -44,7 +53,7 @@ pub enum ServeError {
     /// The position in the state file does not belong to this job.
     #[error("{0}")]
     State(String),
-    /// The job was already over, or the batches after the stored position were deleted.
+    /// The job was already over.
     #[error("{0}")]
     Over(String),
     #[error("{0}")]
@@ -67,103 +76,140 @@ pub fn kept(
     }
 }
 
-/// The answer to trainers of a job that is over.
-fn done(Identity { job, .. }: &Identity) -> String {
-    format!(
-        "job {job} is done: all its batches were delivered and acknowledged; train again under another \
-         job name"
-    )
-}
-
-/// A connected trainer, and the seat that it releases when it disconnects.
-pub struct Visitor<S> {
-    pub stream: S,
-    pub seat: Option<OwnedSemaphorePermit>,
-}
-
-impl<S> From<S> for Visitor<S> {
-    fn from(stream: S) -> Self {
-        Self { stream, seat: None }
-    }
-}
-
 /// The activity of a server, for display.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Activity {
-    /// No trainer is connected.
+    /// The stream is being opened, or a step is being fetched.
     #[default]
-    Alone,
-    /// A trainer waits for a batch.
     Fetching,
-    /// A batch is ready, and its trainer has yet to take it.
-    Sending,
-    /// All is delivered, and the last batch has yet to be acknowledged.
-    LastAck,
+    /// These ranks have yet to connect.
+    Absent(Vec<u32>),
+    /// These ranks have yet to take a step, and the others wait for them.
+    Slow(Vec<u32>),
+    /// The ranks are at work.
+    Training,
+    /// These ranks have yet to acknowledge their last step.
+    LastAck(Vec<u32>),
     /// The job is being closed.
     Closing,
-    /// All is over, and trainers that connect are refused.
+    /// All is over, and ranks that connect are refused.
     Over,
 }
 
-/// A job's stream with the stored position of its trainer.
+/// How far serving has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// No rank has said hello: where the run begins is not decided.
+    Greeting,
+    /// As before, and the stream cannot begin where it was opened.
+    Misplaced,
+    /// The beginning is being located in the stream.
+    Locating,
+    /// The coordinator is asked to accept the ranks.
+    Joining,
+    Serving,
+    /// All ranks have all, and the job is to be closed.
+    Closing,
+    /// The job is done; ranks that connect until this time are refused.
+    Over(Duration),
+}
+
+/// Serves the ranks of one fetcher.
 pub struct Server<C> {
-    fetcher: Fetcher,
-    clock: Arc<dyn Clock>,
+    steps: Steps,
+    own: OwnRanks,
+    view: JobView,
     identity: Identity,
-    epochs: Epoch,
-    /// Whether the job was done before this server started.
-    was_done: bool,
+    clock: Arc<dyn Clock>,
     cursors: C,
-    /// The stored position, where a trainer without a checkpoint continues.
-    cursor: Cursor,
-    /// Start of the stream opened last, until a batch is taken from it.
-    opened: Option<Cursor>,
-    /// Whether the connected trainer sent no position of its own.
-    begun_as_kept: bool,
-    /// The last batch sent to the connected trainer, by epoch.
-    sent: BTreeMap<Epoch, u64>,
-    turns: Turns,
+    beginning: Beginning,
+    /// The position at which the stream was opened.
+    opened: Cursor,
+    phase: Phase,
+    acknowledged: Acknowledged,
+    /// Whether the ranks of an earlier fetcher may have had everything.
+    may_be_gone: bool,
+    seats: Seats,
+    links: Links,
+    /// The position that `cursors` has.
+    saved: Cursor,
+    counter: Counter,
+    /// The position that the first rank named.
+    named: Option<Cursor>,
+    /// Whether a rank had all of a job that was done before.
+    has_reported_end: bool,
+    /// When ranks that have never connected stop keeping the others waiting, once one has come back to a restarted
+    /// fetcher.
+    unknown_until: Option<Duration>,
+    /// When the run is observed next.
+    look_at: Duration,
     activity: watch::Sender<Activity>,
-    /// Counts the deliveries to trainers, for a report.
+    /// Counts the deliveries, for a report.
     observer: Option<Observer>,
 }
 
 impl<C: CursorStore> Server<C> {
-    /// `fetcher` must be open at the position stored in `cursors`, which [`Server::position`] has checked, and
-    /// not announced.
-    pub fn new(fetcher: Fetcher, cursors: C, cursor: Cursor) -> Result<Self, FetchError> {
-        let unknown = || FetchError::Refused("the job is not known".to_owned());
-        let view = fetcher.view().ok_or_else(unknown)?;
+    /// `fetcher` is open at the known beginning, and is not announced.
+    ///
+    /// # Errors
+    /// The job cannot be served to ranks.
+    pub fn new(fetcher: Fetcher, cursors: C, beginning: Beginning) -> Result<Self, FetchError> {
+        let refused = |why: &str| FetchError::Refused(why.to_owned());
+        let view = fetcher.view().ok_or_else(|| refused("the job is not known"))?;
+        let (own, visitation) = (fetcher.own(), fetcher.visitation());
+        if visitation != Visitation::ExactlyOnce && own.run.ranks.count.get() > 1 {
+            return Err(FetchError::Refused(format!(
+                "job {} delivers {visitation}, and ranks that return to a checkpoint need exactly-once: start a job \
+                 with --visitation exactly-once, or serve it without --ranks",
+                view.job,
+            )));
+        }
+        let clock = fetcher.clock();
+        let steps = Steps::new(fetcher);
+        let opened = steps.fetcher().begin();
+        let is_done = view.state == JobState::Done;
+        let over = clock.monotonic() + END_NOTICE;
+        let acknowledged = Acknowledged::of(visitation);
+        let may_be_gone = beginning.is_successor() || !steps.fetcher().has_named_run();
         Ok(Self {
-            clock: fetcher.clock(),
+            seats: Seats::new(own, (view.spec.epochs, opened), acknowledged),
+            links: Links::new(Arc::clone(&clock)),
+            phase: if is_done { Phase::Over(over) } else { Phase::Greeting },
+            counter: Counter::new(own.range.first..own.range.end()),
             identity: Identity::of(&view),
-            epochs: view.spec.epochs,
-            was_done: view.state == JobState::Done,
-            cursors,
-            cursor,
-            opened: Some(cursor),
-            begun_as_kept: false,
-            sent: BTreeMap::new(),
-            turns: Turns::default(),
             activity: watch::Sender::default(),
+            saved: beginning.kept.unwrap_or_default(),
+            named: None,
+            has_reported_end: false,
+            unknown_until: None,
+            look_at: Duration::ZERO,
             observer: None,
-            fetcher,
+            steps,
+            own,
+            view,
+            clock,
+            cursors,
+            beginning,
+            opened,
+            acknowledged,
+            may_be_gone,
         })
     }
 
-    /// Sets the observer that counts the deliveries to trainers.
+    /// Sets the observer that counts the deliveries.
     pub fn observed_by(&mut self, observer: Observer) {
         self.observer = Some(observer);
     }
 
-    /// The deliveries to trainers, if they were observed.
+    /// The deliveries, if they were observed.
     pub fn into_observed(self) -> Option<Observed> {
-        Some(self.observer?.finish(&self.fetcher.snapshot(), self.fetcher.view()))
+        let fetcher = self.steps.fetcher();
+        Some(self.observer?.finish(&fetcher.snapshot(), fetcher.view()))
     }
 
     /// The stream that is served.
     pub fn fetcher(&self) -> &Fetcher {
-        &self.fetcher
+        self.steps.fetcher()
     }
 
     /// A receiver of the server's activity.
@@ -171,12 +217,31 @@ impl<C: CursorStore> Server<C> {
         self.activity.subscribe()
     }
 
-    /// The position stored in `cursors` for the job `identity`; the start if there is none.
-    pub fn position(cursors: &mut C, identity: &Identity) -> Result<Cursor, ServeError> {
-        Ok(kept(cursors, identity)?.unwrap_or_default())
+    /// The steps that the ranks were given.
+    pub fn counts(&self) -> Counts {
+        self.counter.counts()
     }
 
-    /// Serves trainers one after another until the job is delivered.
+    /// Writes every frame to `out`, starting with a hello. Written batches count as acknowledged.
+    ///
+    /// # Errors
+    /// Why serving ended before the job was delivered.
+    pub async fn write_all<S>(&mut self, out: S) -> Result<(), ServeError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        self.acknowledged = Acknowledged::Taken;
+        self.seats = self.seats_at(self.opened);
+        let (sender, visitors) = mpsc::channel(1);
+        // Nobody else connects, and a channel that is closed would end serving.
+        let _ = sender.send(Visitor::who_only_reads(out)).await;
+        self.serve(visitors).await
+    }
+
+    /// Serves ranks until the job is delivered and acknowledged by all of them.
+    ///
+    /// # Errors
+    /// Why serving ended before.
     pub async fn serve<S>(
         &mut self,
         mut visitors: mpsc::Receiver<Visitor<S>>,
@@ -184,170 +249,116 @@ impl<C: CursorStore> Server<C> {
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        self.save(self.cursor)?;
-        loop {
-            let visitor = tokio::select! {
-                biased;
-                visitor = visitors.recv() => visitor,
-                ended = self.unattended() => return ended,
-            };
-            let Some(Visitor { stream, seat }) = visitor else {
-                return Err(io::Error::other("nobody can connect any more").into());
-            };
-            let outcome = self.visit(stream).await;
-            self.activity.send_replace(Activity::Alone);
-            drop(seat);
-            if let Visit::Finished = outcome? {
-                return self.close().await;
+        let (sender, mut events) = mpsc::channel(MAX_WAITING_MESSAGES);
+        let served = self.run(&mut visitors, &sender, &mut events).await;
+        let end = Cursor::start_of(self.view.spec.epochs);
+        match &served {
+            Ok(()) => {
+                let summary = self.summary(true);
+                // A trainer of all batches has had its last frame.
+                let gets = |links: &Links, link| !links.is_plain(link);
+                self.links.end_all(gets, || Frame::new(FrameKind::End, end, summary.clone()));
             }
-            let Cursor { epoch, batch_index } = self.cursor;
-            tracing::info!(epoch, batch_index, "the trainer left");
+            Err(error) => {
+                let why = error.to_string();
+                if self.links.is_empty() && !matches!(error, ServeError::State(_)) {
+                    self.await_one(&mut visitors, sender, &why).await;
+                }
+                self.links.end_all(|_, _| true, || Frame::new(FrameKind::Error, end, why.clone()));
+            }
         }
+        self.links.drain(&mut events).await;
+        served
     }
 
-    /// Resolves when nothing is left to serve, and trainers had time to connect and be notified.
-    async fn unattended(&mut self) -> Result<(), ServeError> {
-        let ended = match self.fetcher.located().await {
-            Ok(()) if self.fetcher.is_at_end() => self.close_alone().await,
-            Ok(()) => Err(tokio::select! {
-                biased;
-                error = self.fetcher.failed() => error.into(),
-                () = self.fetcher.job_done() => ServeError::Over(self.done()),
-            }),
-            Err(_) if self.was_done => Err(ServeError::Over(self.done())),
-            Err(error @ FetchError::Misplaced(_)) => return Err(self.of_kept(error)),
-            Err(error) => Err(error.into()),
-        };
-        if let Err(ServeError::State(_)) = ended {
-            return ended;
-        }
-        let reason = ended.as_ref().map_or_else(ToString::to_string, |()| self.done());
+    /// Waits for a client, to tell it why serving has ended.
+    async fn await_one<S>(
+        &mut self,
+        visitors: &mut mpsc::Receiver<Visitor<S>>,
+        events: mpsc::Sender<links::Event>,
+        why: &str,
+    ) where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
         let seconds = END_NOTICE.as_secs();
-        tracing::warn!("{reason} (waiting {seconds} s for a trainer, to report this to it)");
+        tracing::warn!("{why} (waiting {seconds} s for a trainer, to report this to it)");
         self.activity.send_replace(Activity::Over);
-        self.clock.sleep(END_NOTICE).await;
-        ended
-    }
-
-    /// Closes a job whose batches were all acknowledged before; its trainer need not reconnect for that.
-    async fn close_alone(&mut self) -> Result<(), ServeError> {
-        if !self.was_done {
-            let job = &self.identity.job;
-            tracing::info!(
-                "every batch of job {job} is acknowledged: closing it without its trainer"
-            );
+        tokio::select! {
+            biased;
+            visitor = visitors.recv() => if let Some(visitor) = visitor {
+                self.links.open(visitor, events);
+            },
+            () = self.clock.sleep(END_NOTICE) => {}
         }
-        self.activity.send_replace(Activity::Closing);
-        self.fetcher.announce();
-        self.fetcher.admitted().await.map_err(|error| self.of_kept(error))?;
-        self.close().await
     }
 
-    async fn open_at(&mut self, cursor: Cursor) {
-        self.fetcher.reopen(cursor).await;
-        self.opened = Some(cursor);
+    /// The payload of the server's hello.
+    fn hello(&self) -> Frame {
+        let OwnRanks { run, range, .. } = self.own;
+        let hello = serde_json::json!({
+            "job": self.identity.job,
+            "dataset": self.identity.dataset,
+            "fingerprint": self.identity.fingerprint,
+            "seed": self.view.spec.seed,
+            "epochs": self.view.spec.epochs,
+            "batches": self.fetcher().batches_per_epoch(),
+            "visitation": self.fetcher().visitation().to_string(),
+            "ranks": {
+                "first": range.first,
+                "count": range.count,
+                "of": run.ranks.count,
+                "tail": run.ranks.tail,
+                "run": run.token,
+            },
+            "from": self.opened,
+        });
+        Frame::new(FrameKind::Hello, self.seats.durable(), hello.to_string())
     }
 
+    /// The payload of the last frame.
+    fn summary(&self, is_closed: bool) -> String {
+        let Counts { epochs, .. } = self.counts();
+        let batches: u64 = epochs.iter().map(|epoch| epoch.batches).sum();
+        serde_json::json!({
+            "epochs": self.view.spec.epochs,
+            "batches": batches,
+            "closed": is_closed,
+            "totals": epochs,
+        })
+        .to_string()
+    }
+
+    /// The text of the checkpoint at `next`.
+    fn checkpoint(&self, next: Cursor) -> String {
+        Checkpoint::of(&self.view, next).to_string()
+    }
+
+    /// The answer to ranks of a job that is over.
     fn done(&self) -> String {
-        done(&self.identity)
+        format!(
+            "job {} is done: all its batches were delivered and acknowledged; train again under another job name",
+            self.identity.job
+        )
     }
 
-    async fn observe(&mut self, delivery: &Delivery) -> Result<(), ServeError> {
-        let Some(observer) = &mut self.observer else { return Ok(()) };
-        let observed = observer.delivered(delivery, &self.fetcher).await;
-        observed.map_err(|failure| io::Error::other(failure.to_string()).into())
-    }
-
-    fn look(&mut self) {
-        if let Some(observer) = &mut self.observer {
-            observer.look(&self.fetcher);
+    /// Stores what is durable for all ranks, then reports it.
+    fn keep(&mut self) -> Result<(), ServeError> {
+        let durable = self.seats.durable();
+        if self.phase == Phase::Serving && durable != self.saved {
+            self.save(durable)?;
+            self.steps.checkpointed(durable);
         }
-    }
-
-    /// An error about the stored position, with the name of its store.
-    fn of_kept(&self, error: FetchError) -> ServeError {
-        let named = |why: String| match self.cursors.name() {
-            Some(name) => format!("{name}: {why}"),
-            None => why,
-        };
-        match error {
-            FetchError::Misplaced(why) => ServeError::State(named(why)),
-            FetchError::Collected(_) if self.fetcher.is_job_done() => ServeError::Over(self.done()),
-            FetchError::Collected(why) => ServeError::Over(named(why)),
-            error => error.into(),
-        }
-    }
-
-    fn save(&mut self, cursor: Cursor) -> io::Result<()> {
-        let saved = Saved { identity: self.identity.clone(), cursor };
-        self.cursors.save(&saved)?;
-        self.cursor = cursor;
         Ok(())
     }
 
-    /// Closes the job once everything is delivered and acknowledged. Until then a crashed trainer must be able
-    /// to resume.
-    async fn close(&mut self) -> Result<(), ServeError> {
-        self.activity.send_replace(Activity::Closing);
-        self.save(Cursor::start_of(self.epochs))?;
-        self.fetcher.checkpointed_epochs(self.epochs);
-        Ok(self.fetcher.settle().await?)
-    }
-
-    /// Writes every frame to `out`, starting with a hello. Written batches count as acknowledged.
-    pub async fn write_all(
-        &mut self,
-        out: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<(), ServeError> {
-        self.save(self.cursor)?;
-        let hello = hello(&self.fetcher, &self.identity);
-        send(out, FrameKind::Hello, self.cursor, hello.as_bytes()).await?;
-        if let Err(error) = self.write_batches(out).await {
-            let why = error.to_string();
-            send(out, FrameKind::Error, self.cursor, why.as_bytes()).await?;
-            return Err(error);
-        }
-        let end = Cursor::start_of(self.epochs);
-        send(out, FrameKind::End, end, summary(&self.fetcher).as_bytes()).await?;
-        self.close().await
-    }
-
-    async fn write_batches(
-        &mut self,
-        out: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<(), ServeError> {
-        self.fetcher.located().await.map_err(|error| self.of_kept(error))?;
-        self.fetcher.announce();
-        self.fetcher.admitted().await.map_err(|error| self.of_kept(error))?;
-        self.activity.send_replace(Activity::Fetching);
-        loop {
-            let delivery = tokio::select! {
-                biased;
-                delivery = self.fetcher.next() => delivery?,
-                () = look_due(self.observer.is_some()) => {
-                    self.look();
-                    continue;
-                }
-            };
-            self.observe(&delivery).await?;
-            match delivery {
-                Delivery::Batch(batch) => {
-                    let at = batch.cursor();
-                    send(out, FrameKind::Batch, at, &batch.frame).await?;
-                    self.save(at.next())?;
-                    self.fetcher.checkpointed(at);
-                }
-                Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
-                Delivery::End => return Ok(()),
-            }
-        }
+    fn save(&mut self, cursor: Cursor) -> Result<(), ServeError> {
+        self.cursors.save(&Saved { identity: self.identity.clone(), cursor })?;
+        self.saved = cursor;
+        Ok(())
     }
 }
 
-/// Resolves when the next observation is due; never without an observer.
-async fn look_due(is_observed: bool) {
-    match is_observed {
-        true => tokio::time::sleep(LOOK_EVERY).await,
-        false => std::future::pending().await,
-    }
-}
+#[cfg(test)]
+mod one_trainer_tests;
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
 //! The batches of some or all ranks of a run: a step at a time, whole or not at all.
 
-use crate::{Batch, Delivery, EpochTotals, FetchError, Fetcher, Room};
+use crate::{Batch, Delivery, EpochTotals, FetchError, Fetcher, OwnRanks, Room};
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
 use gristmill_model::splits::readers::RankRange;
-use std::{collections::VecDeque, num::NonZeroU32};
+use gristmill_model::splits::run::TrainingRun;
+use std::collections::VecDeque;
 
 /// A batch of one rank at one step.
 #[derive(Debug, Clone)]
@@ -56,11 +57,10 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The ranks that `fetcher` serves; one rank, if it has none. It begins at the first batch of a step.
+    /// The ranks that `fetcher` serves. It begins at the first batch of a step.
     pub fn new(fetcher: Fetcher) -> Self {
         let at = fetcher.begin();
-        let one = || (Ranks::one(at), RankRange::all(NonZeroU32::MIN));
-        let (ranks, range) = fetcher.own().map_or_else(one, |own| (own.run.ranks, own.range));
+        let OwnRanks { run: TrainingRun { ranks, .. }, range, .. } = fetcher.own();
         Self {
             fetcher,
             ranks,
@@ -101,7 +101,11 @@ impl Steps {
             )));
         };
         self.fetcher.reopen(at).await;
-        self.begin_step_at(step);
+        // Unless batches are visited exactly once, one rank may go on later.
+        match self.fetcher.begin() == at {
+            true => self.begin_step_at(step),
+            false => self.begin_step_at(whole_step(&self.ranks, self.fetcher.begin())),
+        }
         Ok(())
     }
 
@@ -112,9 +116,10 @@ impl Steps {
         self.ended = false;
     }
 
-    /// Begins the run at batch `from`, where another fetcher has begun it.
+    /// Begins the run at batch `from`, where another fetcher has begun it, or a trainer that has not named it.
     pub async fn begin_run(&mut self, from: Cursor) {
         self.fetcher.begin_run(from).await;
+        let from = self.fetcher.begin();
         self.ranks.from = from;
         self.begin_step_at(Step { epoch: from.epoch, number: 0 });
     }

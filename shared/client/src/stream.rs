@@ -25,20 +25,15 @@ pub(crate) struct BatchSource {
     pub downloader: Downloader,
     pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
-    /// The ranks served here, if it is not a trainer that takes every batch.
-    pub own: Option<OwnRanks>,
+    /// The ranks served here.
+    pub own: OwnRanks,
 }
 
 impl BatchSource {
-    /// Starts a stream for the ranks `own` at batch `at` as one of `tasks`.
-    pub fn stream(
-        &self,
-        at: Cursor,
-        own: Option<OwnRanks>,
-        tasks: &mut JoinSet<()>,
-    ) -> mpsc::Receiver<Assembled> {
+    /// Starts a stream at batch `at` as one of `tasks`.
+    pub fn stream(&self, at: Cursor, tasks: &mut JoinSet<()>) -> mpsc::Receiver<Assembled> {
         let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
-        tasks.spawn(Self { own, ..self.clone() }.run(at, queue));
+        tasks.spawn(self.clone().run(at, queue));
         batches
     }
 
@@ -65,16 +60,13 @@ impl BatchSource {
     async fn batches(self, at: Cursor, queue: mpsc::Sender<Assembled>) -> Result<(), FetchError> {
         let Self { downloader, progress, stages, own } = self;
         // The ranks served here, if other readers serve the rest.
-        let part = own.filter(|own| !own.are_all());
+        let part = (!own.are_all()).then_some(own);
         let view = downloader.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
         // Operators may drop elements or repeat them; then the number of batches is known at the end of an epoch.
         let most = downloader.context.pipeline.is_one_to_one().then(|| plan.most_batches());
         let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at, most).await?;
-        let durable = match own {
-            Some(_) => start.durable_at(at, plan.n_splits),
-            None => (start.at, start.place),
-        };
+        let durable = start.durable_at(at, plan.n_splits);
         let (at, place) = (start.at, start.place);
         progress.starts_at(at, durable, Place::new(at.epoch, start.joiner.position()));
         let own = OwnBatches::new(part, at, (cut(&plan), plan.n_splits), start.joiner.clone());

@@ -41,7 +41,7 @@ pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
 pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics};
-pub use readers::{PollReader, ReaderPolled, ReaderStatus, RunStatus};
+pub use readers::{ReaderStanding, ReaderStatus, RunStatus};
 pub use settings::JobSettings;
 pub use training_report::TrainingReport;
 

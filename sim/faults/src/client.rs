@@ -3,7 +3,7 @@
 use crate::{
     Process, Simulation,
     cloud::Cloud,
-    serving::Host,
+    host::Host,
     trainer::{BatchSeen, Log, choose_checkpoint},
 };
 use bytes::Bytes;

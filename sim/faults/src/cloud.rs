@@ -13,11 +13,11 @@ use gristmill_coordinator::{
     Coordinator as Function, Handle, Memory, Settings,
     inspect::{self, Stored},
 };
-use gristmill_model::JobName;
-use gristmill_model::splits::{BundleState, Commit};
+use gristmill_model::splits::{BundleState, Commit, JobProgress};
 use gristmill_model::wire::{
     AnyCall, AnyReply, Call, Claim, Flush, LeaseRef, Refusal, Request, VERSION,
 };
+use gristmill_model::{JobName, wire};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
 use gristmill_runner::{Runner, RunnerConfig};
 use std::{
@@ -278,29 +278,38 @@ impl Cloud {
                 }
             }
             (Some(Mutant::JudgedBySlowest), AnyCall::Claim(Claim { needed: Some(needed), .. })) => {
-                let key = inspect::progress_key(&self.store.ns, &self.store.job);
-                if let Some(item) = self.items.item(&key).await
-                    && let Ok(Stored::Progress(progress)) = inspect::decode(&key, &item.body)
-                {
+                if let Some(progress) = self.progress().await {
                     *needed = progress.delivered.min(*needed);
                 }
             }
             (Some(Mutant::CollectsDelivered), AnyCall::Poll(poll)) => {
-                if let Some(ack) = &mut poll.ack {
-                    ack.durable_place = ack.delivered;
+                if let Some(report) = &mut poll.report {
+                    report.ack.durable_place = report.ack.delivered;
                 }
             }
             (Some(Mutant::LeasesForGood), AnyCall::Claim(claim)) => {
                 (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
             }
-            (Some(Mutant::UnfencedAcks), AnyCall::Poll(poll)) => {
-                if let Some(ack) = &mut poll.ack {
-                    ack.generation = 1;
+            (
+                Some(Mutant::UnfencedAcks),
+                AnyCall::Poll(wire::Poll { report: Some(report), .. }),
+            ) => {
+                if let Some(progress) = self.progress().await {
+                    report.ack.generation = progress.generation;
                 }
             }
             _ => {}
         }
         call
+    }
+
+    /// The job's progress, as stored.
+    pub async fn progress(&self) -> Option<Box<JobProgress>> {
+        let key = inspect::progress_key(&self.store.ns, &self.store.job);
+        match inspect::decode(&key, &self.items.item(&key).await?.body) {
+            Ok(Stored::Progress(progress)) => Some(progress),
+            _ => None,
+        }
     }
 
     /// The schedule: upkeep every quarter of an hour, throughout the simulation.

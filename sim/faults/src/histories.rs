@@ -5,31 +5,24 @@
 mod trainer;
 
 use crate::{
-    Fault, FaultPlan, Kind, Process, SimClock, Simulation,
-    cloud::{BUCKET, Cloud},
+    Fault, FaultPlan, Kind, Process, Simulation,
+    cloud::Cloud,
+    host::{Host, Serving},
     objects::Store,
     scenario::Scenario,
-    trainer::REGISTER_PATIENCE,
+    trainer::Log,
     verdict::HINDRANCES,
 };
-use gristmill_client::{
-    Fetcher, FetcherConfig, FetcherPorts,
-    cursor::{CursorStore, Identity, Saved},
-    server::{Server, Visitor},
-};
 use gristmill_model::Visitation;
-use gristmill_model::wire::Register;
-use gristmill_runner::Compute;
 use gristmill_virtual_time::VirtualTime;
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
-use tokio::{io::DuplexStream, sync::mpsc};
 use trainer::Trainer;
 
 /// A history that has not ended after this time never will.
@@ -88,37 +81,24 @@ pub fn history(seed: u64) -> io::Result<History> {
     Ok(history)
 }
 
-/// Channel for new connections, while a server is listening.
-type Connections = Arc<Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>>;
-
-/// A state file in memory, which may get lost.
-#[derive(Clone, Default)]
-struct StateFile(Arc<Mutex<Option<Saved>>>);
-
-impl CursorStore for StateFile {
-    fn load(&mut self) -> io::Result<Option<Saved>> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
-    }
-
-    fn save(&mut self, saved: &Saved) -> io::Result<()> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved.clone());
-        Ok(())
-    }
-
-    fn name(&self) -> Option<String> {
-        Some("the state".to_owned())
-    }
-}
-
 async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
     let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
     let cloud = Cloud::new(sim, Store::new(name("sim")?, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
-    let (connections, done) = (Connections::default(), Arc::new(AtomicBool::new(false)));
-    let serving = serve(Arc::clone(&cloud), register, Arc::clone(&connections), Arc::clone(&done));
-    let mut trainer = Trainer::new(sim, connections);
+    let (host, done) = (Host::new(sim, 0), Arc::new(AtomicBool::new(false)));
+    let log = Arc::new(Log::default());
+    let serving = Serving {
+        cloud: Arc::clone(&cloud),
+        run: None,
+        host: Arc::clone(&host),
+        log,
+        register,
+        is_old: false,
+    };
+    let serving = serve(serving, Arc::clone(&done));
+    let mut trainer = Trainer::new(sim, host);
     tokio::select! {
         biased;
         (deaths, given_up) = async { tokio::join!(serving, trainer.train(&done)).0 } => {
@@ -132,28 +112,23 @@ async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> 
 
 /// Serves until the job is over, dying occasionally, sometimes with its state. Returns the number of deaths, and the reason
 /// if the job was given up.
-async fn serve(
-    cloud: Arc<Cloud>,
-    register: Register,
-    connections: Connections,
-    done: Arc<AtomicBool>,
-) -> (u32, Option<String>) {
-    let (sim, kept, mut deaths) = (Arc::clone(&cloud.sim), StateFile::default(), 0);
+async fn serve(serving: Serving, done: Arc<AtomicBool>) -> (u32, Option<String>) {
+    let (sim, mut deaths) = (Arc::clone(&serving.cloud.sim), 0);
     let mut given_up = None;
     while !done.load(Ordering::Relaxed) {
         if sim.below(4) == 0 {
-            *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            serving.host.lose_file();
         }
         let process = Process::new(&sim, Kind::Trainer);
-        let serving =
-            process.run(serve_once(&cloud, &process, &register, &connections, kept.clone()));
+        let life = process.run(serving.run_once(&process, false));
         // Later servers live longer, so that the history ends.
         let span = sim.between_ms(500, 30_000 * (1 + u64::from(deaths)));
         tokio::select! {
             biased;
-            end = serving => match end {
+            end = life => match end {
                 Some(Ok(())) => done.store(true, Ordering::Relaxed),
                 Some(Err(error)) => {
+                    let error = error.to_string();
                     sim.event(format_args!("a server ends: {error}"));
                     // No progress for longer than the service tolerates.
                     let words = ["workers died or could not start within", "given up after"];
@@ -169,40 +144,8 @@ async fn serve(
                 deaths += 1;
             }
         }
-        *connections.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        serving.host.close();
         sim.time.sleep(sim.between_ms(100, 3_000)).await;
     }
     (deaths, given_up)
-}
-
-async fn serve_once(
-    cloud: &Arc<Cloud>,
-    process: &Process,
-    register: &Register,
-    connections: &Connections,
-    mut kept: StateFile,
-) -> Result<(), String> {
-    let ports = FetcherPorts {
-        coordinator: cloud.link(process),
-        objects: cloud.objects(process),
-        clock: Arc::new(SimClock(process.clone())),
-        compute: Compute::Inline,
-        operators: Arc::new(gristmill_operators::registry().clone()),
-    };
-    let view =
-        Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
-            .await;
-    let view = view.map_err(|error| error.to_string())?;
-    let at =
-        Server::position(&mut kept, &Identity::of(&view)).map_err(|error| error.to_string())?;
-    let config = FetcherConfig {
-        local_workers: register.spec.settings.local_workers,
-        resume: at,
-        ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), register.job.clone())
-    };
-    let fetcher = Fetcher::open(ports, config).await.map_err(|error| error.to_string())?;
-    let mut server = Server::new(fetcher, kept, at).map_err(|error| error.to_string())?;
-    let (sender, visitors) = mpsc::channel(1);
-    *connections.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
-    server.serve(visitors).await.map_err(|error| error.to_string())
 }

@@ -13,6 +13,7 @@ mod cloud;
 mod faults;
 mod hints;
 mod histories;
+mod host;
 mod jobs;
 mod link;
 mod memory;

@@ -8,8 +8,8 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Claim, ClaimReply, Flush, Idle, IdleReason, Poll, PollReader, Refusal,
-    RefusalKind, Register,
+    AnyCall, AnyReply, Claim, ClaimReply, Flush, Idle, IdleReason, Poll, Refusal, RefusalKind,
+    Register,
 };
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
 use serde::Serialize;
@@ -112,7 +112,7 @@ fn show(process: &Process, call: &AnyCall) {
     if let AnyCall::Claim(Claim { needed: Some(needed), .. }) = call {
         sim.event(format_args!("it needs {needed:?}"));
     }
-    if let AnyCall::PollReader(PollReader { ranks, report: Some(report), .. }) = call {
+    if let AnyCall::Poll(Poll { ranks, report: Some(report), .. }) = call {
         let (durable, delivered) = (report.ack.durable, report.ack.delivered);
         sim.event(format_args!("{ranks} report {durable} and {delivered:?}"));
     }
@@ -142,6 +142,11 @@ impl Coordinator for Link {
         let call = &call;
         sim.count_call();
         show(process, call);
+        if let AnyCall::Poll(Poll { join, report, .. }) = call {
+            let begins = join.iter().map(|join| &join.start);
+            let reports = report.iter().map(|report| &report.ack);
+            begins.chain(reports).for_each(|ack| cloud.store.runs.note_report(ack));
+        }
         if let Some(reply) = self.forgoes(call) {
             return Ok(reply);
         }
@@ -183,16 +188,10 @@ impl Coordinator for Link {
             AnyReply::Poll(polled) => {
                 let (ready, claimable) = (polled.ready.len(), polled.claimable);
                 sim.event(format_args!("{ready} ready, {claimable} claimable"));
-                if let AnyCall::Poll(Poll { ack: Some(ack), .. }) = call {
-                    process.accepted(ack.generation);
-                }
-                Ok(AnyReply::Poll(polled))
-            }
-            AnyReply::PollReader(polled) => {
-                if let AnyCall::PollReader(PollReader { join: Some(join), .. }) = call {
+                if let AnyCall::Poll(Poll { join: Some(join), .. }) = call {
                     process.accepted(join.start.generation);
                 }
-                Ok(AnyReply::PollReader(polled))
+                Ok(AnyReply::Poll(polled))
             }
             AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
             reply => Ok(reply),

@@ -1,17 +1,21 @@
 //! Training with several ranks as shipped: fetchers that serve ranks, ranks that meet at a barrier after
 //! each step, and a launcher that starts a new run, of any size, when a process dies.
 
-mod host;
 pub mod mistakes;
 mod rank;
 mod run;
 
 use crate::trainer::choose_checkpoint;
-use crate::{Fault, Kind, Process, cloud::Cloud, scenario::Expected, trainer::Log};
+use crate::{
+    Fault, Kind, Process,
+    cloud::Cloud,
+    host::{Host, Serving},
+    scenario::Expected,
+    trainer::Log,
+};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use gristmill_model::splits::{Cursor, run::PAST_RUNS};
 use gristmill_model::wire::Register;
-use host::{RankHost, Serving};
 use rank::Rank;
 use run::OtherHosts;
 pub use run::{Run, Runs};
@@ -114,12 +118,12 @@ impl Life {
     async fn live(self, is_old: bool) {
         let Self { cloud, log, register, run } = &self;
         let sim = &cloud.sim;
-        let hosts: Vec<_> = (0..run.hosts).map(RankHost::new).collect();
-        let serve = async |host: &Arc<RankHost>| {
+        let hosts: Vec<_> = (0..run.hosts).map(|index| Host::new(sim, index)).collect();
+        let serve = async |host: &Arc<Host>| {
             run.host_comes(host.index).await;
             let serving = Serving {
                 cloud: Arc::clone(cloud),
-                run: Arc::clone(run),
+                run: Some(Arc::clone(run)),
                 host: Arc::clone(host),
                 log: Arc::clone(log),
                 register: register.clone(),

@@ -3,13 +3,14 @@
 use crate::{
     Fault, FaultPlan, Mutant, Simulation, Tally,
     cloud::Cloud,
+    host::{Host, Serving},
     jobs::{Jobs, reuse_name},
     objects::Store,
     progress::{has_ended, watch},
     ranked::Launcher,
     remover::remove_all,
     scenario::{Cached, Expected, Scenario, expected, remember},
-    serving::{self, Host},
+    serving,
     trainer::{Log, train, train_second},
 };
 use gristmill_model::wire::Register;
@@ -294,7 +295,7 @@ async fn until_end(cloud: &Arc<Cloud>, log: &Log, trained: impl Future<Output = 
 
 /// Trains with trainers that connect to a fetcher.
 async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
-    let host = Host::new(&cloud.sim);
+    let host = Host::new(&cloud.sim, 0);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
     let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
     let second = async {
@@ -309,10 +310,10 @@ async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
         serving::disturb(cloud, host, log, register)
     };
     let (cloud, host, log, register) = with();
-    let served = serving::serve(cloud, host, log, register);
+    let serving = Serving { cloud, run: None, host, log, register, is_old: false };
     tokio::select! {
         biased;
-        () = served => {}
+        () = serving.serve() => {}
         ((), (), ()) = async { tokio::join!(begin(with()), second, disturbed) } => {}
     }
 }

@@ -11,7 +11,6 @@ use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
     Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory,
 };
-use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_model::splits::{
     Cursor,
     invariants::{
@@ -202,17 +201,18 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     }
 }
 
-/// Invariant 12: a trainer whose start was accepted, and that was not superseded, finds all objects it needs, though it
-/// could recompute them.
+/// Invariant 12: a trainer that began at the horizon or later, and that was not superseded, finds all objects it needs,
+/// though it could recompute them.
 async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
     // A table that has lost its last writes names objects that were collected. Damaged objects are recomputed too.
     let is_whole = cloud.sim.count(&[Fault::WritesLost, Fault::ObjectDamaged]) == 0;
     let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
     let lacking = if is_whole { lacking } else { 0 };
     let (Some(generation), 1..) = (process.generation(), lacking) else { return };
-    let key = inspect::progress_key(&cloud.store.ns, &cloud.store.job);
-    let Some(item) = cloud.items.item(&key).await else { return };
-    if let Ok(Stored::Progress(progress)) = inspect::decode(&key, &item.body)
+    if cloud.store.runs.began_behind(generation) {
+        return;
+    }
+    if let Some(progress) = cloud.progress().await
         && progress.generation <= generation
     {
         let sim = &cloud.sim;

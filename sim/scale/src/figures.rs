@@ -99,11 +99,8 @@ impl Figures {
 
     /// Records a poll that is sent at `at`.
     pub fn note_poll(&mut self, call: &AnyCall, at: Duration) {
-        let (first, reports) = match call {
-            AnyCall::Poll(poll) => (0, poll.ack.is_some()),
-            AnyCall::PollReader(poll) => (poll.ranks.first, poll.report.is_some()),
-            _ => return,
-        };
+        let AnyCall::Poll(poll) = call else { return };
+        let (first, reports) = (poll.ranks.first, poll.report.is_some());
         if self.is_measuring() {
             let reader = self.readers.entry(first).or_default();
             reader.polls.add(at);

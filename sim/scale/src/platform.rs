@@ -166,9 +166,10 @@ fn note(
             IdleReason::JobEnded => "claim, job ended",
         },
         AnyReply::Refused(_) => "refused",
-        AnyReply::PollReader(_) => match call {
-            AnyCall::PollReader(poll) if poll.ranks.first > 0 => FOLLOWING,
-            _ => LEADING,
+        AnyReply::Poll(_) => match call {
+            AnyCall::Poll(poll) if poll.ranks.first > 0 => FOLLOWING,
+            AnyCall::Poll(poll) if !poll.is_alone() => LEADING,
+            _ => call.name(),
         },
         _ => call.name(),
     };

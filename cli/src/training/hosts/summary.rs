@@ -1,6 +1,6 @@
 //! The totals that fetchers send at the end of a run.
 
-use gristmill_client::{EpochTotals, server::ranks::EpochCounts};
+use gristmill_client::{EpochTotals, server::EpochCounts};
 use gristmill_model::Epoch;
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use crate::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{Ack, JobProgress, Place, frontier::Frontier, job::JobState};
-use gristmill_model::wire::{JobView, Plan, Poll, Polled, Refusal, RefusalKind};
+use gristmill_model::wire::{Plan, Poll, Polled, ReaderStanding, Refusal, RefusalKind};
 
 /// Longest time between two looks at the window while a trainer polls.
 const LOOK_EVERY_MS: u64 = 1_000;
@@ -35,7 +35,7 @@ pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms:
     let soon_ms = bundles.min(LOOK_SOON_MS);
     let age_ms = now_ms.abs_diff(seen.at_ms);
     let has_changed = seen.is_due || seen.window_full && has_moved;
-    let is_asked = poll.report.is_some() && item.spec.autoscale;
+    let is_asked = poll.training.is_some() && item.spec.autoscale;
     // Only a look settles the caching of an epoch, and the job may end with that epoch.
     let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
     let is_passed = unsettled.is_some_and(|epoch| snapshot.progress.durable.epoch >= epoch);
@@ -116,21 +116,23 @@ pub fn unseen(plan: Plan, progress: &JobProgress, known: Place) -> Option<Unseen
     Some(Unseen { from, most: usize::try_from(more).unwrap_or(usize::MAX), to })
 }
 
-/// The answer to a poll.
+/// The answer to a poll. `seen` is what its look has found, if there was one.
 pub fn answer(
-    job: JobView,
-    n_files: u32,
-    progress: &JobProgress,
-    (scale, seen): (ScaleState, Frontier),
+    job: &JobName,
+    snapshot: JobSnapshot,
+    (scale, seen): (ScaleState, Option<Frontier>),
     ready: Prefix,
+    reader: ReaderStanding,
     now_ms: u64,
 ) -> Polled {
-    let is_planned = job.plan.is_some();
+    let seen = seen.unwrap_or_else(|| snapshot.hints());
+    let JobSnapshot { item, progress, .. } = snapshot;
+    let is_planned = item.plan.is_some();
     let is_claimable = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
     let Frontier { remote_workers, local_workers, claimable, indexed, trouble, .. } = seen;
     let Frontier { window, window_full, ahead, .. } = seen;
     Polled {
-        job,
+        job: item.view(job),
         generation: progress.generation,
         delivered: progress.delivered,
         ready: ready.entries,
@@ -141,9 +143,10 @@ pub fn answer(
         window_full,
         ahead,
         head_of_line_blocked: !is_planned || is_claimable,
-        indexed_files: if is_planned { n_files } else { indexed },
+        indexed_files: if is_planned { item.n_files } else { indexed },
         scale: scale.without_policy(),
         trouble,
+        reader,
     }
 }
 

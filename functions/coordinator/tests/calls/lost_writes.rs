@@ -1,8 +1,11 @@
 //! A table that has lost its last writes, as one does whose machine loses power, and trainers that are ahead of it.
 
-use super::{BATCH, RECORDS, World};
+use super::{BATCH, RECORDS, Trainer, World, leased};
 use async_trait::async_trait;
 use bytes::Bytes;
+use gristmill_coordinator::inspect;
+use gristmill_model::splits::Place;
+use gristmill_model::{Nonce, wire::JobState};
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
 use std::{
     sync::{Arc, Mutex},
@@ -24,6 +27,11 @@ impl Losing {
             let Some((key, before)) = replaced.pop() else { return };
             self.table.restore(&key, before);
         }
+    }
+
+    /// The number of writes that it can lose.
+    fn writes(&self) -> usize {
+        self.replaced.lock().unwrap().len()
     }
 }
 
@@ -81,7 +89,8 @@ async fn a_trainer_ahead_of_a_table_that_lost_its_last_writes_is_served_to_the_e
 async fn lose(lost: usize, known: u32, is_new: bool) {
     let table = Arc::new(Losing::default());
     let world = World::running(Arc::clone(&table) as _).await;
-    let trained = world.train_on(1, 0..known, SPLITS);
+    let mut trainer = Trainer::new(1, 0);
+    let trained = world.train_on(&mut trainer, 0..known, SPLITS);
     tokio::select! {
         seen = trained => assert!(seen.len() as u32 >= known),
         () = world.be_a_worker(2) => panic!("the job has ended"),
@@ -90,11 +99,50 @@ async fn lose(lost: usize, known: u32, is_new: bool) {
     let world = world.another_process();
     let registered = world.call(world.registration.clone()).await;
     assert!(registered.is_ok(), "{registered:?}");
-    let generation = if is_new { 2 } else { 1 };
-    let trained = world.train_on(generation, known..SPLITS, SPLITS);
+    if is_new {
+        trainer = Trainer::new(2, 1);
+    }
+    let trained = world.train_on(&mut trainer, known..SPLITS, SPLITS);
     let ended = async { tokio::join!(trained, world.be_a_worker(3)) };
     let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
     let (seen, ()) = ended.unwrap_or_else(|_| panic!("{lost} writes are lost: no end"));
     let expected: Vec<_> = (known..SPLITS).collect();
     assert_eq!(seen.into_keys().collect::<Vec<_>>(), expected, "{lost} writes are lost");
+}
+
+#[tokio::test]
+async fn a_trainer_whose_run_is_lost_reports_nothing_until_it_has_joined_again() {
+    // The table has no run then, or the one before.
+    for earlier in [false, true] {
+        let table = Arc::new(Losing::default());
+        let world = World::running(Arc::clone(&table) as _).await;
+        let lease = leased(world.claim(2).await);
+        world.work(&lease, Nonce([2; 8])).await.unwrap();
+        let (begin, made) = (Place::default(), Place::new(0, 1));
+        if earlier {
+            world.poll_as(&mut Trainer::new(1, 0), begin).await;
+        }
+        let key = inspect::progress_key(&world.ns, &world.job);
+        let stored = async || table.read(std::slice::from_ref(&key)).await.unwrap().pop().unwrap();
+        let (before, writes) = (stored().await, table.writes());
+        let mut trainer = Trainer::new(2, 1);
+        let begun = world.poll_as(&mut trainer, begin).await;
+        let reported = world.poll_as(&mut trainer, made).await;
+        assert_eq!((begun.delivered, reported.delivered), (begin, made));
+        table.lose(table.writes() - writes);
+        assert_eq!(stored().await, before);
+
+        let world = world.another_process();
+        let unheard = world.poll_as(&mut trainer, made).await;
+        let is_joined = (unheard.generation, unheard.reader.run.is_some());
+        assert_eq!(is_joined, (u64::from(earlier), earlier), "the answer says what the table has");
+        assert_eq!(unheard.delivered, begin);
+        assert_eq!(stored().await, before, "the report is not written");
+        let joined = world.poll_as(&mut trainer, made).await;
+        assert_eq!((joined.generation, joined.delivered), (2, made));
+        assert_eq!(joined.reader.run, reported.reader.run, "the run is the same");
+        assert_eq!(joined.job.state, JobState::Running);
+        let next = world.poll_as(&mut trainer, Place::new(0, 2)).await;
+        assert_eq!((next.generation, next.delivered), (2, Place::new(0, 2)), "it reports again");
+    }
 }

@@ -7,6 +7,8 @@ mod lost_writes;
 mod prune;
 #[path = "../quiet/mod.rs"]
 mod quiet;
+#[path = "../trainer/mod.rs"]
+mod trainer;
 mod world;
 
 use async_trait::async_trait;
@@ -14,11 +16,11 @@ use bytes::Bytes;
 use futures::future::join_all;
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_coordinator::{Coordinator, Settings, Upkeep};
-use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
+use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::wire::{
     AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Idle, IdleReason, JobSettings,
     JobSpec, JobState, Lease, Mark, Poll, Polled, ReadySplit, Refusal, RefusalKind, Register,
-    Release, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work,
+    Release, Request, SourceFile, Stop, VERSION, Work,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_ports::{
@@ -36,6 +38,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::sync::Notify;
+use trainer::Trainer;
 use world::{BATCH, RECORDS, World};
 
 /// A table that applies every third write but reports a failure, as if the answer was lost.

@@ -25,6 +25,7 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
     let index = leased(pruning.claim(1).await);
     pruning.work(&index, Nonce([1; 8])).await.unwrap();
     let (splits, mut place, mut nonce) = (RECORDS / BATCH, Place { epoch: 0, position: 0 }, 10_u64);
+    let mut trainer = Trainer::new(1, 0);
     while place < (Place { epoch: 4, position: 5 }) {
         nonce += 1;
         let id = Nonce(nonce.to_be_bytes());
@@ -33,13 +34,7 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
         {
             pruning.work(&lease, id).await.unwrap();
         }
-        let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
-        let ack = Ack { generation: 1, over: 0, delivered: place, durable, durable_place: place };
-        let (job, metrics) = (pruning.job.clone(), TrainerMetrics::default());
-        let poll =
-            Poll { job, registered_ms: 0, from: place, ack: Some(ack), metrics, report: None };
-        pruning.clock.sleep(BETWEEN_POLLS).await;
-        let polled = pruning.call(poll).await.unwrap();
+        let polled = pruning.poll_as(&mut trainer, place).await;
         for entry in polled.ready.iter().filter(|entry| entry.place == place).collect::<Vec<_>>() {
             place = entry.place.next(splits);
         }

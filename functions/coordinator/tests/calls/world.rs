@@ -201,20 +201,17 @@ impl World {
     }
 
     pub async fn poll(&self) -> Polled {
-        self.poll_from(0, None).await
+        self.polled(trainer::asks(&self.job, Place::default())).await
     }
 
-    pub async fn poll_from(&self, position: u32, ack: Option<Ack>) -> Polled {
-        let metrics = TrainerMetrics::default();
-        let job = self.job.clone();
-        let poll = Poll {
-            job,
-            registered_ms: 0,
-            from: Place { epoch: 0, position },
-            ack,
-            metrics,
-            report: None,
-        };
+    /// Polls as a trainer that has the splits before `place`, durably.
+    pub async fn poll_as(&self, trainer: &mut Trainer, place: Place) -> Polled {
+        let polled = self.polled(trainer.poll(&self.job, place, place, place)).await;
+        trainer.answered(&polled);
+        polled
+    }
+
+    async fn polled(&self, poll: Poll) -> Polled {
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled,
@@ -247,12 +244,12 @@ impl World {
 
     /// Receives ready splits in order and checkpoints after each batch, until the job is done.
     pub async fn be_the_trainer(&self, splits: u32) -> Seen {
-        self.train_on(1, 0..splits, splits).await
+        self.train_on(&mut Trainer::new(1, 0), 0..splits, splits).await
     }
 
     /// As [`World::be_the_trainer`], for the splits `range` of all; it leaves once it has them, or the job is done.
-    pub async fn train_on(&self, generation: u64, range: Range<u32>, splits: u32) -> Seen {
-        let (over, mut delivered, mut seen) = (generation - 1, range.start, Seen::new());
+    pub async fn train_on(&self, trainer: &mut Trainer, range: Range<u32>, splits: u32) -> Seen {
+        let (mut delivered, mut seen) = (range.start, Seen::new());
         loop {
             // The last batch ends the epoch.
             let place = if delivered == splits {
@@ -260,9 +257,7 @@ impl World {
             } else {
                 Place { epoch: 0, position: delivered }
             };
-            let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
-            let ack = Ack { generation, over, delivered: place, durable, durable_place: place };
-            let polled = self.poll_from(delivered, Some(ack)).await;
+            let polled = self.poll_as(trainer, place).await;
             if delivered >= range.end && delivered < splits {
                 return seen;
             }

@@ -6,17 +6,20 @@ mod needed;
 #[path = "../quiet/mod.rs"]
 mod quiet;
 mod readers;
+#[path = "../trainer/mod.rs"]
+mod trainer;
+mod trainers;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
-use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
+use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Forget, Forgotten, Idle,
     IdleReason, JobSettings, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal,
     RefusalKind, Register, Release, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile,
-    Status, Stop, TrainerMetrics, VERSION, Work,
+    Status, Stop, VERSION, Work,
 };
 use gristmill_model::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
@@ -31,6 +34,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
+use trainer::Trainer;
 
 /// Records of the only file, in splits of one batch.
 const RECORDS: u32 = 400;
@@ -55,16 +59,23 @@ struct World {
     kicks: Arc<Kicks>,
     ns: Namespace,
     job: JobName,
+    /// The one that polls.
+    trainer: Mutex<Trainer>,
+}
+
+/// Splits of one batch.
+fn settings(on_error: ErrorPolicy) -> JobSettings {
+    JobSettings { on_error, split_batches: Some(1), ..JobSettings::default() }
 }
 
 impl World {
     /// A job whose dataset is indexed.
     async fn running(on_error: ErrorPolicy) -> Self {
-        Self::with_batches(on_error, BATCH).await
+        Self::with(settings(on_error), BATCH).await
     }
 
-    /// The same, with batches of `batch` records.
-    async fn with_batches(on_error: ErrorPolicy, batch: u32) -> Self {
+    /// The same, with these settings and batches of `batch` records.
+    async fn with(settings: JobSettings, batch: u32) -> Self {
         let ns: Namespace = "team".parse().unwrap();
         let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
         let (table, objects) =
@@ -77,9 +88,9 @@ impl World {
             Arc::clone(&clock) as _,
             Settings::new(ns.clone(), "bucket".into(), "scaler".into()),
         );
-        let world =
-            Self { coordinator, clock, table, objects, kicks, ns, job: "j".parse().unwrap() };
-        assert!(world.register(on_error, batch).await.is_ok());
+        let (job, trainer) = ("j".parse().unwrap(), Mutex::new(Trainer::new(1, 0)));
+        let world = Self { coordinator, clock, table, objects, kicks, ns, job, trainer };
+        assert!(world.register(settings, batch).await.is_ok());
         let lease = world.leased(0).await;
         assert_eq!(lease.work, Work::Index);
         world.flush(&lease, RECORDS, 0).await;
@@ -87,13 +98,13 @@ impl World {
         world
     }
 
-    async fn register(&self, on_error: ErrorPolicy, batch: u32) -> Result<JobView, Refusal> {
+    async fn register(&self, settings: JobSettings, batch: u32) -> Result<JobView, Refusal> {
         let pipeline = format!(
             "source: {{ tfrecord: x, features: {{ v: {{ key: v, dtype: i64 }} }} }}\n\
              ops: [batch: {{ size: {batch} }}]\n"
         );
         let spec = JobSpec {
-            settings: JobSettings { on_error, split_batches: Some(1), ..JobSettings::default() },
+            settings,
             workers: 3,
             ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())
         };
@@ -184,27 +195,35 @@ impl World {
     /// Polls as a trainer that has received the positions before `delivered`.
     async fn poll(&self, delivered: u32, epoch: Option<u32>) -> Polled {
         let place = Place { epoch: epoch.unwrap_or(0), position: delivered };
-        let ack = Ack {
-            generation: 1,
-            over: 0,
-            delivered: place,
-            durable: Cursor { epoch: 0, batch_index: 0 },
-            durable_place: Place { epoch: 0, position: 0 },
-        };
-        let metrics = TrainerMetrics::default();
-        let ack = (delivered > 0).then_some(ack);
-        let poll = Poll {
-            job: self.job.clone(),
-            registered_ms: 0,
-            from: place,
-            ack,
-            metrics,
-            report: None,
+        let poll = match delivered {
+            0 => trainer::asks(&self.job, place),
+            _ => self.trainer.lock().unwrap().poll(&self.job, place, place, Place::default()),
         };
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
-            Ok(polled) => polled,
+            Ok(polled) => {
+                self.trainer.lock().unwrap().answered(&polled);
+                polled
+            }
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Polls as `trainer`, which has everything before `place` in a checkpoint.
+    async fn poll_as(&self, trainer: &mut Trainer, place: Place) -> Result<Polled, Refusal> {
+        self.clock.sleep(BETWEEN_POLLS).await;
+        let polled = self.call(trainer.poll(&self.job, place, place, place)).await;
+        polled.inspect(|polled| trainer.answered(polled))
+    }
+
+    /// Makes `splits` splits or more, in the order of the epoch.
+    async fn make(&self, splits: u32) {
+        let mut made = 0;
+        while made < splits {
+            let lease = self.leased(1).await;
+            made += u32::try_from(lease.todo.len()).unwrap();
+            self.flush(&lease, BATCH, 0).await;
+            self.poll(made, None).await;
         }
     }
 
@@ -348,33 +367,15 @@ async fn too_many_skipped_records_fail_the_job_also_once_they_are_delivered() {
 async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_skipped() {
     let world = World::running(ErrorPolicy::Skip).await;
     let splits = RECORDS / BATCH;
-    let mut made = 0;
-    while made < splits {
-        let lease = world.leased(1).await;
-        made += u32::try_from(lease.todo.len()).unwrap();
-        world.flush(&lease, BATCH, 0).await;
-        world.poll(made, None).await;
-    }
-    let ack = Ack {
-        generation: 2,
-        over: 1,
-        delivered: Place { epoch: 0, position: 1 },
-        durable: Cursor { epoch: 0, batch_index: 0 },
-        durable_place: Place { epoch: 0, position: 0 },
-    };
-    let poll = |from, ack| {
-        let metrics = TrainerMetrics::default();
-        Poll { job: world.job.clone(), registered_ms: 0, from, ack, metrics, report: None }
-    };
+    world.make(splits).await;
+    let (first, last) = (Place::new(0, 1), Place::new(0, splits - 1));
+    let joins = Trainer::new(2, 1).poll(&world.job, first, first, Place::default());
     let ready = async |call: Poll| match world.call(call).await {
         Ok(polled) => polled.ready.iter().map(|entry| entry.place.position).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(
-        ready(poll(Place { epoch: 0, position: 1 }, Some(ack))).await,
-        (1..splits).collect::<Vec<_>>()
-    );
-    assert_eq!(ready(poll(Place { epoch: 0, position: splits - 1 }, None)).await, [splits - 1]);
+    assert_eq!(ready(joins).await, (1..splits).collect::<Vec<_>>());
+    assert_eq!(ready(trainer::asks(&world.job, last)).await, [splits - 1]);
 }
 
 #[tokio::test]
@@ -444,7 +445,7 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     let Err(Refusal { message, .. }) = forget().await else { panic!("it was running") };
     assert!(message.contains("gristmill stop j"), "{message}");
     world.call(Stop { job: world.job.clone() }).await.unwrap();
-    let Err(Refusal { message, .. }) = world.register(ErrorPolicy::Fail, 8).await else {
+    let Err(Refusal { message, .. }) = world.register(settings(ErrorPolicy::Fail), 8).await else {
         panic!("the name was free")
     };
     assert!(message.contains("gristmill forget j"), "{message}");
@@ -453,7 +454,7 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     assert!(forget().await.is_err(), "there is nothing left to forget");
     assert!(world.objects.get(&path).await.is_err());
     // A new job of this name starts at the beginning, and knows no worker of the old one.
-    assert!(world.register(ErrorPolicy::Fail, 8).await.is_ok());
+    assert!(world.register(settings(ErrorPolicy::Fail), 8).await.is_ok());
     let polled = world.poll(0, None).await;
     assert_eq!((polled.generation, polled.ready.len()), (0, 0));
     assert!(polled.job.registered_ms > before.registered_ms);

@@ -72,7 +72,7 @@ async fn a_claim_of_a_needed_split_that_is_sent_again_has_one_lease() {
 #[tokio::test]
 async fn a_bundle_given_back_is_found_again_at_once_as_the_same_attempt() {
     // So many splits that bundles have several.
-    let world = World::with_batches(ErrorPolicy::Fail, 1).await;
+    let world = World::with(settings(ErrorPolicy::Fail), 1).await;
     let (lease, nonce) = loop {
         let lease = world.leased(1).await;
         if lease.todo.len() > 1 {

@@ -1,11 +1,12 @@
 //! Readers of a run: who may join, what counts as the job's progress, and how far claims go ahead of it.
 
 use super::*;
-use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::{RankRange, Report};
 use gristmill_model::splits::run::{Join, TrainingRun};
-use gristmill_model::wire::{JobStatus, PollReader, ReaderPolled, ReaderStatus, RunStatus};
+use gristmill_model::splits::{Ack, Cursor};
+use gristmill_model::wire::{JobStatus, ReaderStatus, RunStatus, TrainerMetrics};
+use gristmill_model::{RunToken, Visitation};
 use std::num::NonZeroU32;
 
 /// A reader of one rank or more of the run called `name`, of `count` ranks, at generation `over`.
@@ -40,38 +41,34 @@ impl<'a> Reader<'a> {
         }
     }
 
-    async fn poll(
-        &self,
-        join: Option<Join>,
-        report: Option<Report>,
-    ) -> Result<ReaderPolled, Refusal> {
+    async fn poll(&self, join: Option<Join>, report: Option<Report>) -> Result<Polled, Refusal> {
         let (job, from) = (self.world.job.clone(), Place::start_of(0));
         let metrics = TrainerMetrics::default();
         self.world.clock.sleep(BETWEEN_POLLS).await;
-        let ranks = self.ranks;
-        let call = PollReader {
-            job,
-            registered_ms: 0,
-            from,
-            ranks,
-            join,
-            report,
-            metrics,
-            training: None,
-        };
+        let (ranks, of) = (self.ranks, self.run.ranks.count);
+        let call =
+            Poll { job, registered_ms: 0, from, ranks, of, join, report, metrics, training: None };
         self.world.call(call).await
     }
 
-    async fn join(&self) -> Result<ReaderPolled, Refusal> {
+    async fn join(&self) -> Result<Polled, Refusal> {
         self.join_as(false).await
     }
 
-    async fn join_as(&self, is_successor: bool) -> Result<ReaderPolled, Refusal> {
+    async fn join_as(&self, is_successor: bool) -> Result<Polled, Refusal> {
         let start = self.ack(self.over + 1 + u64::from(self.ranks.first), 0);
-        self.poll(Some(Join { run: self.run, start, is_successor }), None).await
+        let report = Report { reader: 1, over_reader: 0, ranks: self.ranks, ack: start };
+        // The only reader of several ranks reports as it joins, so that a reader of some ranks finds it.
+        let reports = self.is_alone() && self.run.ranks.count > NonZeroU32::MIN;
+        let join = Join { run: self.run, start, is_successor };
+        self.poll(Some(join), reports.then_some(report)).await
     }
 
-    async fn report(&self, generation: u64, durable: u64) -> Result<ReaderPolled, Refusal> {
+    fn is_alone(&self) -> bool {
+        self.ranks == RankRange::all(self.run.ranks.count)
+    }
+
+    async fn report(&self, generation: u64, durable: u64) -> Result<Polled, Refusal> {
         self.report_as((1, 0), generation, durable).await
     }
 
@@ -81,7 +78,7 @@ impl<'a> Reader<'a> {
         (number, over): (u64, u64),
         generation: u64,
         durable: u64,
-    ) -> Result<ReaderPolled, Refusal> {
+    ) -> Result<Polled, Refusal> {
         let ack = self.ack(generation, durable);
         let report = Report { reader: number, over_reader: over, ranks: self.ranks, ack };
         self.poll(None, Some(report)).await
@@ -98,23 +95,40 @@ impl World {
     }
 }
 
+/// The ranks, durable batch, lag and silence of each reader.
+fn shown(status: &RunStatus) -> Vec<(String, u64, u64, u64)> {
+    let of = |reader: &ReaderStatus| {
+        let ReaderStatus { progress, lag_batches, silent_ms } = reader;
+        (progress.ranks.to_string(), progress.durable.batch_index, *lag_batches, *silent_ms)
+    };
+    status.readers.iter().map(of).collect()
+}
+
+/// Number of items of readers that the table has.
+async fn reader_items(world: &World) -> usize {
+    let partition = keys::job_partition(&world.ns, &world.job);
+    world.table.query(&partition, "R#").await.unwrap().len()
+}
+
 #[tokio::test]
 async fn the_least_of_two_readers_is_the_jobs_progress() {
     let world = World::running(ErrorPolicy::Fail).await;
     let [first, second] = [0, 1].map(|rank| Reader::new(&world, ("a", 2), rank, 0));
-    let stranger = second.report(1, 4).await.unwrap_err();
-    assert!(stranger.message.contains("has not joined"), "{stranger:?}");
+    let stranger = second.report(1, 4).await.unwrap();
+    assert_eq!((stranger.generation, stranger.reader.run), (0, None), "no run has joined");
+    assert_eq!(reader_items(&world).await, 0);
     let begun = first.join().await.unwrap();
-    assert_eq!(begun.uncovered.as_deref(), Some("rank 0 of 2 has no reader yet"));
-    let generation = begun.polled.generation;
+    assert_eq!(begun.reader.uncovered.as_deref(), Some("rank 0 of 2 has no reader yet"));
+    let generation = begun.generation;
     let joined = second.join().await.unwrap();
-    assert_eq!((joined.polled.generation, joined.run, joined.reader), (generation, begun.run, 0));
-    assert_eq!((begun.next_poll_ms, joined.next_poll_ms), (200, 50));
+    assert_eq!((joined.generation, joined.reader.number), (generation, 0));
+    assert_eq!((begun.reader.run, joined.reader.run), (Some(first.run), Some(first.run)));
+    assert_eq!((begun.reader.next_poll_ms, joined.reader.next_poll_ms), (200, 50));
     second.report(generation, 4).await.unwrap();
     let alone = first.poll(None, None).await.unwrap();
-    assert_eq!(alone.uncovered.as_deref(), Some("rank 0 of 2 has no reader yet"));
+    assert_eq!(alone.reader.uncovered.as_deref(), Some("rank 0 of 2 has no reader yet"));
     assert_eq!(world.durable().await, 0);
-    assert_eq!(first.report(generation, 3).await.unwrap().uncovered, None);
+    assert_eq!(first.report(generation, 3).await.unwrap().reader.uncovered, None);
     assert_eq!(world.durable().await, 3);
     first.report(generation, 6).await.unwrap();
     assert_eq!(world.durable().await, 4);
@@ -126,7 +140,7 @@ async fn the_least_of_two_readers_is_the_jobs_progress() {
 async fn readers_of_a_superseded_run_change_nothing() {
     let world = World::running(ErrorPolicy::Fail).await;
     let [first, second] = [0, 1].map(|rank| Reader::new(&world, ("a", 2), rank, 0));
-    let generation = first.join().await.unwrap().polled.generation;
+    let generation = first.join().await.unwrap().generation;
     for reader in [&first, &second] {
         reader.join().await.unwrap();
         reader.report(generation, 4).await.unwrap();
@@ -134,7 +148,7 @@ async fn readers_of_a_superseded_run_change_nothing() {
     let next = Reader::new(&world, ("b", 2), 0, generation);
     let begun = next.join().await.unwrap();
     assert_eq!(world.durable().await, 0, "it begins at an older checkpoint");
-    next.report(begun.polled.generation, 2).await.unwrap();
+    next.report(begun.generation, 2).await.unwrap();
     for refused in [second.report(generation, 9).await, first.join().await] {
         assert_eq!(refused.unwrap_err().kind, RefusalKind::Fenced);
     }
@@ -145,20 +159,20 @@ async fn readers_of_a_superseded_run_change_nothing() {
 async fn the_second_reader_leads_when_the_first_is_silent() {
     let world = World::running(ErrorPolicy::Fail).await;
     let [first, second] = [0, 1].map(|rank| Reader::new(&world, ("a", 2), rank, 0));
-    let generation = first.join().await.unwrap().polled.generation;
+    let generation = first.join().await.unwrap().generation;
     first.report(generation, 4).await.unwrap();
     second.report(generation, 4).await.unwrap();
     assert_eq!(world.durable().await, 0, "it follows");
     world.pass(7).await;
     let led = second.poll(None, None).await.unwrap();
-    assert_eq!((led.next_poll_ms, world.durable().await), (200, 4));
+    assert_eq!((led.reader.next_poll_ms, world.durable().await), (200, 4));
 }
 
 #[tokio::test]
 async fn a_reader_of_ranks_that_another_serves_is_refused() {
     let world = World::running(ErrorPolicy::Fail).await;
     let first = Reader::new(&world, ("a", 4), 0, 0).serving(2);
-    let generation = first.join().await.unwrap().polled.generation;
+    let generation = first.join().await.unwrap().generation;
     first.report(generation, 0).await.unwrap();
     for (rank, count) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
         let other = Reader::new(&world, ("a", 4), rank, 0).serving(count);
@@ -182,16 +196,13 @@ async fn a_reader_of_the_same_ranks_takes_the_place_of_the_one_before() {
     let world = World::running(ErrorPolicy::Fail).await;
     let reader = |rank| Reader::new(&world, ("a", 4), rank, 0).serving(2);
     let (first, second, successor) = (reader(0), reader(2), reader(2));
-    let generation = first.join().await.unwrap().polled.generation;
+    let generation = first.join().await.unwrap().generation;
     second.join().await.unwrap();
     first.report(generation, 8).await.unwrap();
     second.report(generation, 4).await.unwrap();
     let joined = successor.join_as(true).await.unwrap();
-    assert_eq!(
-        (joined.polled.generation, joined.reader),
-        (generation, 1),
-        "it learns of the other"
-    );
+    let learnt = (joined.generation, joined.reader.number);
+    assert_eq!(learnt, (generation, 1), "it learns of the other");
     let unaware = successor.report_as((3, 0), generation, 4).await.unwrap_err();
     assert_eq!(unaware.kind, RefusalKind::Fenced);
     successor.report_as((2, 1), generation, 5).await.unwrap();
@@ -206,20 +217,12 @@ async fn status_names_the_readers_of_a_run_with_their_lag_and_silence() {
     let world = World::running(ErrorPolicy::Fail).await;
     assert_eq!(world.status().await.run, None);
     let [first, second] = [0, 1].map(|rank| Reader::new(&world, ("a", 3), rank, 0));
-    let generation = first.join().await.unwrap().polled.generation;
+    let generation = first.join().await.unwrap().generation;
     second.join().await.unwrap();
     second.report(generation, 3).await.unwrap();
     first.report(generation, 8).await.unwrap();
     let status = world.status().await.run.unwrap();
     assert_eq!(status.run, first.run);
-    let shown = |status: &RunStatus| {
-        let readers = status.readers.iter();
-        let of = |reader: &ReaderStatus| {
-            let ReaderStatus { progress, lag_batches, silent_ms } = reader;
-            (progress.ranks.to_string(), progress.durable.batch_index, *lag_batches, *silent_ms)
-        };
-        readers.map(of).collect::<Vec<_>>()
-    };
     // Time passes only before a poll.
     let polled_ms = BETWEEN_POLLS.as_millis() as u64;
     let [ahead, behind] = [("rank 0".into(), 8, 0, 0), ("rank 1".into(), 3, 5, polled_ms)];
@@ -238,9 +241,43 @@ async fn status_names_the_readers_of_a_run_with_their_lag_and_silence() {
     );
     // A new run has none of them.
     let next = Reader::new(&world, ("b", 3), 0, generation);
-    let begun = next.join().await.unwrap().polled.generation;
+    let begun = next.join().await.unwrap().generation;
     next.report(begun, 0).await.unwrap();
     assert_eq!(shown(&world.status().await.run.unwrap()), [("rank 0".into(), 0, 0, 0)]);
+}
+
+#[tokio::test]
+async fn a_run_of_one_rank_writes_no_reader_item_and_status_shows_its_reader() {
+    for (count, items, ranks) in [(1, 0, "rank 0"), (2, 1, "ranks 0-1")] {
+        let world = World::running(ErrorPolicy::Fail).await;
+        let reader = Reader::new(&world, ("a", count), 0, 0).serving(count);
+        let joined = reader.join().await.unwrap();
+        assert_eq!((joined.generation, joined.reader.run), (1, Some(reader.run)));
+        assert_eq!((joined.reader.next_poll_ms, joined.reader.next_report_ms), (0, 0));
+        for (durable, silent_ms) in [(3, 0), (7, 20_000)] {
+            let reported = reader.report(1, durable).await.unwrap();
+            assert_eq!(reported.reader.uncovered, None);
+            world.clock.sleep(Duration::from_millis(silent_ms)).await;
+            let status = world.status().await.run.unwrap();
+            assert_eq!((status.run, status.uncovered.as_deref()), (reader.run, None));
+            assert_eq!(shown(&status), [(ranks.to_owned(), durable, 0, silent_ms)]);
+        }
+        assert_eq!(world.durable().await, 7);
+        assert_eq!(reader_items(&world).await, items, "a run of {count} ranks");
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_visits_at_most_once_has_one_reader_for_all_ranks() {
+    let at_most_once =
+        JobSettings { visitation: Visitation::AtMostOnce, ..settings(ErrorPolicy::Fail) };
+    let world = World::with(at_most_once, BATCH).await;
+    let one = Reader::new(&world, ("a", 2), 0, 0);
+    let Refusal { kind, message } = one.join().await.unwrap_err();
+    assert_eq!(kind, RefusalKind::Invalid);
+    assert!(message.contains("works with one reader only"), "{message}");
+    assert_eq!(world.status().await.run, None);
+    assert!(one.serving(2).join().await.is_ok());
 }
 
 /// Splits that workers claim until none is left for them, and the window that polls report.
@@ -260,7 +297,7 @@ async fn claimed(ranks: u32) -> (u32, u32) {
             }
         }
     }
-    let polled = first.poll(None, None).await.unwrap().polled;
+    let polled = first.poll(None, None).await.unwrap();
     assert!(polled.window_full, "{polled:?}");
     assert_eq!(world.status().await.window, polled.window);
     (claimed, polled.window)

@@ -33,7 +33,7 @@ impl Download {
         let path = ObjectPath::new("b", key(&context.view, &entry));
         let object = ports.objects.get(&path).await.unwrap();
         let ledger = Ledger::new((*context.view).clone(), split(0, 0), Folders::default());
-        let progress = Progress::new(batch(0, 0));
+        let progress = Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
         progress.takes_over(0, 1, Nonce([0; 8]));
         progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         progress.announce();

@@ -34,16 +34,17 @@ impl Fetcher {
         let runner = runner(&ports, &config);
         let context = Arc::new(load(&runner, &config).await?);
         let visitation = context.view.spec.settings.visitation;
-        let is_shared = is_shared(config.own, visitation)?;
         let resume = beginning(&ports, &config, visitation).await?;
+        let own = config.own.unwrap_or_else(|| OwnRanks::one(ports.clock.nonce(), resume));
+        let is_shared = is_shared(own, visitation)?;
         // Batches are counted from the start of the resumed epoch: request the entries of all its splits again.
         let start = Place::start_of(resume.epoch);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
-        let progress = Arc::new(Progress::of(resume, config.own));
+        let progress = Arc::new(Progress::new(own, resume));
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
         }
-        let bound = bound(&config);
+        let bound = bound(&config, own);
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
@@ -77,9 +78,9 @@ impl Fetcher {
             downloader,
             progress: Arc::clone(&progress),
             stages: Arc::clone(&stages),
-            own: None,
+            own,
         };
-        let batches = source.stream(resume, config.own, &mut streaming);
+        let batches = source.stream(resume, &mut streaming);
         Ok(Self {
             ledger,
             progress,
@@ -104,8 +105,8 @@ impl Fetcher {
 
 /// Whether other readers serve the rest of the run. A step of several readers that is taken at most once would have to
 /// wait until the progress of the job, not only of its reader, is beyond it.
-fn is_shared(own: Option<OwnRanks>, visitation: Visitation) -> Result<bool, FetchError> {
-    let is_shared = own.is_some_and(|own| !own.are_all());
+fn is_shared(own: OwnRanks, visitation: Visitation) -> Result<bool, FetchError> {
+    let is_shared = !own.are_all();
     match is_shared && visitation == Visitation::AtMostOnce {
         false => Ok(is_shared),
         true => Err(FetchError::Refused(
@@ -115,9 +116,8 @@ fn is_shared(own: Option<OwnRanks>, visitation: Visitation) -> Result<bool, Fetc
 }
 
 /// The bound on objects ahead of the trainer.
-fn bound(config: &FetcherConfig) -> Arc<MemoryBound> {
-    let ranks = config.own.map_or(1, |own| own.range.count.get());
-    let holders = (config.local_workers, ranks);
+fn bound(config: &FetcherConfig, own: OwnRanks) -> Arc<MemoryBound> {
+    let holders = (config.local_workers, own.range.count.get());
     Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
 }
 
@@ -148,11 +148,9 @@ mod tests {
 
     #[test]
     fn batches_are_visited_at_most_once_by_one_reader() {
-        let ranks = |range| Some(own(4, range, batch(0, 0), Tail::Drop));
+        let ranks = |range| own(4, range, batch(0, 0), Tail::Drop);
         let once = Visitation::AtMostOnce;
-        for all in [None, ranks(0..4)] {
-            assert!(!is_shared(all, once).unwrap());
-        }
+        assert!(!is_shared(ranks(0..4), once).unwrap());
         assert!(is_shared(ranks(0..2), Visitation::ExactlyOnce).unwrap());
         let refused = is_shared(ranks(0..2), once).unwrap_err();
         assert!(refused.to_string().contains("has one reader"), "{refused}");

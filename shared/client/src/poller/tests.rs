@@ -8,7 +8,6 @@ use crate::{
 };
 use gristmill_model::Nonce;
 use gristmill_model::RunToken;
-use gristmill_model::splits::Ack;
 use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
@@ -17,7 +16,7 @@ use std::num::NonZeroU32;
 
 fn poller() -> Poller {
     let objects = Arc::new(MemoryObjects::default());
-    let progress = Progress::new(batch(0, 0));
+    let progress = Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
     progress.takes_over(0, 1, Nonce([0; 8]));
     progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
     progress.announce();
@@ -39,11 +38,6 @@ fn begins(poller: &Poller) -> Request {
     let request = poller.progress.request(true, false);
     assert!(request.ack().is_some());
     request
-}
-
-fn ack() -> Ack {
-    let (delivered, durable) = (split(0, 0), batch(0, 0));
-    Ack { generation: 1, over: 0, delivered, durable, durable_place: delivered }
 }
 
 fn refusal(kind: RefusalKind) -> Refusal {
@@ -68,25 +62,30 @@ fn a_first_acknowledgement_that_is_refused_names_the_trainers_place() {
 
 #[test]
 fn later_refusals_end_the_run() {
-    for (kind, acknowledges) in [(RefusalKind::Invalid, false), (RefusalKind::NotFound, true)] {
+    for (kind, joins) in [(RefusalKind::Invalid, false), (RefusalKind::NotFound, true)] {
         let poller = poller();
-        let request = poller.progress.request(acknowledges, false);
+        let request = begins(&poller);
+        let request = Request { join: request.join.filter(|_| joins), ..request };
         assert!(poller.refused(refusal(kind), &request).is_none());
         assert_eq!(poller.ledger.error(), Some(FetchError::Refused("no".into())));
     }
     let fenced = poller();
-    fenced.refused(refusal(RefusalKind::Fenced), &begins(&fenced));
+    let begins = begins(&fenced);
+    fenced.progress.acknowledged(begins.ack().unwrap());
+    fenced.refused(refusal(RefusalKind::Fenced), &begins);
     assert_eq!(fenced.ledger.error(), Some(FetchError::Fenced("no".into())));
 }
 
 #[test]
-fn a_process_that_had_two_generations_asks_again_before_it_is_fenced() {
+fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
     let poller = poller();
-    poller.progress.withdraw();
+    let first = begins(&poller);
+    assert!(poller.refused(refusal(RefusalKind::Fenced), &first).is_none());
+    assert_eq!(poller.ledger.error(), None, "a dead fetcher's message may have been late");
     poller.progress.takes_over(1 << 20, 2, Nonce([0; 8]));
-    let request = Request::Poll { ack: Some(ack()) };
-    assert!(poller.refused(refusal(RefusalKind::Fenced), &request).is_some());
-    assert_eq!(poller.ledger.error(), None);
+    let second = begins(&poller);
+    assert!(poller.refused(refusal(RefusalKind::Fenced), &second).is_some());
+    assert_eq!(poller.ledger.error(), None, "the other may be its own");
 }
 
 /// `config` for `count` ranks from `first` on of a run of two ranks that begins at batch `from`.
@@ -122,17 +121,34 @@ async fn start(ports: &FetcherPorts, config: FetcherConfig) -> Fetcher {
 }
 
 #[tokio::test]
-async fn a_trainer_without_a_run_sends_no_call_of_a_reader_and_one_of_all_ranks_a_single_one() {
-    for (is_run, joins) in [(false, 0), (true, 1)] {
+async fn the_only_reader_of_one_rank_or_of_several_joins_once() {
+    for has_name in [false, true] {
         let (job, ports, config) = SampleJob::new(2, 2).await;
-        let config = if is_run { of_run(&config, (0, 2), 0) } else { config };
+        let config = if has_name { of_run(&config, (0, 2), 0) } else { config };
         let mut fetcher = start(&ports, config).await;
         assert_eq!(take_all(&mut fetcher).await, (0..8).collect::<Vec<_>>());
         fetcher.settle().await.unwrap();
-        assert_eq!(job.calls("poll_reader"), joins);
-        assert!(job.calls("poll") > 0);
-        assert_eq!(job.last_ack().unwrap().durable, batch(1, 0));
+        assert_eq!((job.joins(), job.progress().unwrap().durable), (1, batch(1, 0)));
     }
+}
+
+#[tokio::test]
+async fn a_trainer_that_goes_back_begins_a_new_run() {
+    let (job, ports, config) = SampleJob::new(2, 2).await;
+    let mut fetcher = start(&ports, config).await;
+    assert_eq!(take_all(&mut fetcher).await.len(), 8);
+    let first = job.progress().unwrap();
+    for (at, joins) in [(4, 2), (2, 3)] {
+        fetcher.reopen(batch(0, at)).await;
+        fetcher.announce();
+        fetcher.admitted().await.unwrap();
+        let progress = job.progress().unwrap();
+        assert_eq!((progress.durable, job.joins()), (batch(0, at), joins));
+        assert!(progress.generation > first.generation && progress.run != first.run);
+        assert_eq!(take_all(&mut fetcher).await, (at..8).collect::<Vec<_>>());
+    }
+    fetcher.settle().await.unwrap();
+    assert!(fetcher.is_job_done());
 }
 
 #[tokio::test]
@@ -141,13 +157,13 @@ async fn two_readers_take_every_batch_once_and_the_job_ends_with_the_last_of_the
     let mut first = start(&ports, of_run(&config, (0, 1), 0)).await;
     let mut second = start(&ports, of_run(&config, (1, 1), 0)).await;
     assert_eq!(take_all(&mut first).await, [0, 2, 4, 6]);
-    assert!(!first.is_job_done() && job.last_ack().is_some_and(|ack| ack.durable == batch(0, 0)));
+    assert!(!first.is_job_done() && job.progress().is_some_and(|job| job.durable == batch(0, 0)));
     let (settled, taken) = tokio::join!(first.settle(), take_all(&mut second));
     settled.unwrap();
     assert_eq!(taken, [1, 3, 5, 7]);
     second.settle().await.unwrap();
     assert!(first.is_job_done() && second.is_job_done());
-    assert_eq!(job.last_ack().unwrap().durable, batch(1, 0));
+    assert_eq!(job.progress().unwrap().durable, batch(1, 0));
 }
 
 #[tokio::test]

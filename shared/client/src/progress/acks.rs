@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const LOT_BITS: u32 = 16;
 
 /// A trainer's position, and the coordinator's knowledge of it. Times and nonces are arguments.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Acks {
     /// The generation of this run, and that of the run it takes over from, once known.
     generation: Option<(u64, u64)>,
@@ -29,8 +29,9 @@ pub(super) struct Acks {
     /// First place that a restart needs, by the batch it restarts at.
     resume_places: BTreeMap<Cursor, Place>,
     acked: Option<Ack>,
-    /// None for a trainer that takes every batch.
-    membership: Option<Membership>,
+    /// Whether the coordinator has accepted where this run of the trainer begins; the table may have lost that since.
+    was_accepted: bool,
+    membership: Membership,
 }
 
 /// The consequence of a refusal of a first acknowledgement.
@@ -55,10 +56,24 @@ struct Began {
 }
 
 impl Acks {
-    /// A trainer that resumes at batch `durable`.
-    pub fn new(durable: Cursor) -> Self {
+    /// A reader of `own` that resumes at batch `durable`.
+    pub fn new(own: OwnRanks, durable: Cursor) -> Self {
         let place = Place::start_of(durable.epoch);
-        Self { delivered: place, durable, durable_place: place, ..Self::default() }
+        Self {
+            generation: None,
+            own: Vec::new(),
+            was_refused: false,
+            began: None,
+            announced: false,
+            sent: None,
+            delivered: place,
+            durable,
+            durable_place: place,
+            resume_places: BTreeMap::new(),
+            acked: None,
+            was_accepted: false,
+            membership: Membership::new(own),
+        }
     }
 
     /// Takes over from the run of generation `last`, unless this run has a generation. The new one is later
@@ -75,32 +90,26 @@ impl Acks {
     /// The first acknowledgement, or a reader's first report, was refused because another came first. Drops the
     /// generation unless that stands.
     pub fn first_refused(&mut self) -> FirstRefusal {
-        if self.acked.is_some() {
+        if self.was_accepted {
             return FirstRefusal::Stands;
         }
-        let is_of_run = self.membership.is_some();
-        let is_joined = self.membership.as_ref().is_some_and(Membership::is_joined);
-        let refusal = if is_of_run && !std::mem::replace(&mut self.was_refused, true) {
+        let is_joined = self.membership.is_joined();
+        let refusal = if !std::mem::replace(&mut self.was_refused, true) {
             FirstRefusal::TakesOver
         } else if self.own.len() > 1 && !is_joined {
             FirstRefusal::InDoubt
         } else {
             return FirstRefusal::Stands;
         };
-        match &mut self.membership {
-            Some(membership) if is_joined => membership.ask(),
-            _ => (self.generation, self.sent) = (None, None),
+        match is_joined {
+            true => self.membership.ask(),
+            false => (self.generation, self.sent) = (None, None),
         }
         refusal
     }
 
     pub fn is_own(&self, generation: u64) -> bool {
         self.own.contains(&generation)
-    }
-
-    /// Whether the coordinator has accepted this generation.
-    pub fn is_accepted(&self) -> bool {
-        self.acked.is_some()
     }
 
     pub fn announce(&mut self) {
@@ -110,68 +119,63 @@ impl Acks {
     /// The ranks of a run to serve from now on.
     pub fn serve(&mut self, own: OwnRanks) {
         self.withdraw();
-        self.membership = Some(Membership::new(own));
+        self.membership = Membership::new(own);
     }
 
-    /// The ranks that are served, if it is not a trainer that takes every batch.
-    pub fn membership(&self) -> Option<&Membership> {
-        self.membership.as_ref()
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Whether the run may go on at batch `at`: it cannot go back before what it has sent.
+    pub fn may_go_on_at(&self, at: Cursor) -> bool {
+        self.membership.is_joined() && self.sent.is_none_or(|sent| at >= sent)
     }
 
     /// The content of the next poll. Progress is reported if that `is_due`, and by one of several readers that
     /// `beats` even if nothing is new.
     pub fn request(&mut self, is_due: bool, beats: bool) -> Request {
-        let Some(membership) = &self.membership else {
-            return Request::Poll { ack: if is_due { self.send() } else { None } };
-        };
-        let (is_joined, is_alone) = (membership.is_joined(), membership.is_alone());
+        let (is_joined, is_alone) = (self.membership.is_joined(), self.membership.is_alone());
         let news = if is_due || !is_joined { self.send() } else { None };
         let again = self.acked.filter(|_| beats && is_joined && !is_alone);
-        let ack = news.or(again);
-        self.membership.as_ref().map_or(Request::Poll { ack }, |membership| membership.request(ack))
+        self.membership.request(news.or(again))
     }
 
-    /// Records the answer to a reader's `request`. Returns why it must stop, if another has taken its place.
+    /// Records the answer to `request`. Returns why this reader must stop, if another has taken its place.
     pub fn answered(
         &mut self,
         request: &Request,
-        said: &Said,
+        said: Said<'_>,
         (now_ms, lot): (u64, Nonce),
     ) -> Option<String> {
-        let membership = self.membership.as_mut()?;
-        membership.set_pace(said);
-        if let Request::Reader { join: Some(join), .. } = request {
-            let is_alone = membership.is_alone();
-            if membership.joined(join, said, later(said.reader, now_ms, lot)) && !is_alone {
+        let (generation, standing) = said;
+        self.membership.set_pace(standing);
+        let number = later(standing.number, now_ms, lot);
+        if let Some(join) = &request.join {
+            if self.membership.joined(join, said, number) && !self.membership.is_alone() {
                 // The run has the generation of the reader that began it.
-                self.generation = Some((said.generation, said.generation));
+                self.generation = Some((generation, generation));
             }
             return None;
         }
-        if self.acked.is_none() {
-            membership.take_place(said, later(said.reader, now_ms, lot));
+        if !self.was_accepted {
+            self.membership.take_place(said, number);
         }
-        membership.superseded(said)
+        self.membership.superseded(said)
     }
 
     /// The coordinator refused this start: sends nothing until the trainer begins elsewhere.
     pub fn withdraw(&mut self) {
         (self.announced, self.began) = (false, None);
         (self.generation, self.sent, self.acked) = (None, None, None);
-        if let Some(membership) = &mut self.membership {
-            membership.withdraw();
-        }
+        self.was_accepted = false;
+        self.membership.withdraw();
     }
 
-    /// The stream restarts at batch `at`, which its trainer has yet to confirm. A generation cannot go back
-    /// before what it sent, so a restart there needs a new one; a run stays the same, and its ranks get the same
-    /// batches again.
+    /// The stream restarts at batch `at`, which its trainer has yet to confirm. The run stays the same, and its ranks
+    /// get the same batches again.
     pub fn reopen(&mut self, at: Cursor) {
         (self.announced, self.began) = (false, None);
         self.resume_places.clear();
-        if self.membership.is_none() && self.sent.is_some_and(|sent| at < sent) {
-            (self.generation, self.sent, self.acked) = (None, None, None);
-        }
         let place = Place::start_of(at.epoch);
         (self.delivered, self.durable, self.durable_place) = (place, at, place);
     }
@@ -249,16 +253,18 @@ impl Acks {
         let is_current =
             self.generation.is_some_and(|(generation, _)| generation == ack.generation);
         if is_current {
-            self.acked = Some(ack);
+            (self.acked, self.was_accepted) = (Some(ack), true);
         }
         is_current
     }
 
-    /// The table is at `generation` and `delivered`. If it was further once, it has lost that: it is acknowledged again.
+    /// The table is at `generation` and `delivered`. If it was further once, it has lost that: it is told again.
     pub fn table_is_at(&mut self, generation: u64, delivered: Place) {
-        let own = self.membership.as_ref().is_none_or(Membership::is_alone);
-        let is_behind = |ack: Ack| generation < ack.generation || delivered < ack.delivered;
-        if own && self.acked.is_some_and(is_behind) {
+        let Some(acked) = self.acked.filter(|_| self.membership.is_alone()) else { return };
+        if generation < acked.generation {
+            self.membership.withdraw();
+        }
+        if generation < acked.generation || delivered < acked.delivered {
             self.acked = None;
         }
     }
@@ -302,9 +308,26 @@ mod tests {
     use super::*;
     use crate::samples::{batch, split};
     use gristmill_model::splits::ranks::Tail;
+    use gristmill_model::wire::ReaderStanding;
+
+    fn new() -> Acks {
+        let all = crate::samples::own(1, 0..1, batch(0, 0), Tail::Uneven);
+        Acks::new(all, batch(0, 0))
+    }
+
+    /// The coordinator accepts what is sent.
+    fn accept(acks: &mut Acks) -> Ack {
+        let request = acks.request(true, false);
+        let ack = request.ack().unwrap();
+        let run = Some(acks.membership().own().run);
+        let standing = ReaderStanding { run, ..ReaderStanding::default() };
+        assert_eq!(acks.answered(&request, (ack.generation, &standing), (1, Nonce([0; 8]))), None);
+        assert!(acks.acknowledged(ack));
+        ack
+    }
 
     fn begun() -> Acks {
-        let mut acks = Acks::new(batch(0, 0));
+        let mut acks = new();
         acks.take_over(0, 1, Nonce([0; 8]));
         acks.announce();
         acks
@@ -313,7 +336,7 @@ mod tests {
     #[test]
     fn a_later_run_has_a_larger_generation_for_any_clock() {
         let generation = |last, now_ms, lot| {
-            let mut acks = Acks::new(batch(0, 0));
+            let mut acks = new();
             acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
             acks.announce();
             assert_eq!(acks.next(), None, "nothing is sent before it is settled");
@@ -362,34 +385,32 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_has_lost_is_acknowledged_again() {
+    fn what_the_table_has_lost_is_told_again() {
         let mut acks = begun();
         acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
-        let first = acks.send().unwrap();
-        acks.acknowledged(first);
+        assert!(acks.request(true, false).join.is_some_and(|join| !join.is_successor));
+        accept(&mut acks);
         acks.passed(split(0, 2));
-        let second = acks.send().unwrap();
-        acks.acknowledged(second);
+        let second = accept(&mut acks);
         acks.table_is_at(second.generation, split(0, 2));
-        assert_eq!(acks.send(), None);
-        for (generation, delivered) in
-            [(second.generation, split(0, 1)), (second.generation - 1, split(0, 2))]
-        {
-            acks.table_is_at(generation, delivered);
-            assert_eq!(acks.send(), Some(second));
-            acks.acknowledged(second);
-        }
+        assert_eq!(acks.request(true, false).ack(), None);
+        acks.table_is_at(second.generation, split(0, 1));
+        assert_eq!(acks.request(true, false).join, None, "the run is known");
+        assert_eq!(accept(&mut acks), second);
+        acks.table_is_at(second.generation - 1, split(0, 2));
+        let join = acks.request(true, false).join.unwrap();
+        assert!(join.is_successor && join.start == second, "the run itself is lost");
     }
 
     #[test]
-    fn a_process_keeps_its_generation_unless_it_goes_back_behind_what_it_sent() {
+    fn a_run_cannot_go_back_before_what_it_sent() {
         let mut acks = begun();
         acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
-        let sent = acks.send().unwrap();
-        assert!(acks.acknowledged(sent));
-        let first = acks.acked.unwrap().generation;
+        assert!(!acks.may_go_on_at(batch(0, 0)), "it has not joined");
+        let first = accept(&mut acks).generation;
         acks.make_durable(batch(0, 7));
         // Not sent yet: the trainer may still begin elsewhere.
+        assert!(acks.may_go_on_at(batch(0, 5)));
         acks.reopen(batch(0, 5));
         assert_eq!(acks.next(), None, "its trainer has yet to confirm");
         acks.start_at(batch(0, 5), (batch(0, 5), split(0, 1)), split(0, 2));
@@ -397,6 +418,8 @@ mod tests {
         let ack = acks.send().unwrap();
         assert_eq!((ack.generation, ack.durable, ack.delivered), (first, batch(0, 5), split(0, 2)));
         // In flight while the stream goes back before it.
+        assert!(acks.may_go_on_at(batch(0, 5)) && !acks.may_go_on_at(batch(0, 3)));
+        acks.serve(OwnRanks::one(Nonce([1; 8]), batch(0, 3)));
         acks.reopen(batch(0, 3));
         assert!(!acks.acknowledged(ack));
         acks.start_at(batch(0, 3), (batch(0, 3), split(0, 1)), split(0, 1));
@@ -409,18 +432,18 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_generation_is_replaced_if_the_other_may_be_its_own_or_a_dead_fetchers() {
+    fn a_refused_generation_is_replaced_once_and_if_the_other_may_be_its_own() {
         let mut acks = begun();
-        assert_eq!(acks.first_refused(), FirstRefusal::Stands, "another trainer has begun");
-        let mut acks = begun();
-        acks.serve(crate::samples::own(4, 0..4, batch(0, 0), Tail::Drop));
-        acks.take_over(1 << 20, 1, Nonce([0; 8]));
-        assert_eq!(acks.first_refused(), FirstRefusal::TakesOver);
-        assert!(!acks.is_accepted() && !acks.is_settled());
-        let mut acks = begun();
-        acks.withdraw();
+        assert_eq!(acks.first_refused(), FirstRefusal::TakesOver, "a dead fetcher's late message");
+        assert!(!acks.is_settled() && acks.next().is_none());
         acks.take_over(1 << 20, 1, Nonce([0; 8]));
         assert_eq!(acks.first_refused(), FirstRefusal::InDoubt, "the other may be its own");
+        let mut acks = begun();
+        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        accept(&mut acks);
+        assert_eq!(acks.first_refused(), FirstRefusal::Stands, "another trainer has begun");
+        acks.table_is_at(0, split(0, 0));
+        assert_eq!(acks.first_refused(), FirstRefusal::Stands, "also in a table that lost it");
     }
 
     #[test]

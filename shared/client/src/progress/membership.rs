@@ -3,44 +3,27 @@
 use crate::OwnRanks;
 use gristmill_model::splits::Ack;
 use gristmill_model::splits::readers::{RankRange, Report, poll_every_ms, report_every_ms};
-use gristmill_model::splits::run::{Join, TrainingRun};
-use gristmill_model::wire::ReaderPolled;
-use std::time::Duration;
+use gristmill_model::splits::run::Join;
+use gristmill_model::wire::ReaderStanding;
+use std::{num::NonZeroU32, time::Duration};
+
+/// What an answer says: the generation of the run, and the reader's part in it.
+pub(crate) type Said<'a> = (u64, &'a ReaderStanding);
 
 /// The content of a poll beside its measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request {
-    /// The poll of a trainer that takes every batch, or of one that has yet to begin.
-    Poll { ack: Option<Ack> },
-    /// The poll of a reader of a run.
-    Reader { ranks: RankRange, join: Option<Join>, report: Option<Report> },
+pub(crate) struct Request {
+    pub ranks: RankRange,
+    pub of: NonZeroU32,
+    pub join: Option<Join>,
+    pub report: Option<Report>,
 }
 
 impl Request {
-    /// The progress that it reports.
+    /// The progress that it reports. The reader of all ranks reports its beginning as it joins.
     pub fn ack(&self) -> Option<Ack> {
-        match self {
-            Self::Poll { ack } => *ack,
-            Self::Reader { report, .. } => report.map(|report| report.ack),
-        }
-    }
-}
-
-/// The coordinator's answer about the run and the reader of these ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Said {
-    pub run: TrainingRun,
-    pub generation: u64,
-    pub reader: u64,
-    pub next_poll_ms: u64,
-    pub next_report_ms: u64,
-}
-
-impl Said {
-    pub fn of(answer: &ReaderPolled) -> Self {
-        let ReaderPolled { run, reader, next_poll_ms, next_report_ms, .. } = *answer;
-        let generation = answer.polled.generation;
-        Self { run, generation, reader, next_poll_ms, next_report_ms }
+        let begins = self.join.filter(|_| self.ranks == RankRange::all(self.of));
+        self.report.map(|report| report.ack).or(begins.map(|join| join.start))
     }
 }
 
@@ -57,6 +40,8 @@ enum Standing {
 pub(super) struct Membership {
     own: OwnRanks,
     standing: Standing,
+    /// Whether it has joined before. The table may have lost that.
+    has_joined: bool,
     /// Whether it reports nothing before the next answer.
     asks: bool,
     next_poll_ms: u64,
@@ -69,6 +54,7 @@ impl Membership {
         Self {
             own,
             standing: Standing::Apart,
+            has_joined: false,
             asks: false,
             next_poll_ms: poll_every_ms(readers, own.range.first == 0),
             next_report_ms: report_every_ms(readers),
@@ -89,7 +75,7 @@ impl Membership {
         self.own.are_all()
     }
 
-    /// The coordinator refused it.
+    /// The coordinator refused it, or has lost that it joined.
     pub fn withdraw(&mut self) {
         self.standing = Standing::Apart;
     }
@@ -97,35 +83,36 @@ impl Membership {
     /// The next request; `ack` is the progress to report, if that is due. One that has not joined begins with it.
     pub fn request(&self, ack: Option<Ack>) -> Request {
         let OwnRanks { run, range: ranks, is_successor } = self.own;
+        let of = run.ranks.count;
+        let nothing = Request { ranks, of, join: None, report: None };
         match (self.standing, ack) {
-            (Standing::Apart, None) => Request::Poll { ack: None },
+            (Standing::Apart, None) => nothing,
             (Standing::Apart, Some(start)) => {
+                let is_successor = is_successor || self.has_joined;
                 let join = Some(Join { run, start, is_successor });
-                // The only reader reports once, so that a reader of some ranks finds that it is there.
+                // The only reader of several ranks reports once, so that a reader of some ranks finds that it is there.
+                let reports = self.is_alone() && of > NonZeroU32::MIN;
                 let number = start.generation;
                 let report = Report { reader: number, over_reader: 0, ranks, ack: start };
-                Request::Reader { ranks, join, report: self.is_alone().then_some(report) }
+                Request { join, report: reports.then_some(report), ..nothing }
             }
-            (Standing::Joined { .. }, ack) if self.is_alone() => Request::Poll { ack },
             // First it learns whose place it takes.
-            (Standing::Joined { .. }, _) if self.asks => {
-                Request::Reader { ranks, join: None, report: None }
-            }
+            (Standing::Joined { .. }, _) if self.asks => nothing,
             (Standing::Joined { number, over, .. }, ack) => {
                 let report = |ack| Report { reader: number, over_reader: over, ranks, ack };
-                Request::Reader { ranks, join: None, report: ack.map(report) }
+                Request { report: ack.map(report), ..nothing }
             }
         }
     }
 
-    /// Records that `join` was answered. `number` is the reader's own from now on, unless it is the only one.
+    /// Records that `join` was answered. `number` is the reader's own from now on.
     /// Returns whether it has joined by that; the stream may have begun elsewhere since.
-    pub fn joined(&mut self, join: &Join, said: &Said, number: u64) -> bool {
+    pub fn joined(&mut self, join: &Join, (generation, said): Said<'_>, number: u64) -> bool {
         if join.run != self.own.run || self.is_joined() {
             return false;
         }
-        let Said { generation, reader: over, .. } = *said;
-        self.standing = Standing::Joined { generation, number, over };
+        self.has_joined = true;
+        self.standing = Standing::Joined { generation, number, over: said.number };
         true
     }
 
@@ -136,27 +123,33 @@ impl Membership {
 
     /// Takes the place of the reader that the answer names, with a number of at least `number`. Only before a report
     /// of this reader is accepted.
-    pub fn take_place(&mut self, said: &Said, number: u64) {
+    pub fn take_place(&mut self, (said_generation, said): Said<'_>, number: u64) {
+        let is_alone = self.is_alone();
         if let Standing::Joined { generation, number: own, over } = &mut self.standing
-            && said.generation == *generation
-            && ![*own, *over].contains(&said.reader)
+            && !is_alone
+            && said_generation == *generation
+            && ![*own, *over].contains(&said.number)
         {
-            (*own, *over) = (number.max(*own), said.reader);
+            (*own, *over) = (number.max(*own), said.number);
         }
     }
 
     /// Why this reader must stop, if the answer to a later request says so.
-    pub fn superseded(&self, said: &Said) -> Option<String> {
+    pub fn superseded(&self, (said_generation, said): Said<'_>) -> Option<String> {
         let Standing::Joined { generation, number, .. } = self.standing else { return None };
-        if said.generation != generation || said.run.token != self.own.run.token {
+        // A table that has lost the run is joined again by its only reader.
+        let is_known = said_generation >= generation || !self.is_alone();
+        let token = said.run.map(|run| run.token);
+        if is_known && (said_generation, token) != (generation, Some(self.own.run.token)) {
             return Some("a later run has taken over".to_owned());
         }
         let ranks = self.own.range;
-        (said.reader > number).then(|| format!("another fetcher has taken over {ranks}"))
+        (!self.is_alone() && said.number > number)
+            .then(|| format!("another fetcher has taken over {ranks}"))
     }
 
     /// Records an answer: how soon the next poll and the next report may come.
-    pub fn set_pace(&mut self, said: &Said) {
+    pub fn set_pace(&mut self, said: &ReaderStanding) {
         self.asks = false;
         (self.next_poll_ms, self.next_report_ms) = (said.next_poll_ms, said.next_report_ms);
     }
@@ -178,7 +171,7 @@ mod tests {
     use crate::samples::{batch, split};
     use gristmill_model::RunToken;
     use gristmill_model::splits::ranks::{Ranks, Tail};
-    use std::num::NonZeroU32;
+    use gristmill_model::splits::run::TrainingRun;
 
     fn own(first: u32, count: u32, of: u32) -> OwnRanks {
         let count_of = |n| NonZeroU32::new(n).unwrap();
@@ -192,63 +185,60 @@ mod tests {
         Ack { generation, over: 0, delivered, durable, durable_place: delivered }
     }
 
-    fn said(generation: u64, reader: u64) -> Said {
-        let run = own(0, 1, 4).run;
-        Said { run, generation, reader, next_poll_ms: 7, next_report_ms: 9 }
+    fn said(number: u64) -> ReaderStanding {
+        let run = Some(own(0, 1, 4).run);
+        ReaderStanding { run, number, next_poll_ms: 7, next_report_ms: 9, uncovered: None }
     }
 
-    fn join_of(request: Request) -> Join {
-        match request {
-            Request::Reader { join: Some(join), .. } => join,
-            other => panic!("{other:?}"),
-        }
+    /// Whether the request only asks.
+    fn asks(request: Request) -> bool {
+        request.join.is_none() && request.report.is_none()
     }
 
     #[test]
     fn one_of_several_joins_and_then_reports_by_its_number() {
         let mut second = Membership::new(own(2, 2, 4));
-        assert_eq!(second.request(None), Request::Poll { ack: None }, "it only prefetches");
+        assert!(asks(second.request(None)), "it only prefetches");
         let first = second.request(Some(ack(5)));
         assert_eq!(first.ack(), None, "it does not know the run's generation");
         assert_eq!(second.request(Some(ack(5))), first, "a lost answer: the same again");
-        let join = join_of(first);
-        assert!(second.joined(&join, &said(3, 40), 41));
-        assert!(!second.joined(&join, &said(3, 41), 99), "an answer that comes twice");
-        let Request::Reader { join: None, report: Some(report), .. } = second.request(Some(ack(3)))
-        else {
-            panic!("it reports");
-        };
+        let join = first.join.unwrap();
+        assert!(second.joined(&join, (3, &said(40)), 41));
+        assert!(!second.joined(&join, (3, &said(41)), 99), "an answer that comes twice");
+        let report = second.request(Some(ack(3))).report.unwrap();
         assert_eq!((report.reader, report.over_reader, report.ranks.first), (41, 40, 2));
-        let ranks = second.own().range;
-        assert_eq!(second.request(None), Request::Reader { ranks, join: None, report: None });
+        assert!(asks(second.request(None)));
     }
 
     #[test]
-    fn the_only_reader_polls_as_a_trainer_does_once_it_has_joined() {
-        let mut all = Membership::new(own(0, 4, 4));
-        let request = all.request(Some(ack(5)));
-        assert_eq!(request.ack(), Some(ack(5)));
-        assert!(all.joined(&join_of(request), &said(5, 5), 6));
-        assert_eq!(all.request(Some(ack(5))), Request::Poll { ack: Some(ack(5)) });
-        assert_eq!(all.request(None), Request::Poll { ack: None });
-        let pace = (all.poll_every(), all.report_every_ms());
-        assert_eq!(pace, (Duration::ZERO, 0), "one that is alone is not slowed");
+    fn the_only_reader_begins_the_run_with_its_first_report() {
+        for (of, reports) in [(1, false), (4, true)] {
+            let mut all = Membership::new(own(0, of, of));
+            let request = all.request(Some(ack(5)));
+            assert_eq!((request.ack(), request.report.is_some()), (Some(ack(5)), reports));
+            assert!(all.joined(&request.join.unwrap(), (5, &said(5)), 6));
+            let request = all.request(Some(ack(5)));
+            assert_eq!((request.ack(), request.join), (Some(ack(5)), None));
+            assert!(asks(all.request(None)));
+            let pace = (all.poll_every(), all.report_every_ms());
+            assert_eq!(pace, (Duration::ZERO, 0), "one that is alone is not slowed");
+        }
     }
 
     #[test]
     fn a_reader_stops_for_a_later_run_and_for_its_successor() {
         let mut reader = Membership::new(own(0, 1, 4));
-        let join = join_of(reader.request(Some(ack(5))));
-        assert_eq!(reader.superseded(&said(3, 0)), None, "it has not joined");
-        reader.joined(&join, &said(3, 40), 41);
-        for passing in [said(3, 40), said(3, 41)] {
-            assert_eq!(reader.superseded(&passing), None);
+        let join = reader.request(Some(ack(5))).join.unwrap();
+        assert_eq!(reader.superseded((3, &said(0))), None, "it has not joined");
+        reader.joined(&join, (3, &said(40)), 41);
+        for number in [40, 41] {
+            assert_eq!(reader.superseded((3, &said(number))), None);
         }
         assert_eq!(
-            reader.superseded(&said(3, 42)).unwrap(),
+            reader.superseded((3, &said(42))).unwrap(),
             "another fetcher has taken over rank 0"
         );
-        assert_eq!(reader.superseded(&said(4, 41)).unwrap(), "a later run has taken over");
+        assert_eq!(reader.superseded((4, &said(41))).unwrap(), "a later run has taken over");
         reader.withdraw();
         assert!(!reader.is_joined());
     }
@@ -256,37 +246,31 @@ mod tests {
     #[test]
     fn a_reader_refused_for_a_late_report_asks_whose_place_it_takes() {
         let mut reader = Membership::new(own(2, 2, 4));
-        reader.joined(&join_of(reader.request(Some(ack(5)))), &said(3, 0), 41);
-        let ranks = reader.own().range;
+        let join = reader.request(Some(ack(5))).join.unwrap();
+        reader.joined(&join, (3, &said(0)), 41);
         reader.ask();
-        assert_eq!(
-            reader.request(Some(ack(3))),
-            Request::Reader { ranks, join: None, report: None },
-            "it reports nothing before the answer"
-        );
-        reader.set_pace(&said(3, 50));
-        reader.take_place(&said(4, 60), 61);
-        reader.take_place(&said(3, 50), 51);
-        assert_eq!(reader.superseded(&said(3, 50)), None);
-        let Request::Reader { report: Some(report), .. } = reader.request(Some(ack(3))) else {
-            panic!("it reports");
-        };
+        assert!(asks(reader.request(Some(ack(3)))), "it reports nothing before the answer");
+        reader.set_pace(&said(50));
+        reader.take_place((4, &said(60)), 61);
+        reader.take_place((3, &said(50)), 51);
+        assert_eq!(reader.superseded((3, &said(50))), None);
+        let report = reader.request(Some(ack(3))).report.unwrap();
         assert_eq!((report.reader, report.over_reader), (51, 50));
     }
 
     #[test]
     fn an_answer_to_a_join_of_another_beginning_is_ignored() {
         let mut reader = Membership::new(own(0, 1, 4));
-        let mut join = join_of(reader.request(Some(ack(5))));
+        let mut join = reader.request(Some(ack(5))).join.unwrap();
         join.run.ranks.from = batch(0, 8);
-        assert!(!reader.joined(&join, &said(3, 40), 41) && !reader.is_joined());
+        assert!(!reader.joined(&join, (3, &said(40)), 41) && !reader.is_joined());
     }
 
     #[test]
     fn the_coordinator_sets_the_pace_of_many() {
         let mut reader = Membership::new(own(9, 1, 256));
         assert_eq!(reader.poll_every(), Duration::from_millis(1_024), "before its first answer");
-        reader.set_pace(&said(3, 0));
+        reader.set_pace(&said(0));
         assert_eq!((reader.poll_every(), reader.report_every_ms()), (Duration::from_millis(7), 9));
     }
 }

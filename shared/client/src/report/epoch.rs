@@ -10,6 +10,8 @@ pub struct EpochReport {
     pub elements: u64,
     pub batches: u64,
     pub skipped: u64,
+    /// Last batches that no rank got.
+    pub left_out: u64,
     /// Elements that workers produced.
     pub rows: u64,
     pub splits: u32,
@@ -39,6 +41,7 @@ impl Default for EpochReport {
             elements: 0,
             batches: 0,
             skipped: 0,
+            left_out: 0,
             rows: 0,
             splits: 0,
             seconds: 0.0,

@@ -7,7 +7,7 @@ use super::{
     recount::Recount,
     usage::Usage,
 };
-use crate::{Batch, Delivery, EpochTotals, Failure, Job, Service, Snapshot};
+use crate::{Batch, EpochTotals, Failure, Job, Service, Snapshot, StepDelivery};
 use gristmill_chunk::{Frame, Limits};
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobView, Plan, ScaleDecision};
@@ -51,6 +51,8 @@ pub struct Observed {
 pub struct Observer {
     service: Service,
     pipeline: Pipeline,
+    /// Whether other fetchers deliver the rest of the job.
+    is_part: bool,
     /// Whether to read batches, for record keys and a hash; otherwise only rows are counted.
     reads_content: bool,
     hasher: blake3::Hasher,
@@ -85,6 +87,7 @@ impl Observer {
             used: Usage::now(&job.service).await,
             service: job.service.clone(),
             pipeline: run.pipeline().clone(),
+            is_part: false,
             reads_content: true,
             hasher: blake3::Hasher::new(),
             began: None,
@@ -103,6 +106,11 @@ impl Observer {
             empty: None,
             looked: began,
         }
+    }
+
+    /// Observes only some of the job's deliveries, if that `is_part` of them: what is missing is not lost.
+    pub fn of_part(self, is_part: bool) -> Self {
+        Self { is_part, ..self }
     }
 
     /// Counts rows without reading batches, so that the fetcher alone is measured.
@@ -126,7 +134,7 @@ impl Observer {
     /// If a batch cannot be read.
     pub async fn delivered(
         &mut self,
-        delivery: &Delivery,
+        delivery: &StepDelivery,
         run: &impl Observable,
     ) -> Result<(), Failure> {
         let waited = run.waited();
@@ -134,16 +142,23 @@ impl Observer {
         self.epoch.waited_seconds += waited.saturating_sub(before).as_secs_f64();
         self.look(run);
         match delivery {
-            Delivery::Batch(batch) => self.count(batch)?,
-            Delivery::EpochEnd(totals) => {
+            StepDelivery::Step { batches, .. } => {
+                let given = batches.iter().flatten();
+                for given in given.filter(|given| given.repeated_for.is_none()) {
+                    self.count(&given.batch)?;
+                }
+            }
+            StepDelivery::EpochEnd { totals, left_out, left_batches } => {
+                left_batches.iter().for_each(|batch| self.leave_out(batch));
                 if let Some(mut epoch) = self.end_epoch(totals, run) {
+                    epoch.left_out = *left_out;
                     let now = Usage::now(&self.service).await;
                     epoch.worker_cpu_ms = now.since(&self.used).worker_cpu_ms;
                     self.used = now;
                     self.epochs.push(epoch);
                 }
             }
-            Delivery::OfOthers { .. } | Delivery::End => {}
+            StepDelivery::End => {}
         }
         Ok(())
     }
@@ -154,7 +169,7 @@ impl Observer {
     }
 
     /// Records a last batch of an epoch that no rank gets.
-    pub fn left_out(&mut self, batch: &Batch) {
+    fn leave_out(&mut self, batch: &Batch) {
         let (batches, rows) = self.left_out;
         self.left_out = (batches + 1, rows + u64::from(batch.rows));
         self.next = batch.cursor().next();
@@ -172,7 +187,7 @@ impl Observer {
                 self.lacks_totals = true;
                 continue;
             };
-            (epoch.rows, epoch.skipped) = (totals.rows, totals.skipped);
+            (epoch.rows, epoch.skipped, epoch.left_out) = (totals.rows, totals.skipped, *left_out);
             let size = plan.map_or(0, |plan| u64::from(plan.batch_size));
             let taken = totals.batches.saturating_sub(*left_out) * size;
             let left_rows = totals.rows.min(totals.batches * size).saturating_sub(taken);
@@ -289,7 +304,7 @@ impl Observer {
             pipeline: self.pipeline,
             epochs,
             began,
-            elements_expected: (began == Cursor::default() && is_known)
+            elements_expected: (began == Cursor::default() && is_known && !self.is_part)
                 .then_some(elements_expected),
             dropped: dropped + left_out_rows,
             left_out_batches,

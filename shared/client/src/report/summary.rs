@@ -4,7 +4,7 @@ use super::{
     division::Division, epoch::EpochReport, observer::Observed, skipped::SkippedRecords,
     steps::RankSteps, timeline, usage::Usage,
 };
-use crate::{Failure, Job, LeftOut};
+use crate::{Failure, Job, LeftOut, server::RankCounts};
 use gristmill_model::JobName;
 use gristmill_model::wire::{JobStatus, JobView};
 use gristmill_pipeline::Pipeline;
@@ -31,6 +31,8 @@ pub struct Report {
     kills: u64,
     /// Steps of each rank; none if one rank took every batch.
     steps: RankSteps,
+    /// Steps of the ranks of a fetcher.
+    ranks: Vec<RankCounts>,
     /// Fetchers that are processes of their own, one for each host.
     hosts: Option<NonZeroU32>,
     observed: Observed,
@@ -75,6 +77,7 @@ impl Report {
             seed: known.spec.seed,
             kills: 0,
             steps: RankSteps::default(),
+            ranks: Vec::new(),
             hosts: None,
             usage,
             left_out,
@@ -94,6 +97,11 @@ impl Report {
     /// The same, with the steps of each rank. Without them, one rank took every batch.
     pub fn with_steps(self, steps: RankSteps) -> Self {
         Self { steps, ..self }
+    }
+
+    /// The same, with the steps of the ranks of a fetcher.
+    pub fn with_ranks(self, ranks: Vec<RankCounts>) -> Self {
+        Self { ranks, ..self }
     }
 
     /// The same, with the number of hosts whose fetchers are processes of their own.
@@ -196,6 +204,8 @@ impl Report {
                 "reason": epoch.reason,
                 "elements": epoch.elements,
                 "batches": epoch.batches,
+                "skipped": epoch.skipped,
+                "left_out": epoch.left_out,
                 "seconds": rounded(epoch.seconds, 3),
                 "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
                 "stall_fraction": rounded(epoch.stall_fraction(), 4),
@@ -243,6 +253,7 @@ impl Report {
                 false => self.steps.totals(),
             },
             "runs": self.steps.runs(),
+            "ranks": self.ranks,
             "tail_repeats": self.steps.tail_repeats,
             "left_out_batches": self.observed.left_out_batches,
             "batches_blake3": self.observed.batches_blake3,

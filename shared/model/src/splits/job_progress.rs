@@ -108,7 +108,7 @@ pub struct JobProgress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacking: Option<LackingSplits>,
     pub heartbeat_ms: u64,
-    /// None for a trainer of one rank that named no run.
+    /// None before the first run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TrainingRun>,
     /// Runs that were superseded.
@@ -174,25 +174,15 @@ impl Ack {
     }
 }
 
-/// REG: a new run of the trainer starts at its checkpoint, which may lie behind what an earlier run
-/// acknowledged, but not behind what has been collected.
+/// A run of the trainer starts at its checkpoint, which may lie behind what an earlier run acknowledged, and behind
+/// what has been collected.
 ///
 /// # Errors
-/// [`Refusal::Fenced`] for a generation older than the current, or one that found another there,
-/// [`Refusal::Collected`], [`Refusal::Invalid`].
-pub fn register(
-    before: Option<&JobProgress>,
-    from: &Ack,
-    now_ms: u64,
-) -> Result<Outcome<JobProgress>, Refusal> {
-    begin(before, from, None, now_ms)
-}
-
-/// As [`register`]; a run that names itself may begin before the horizon.
+/// [`Refusal::Fenced`] for a generation older than the current, or one that found another there, [`Refusal::Invalid`].
 pub(super) fn begin(
     before: Option<&JobProgress>,
     from: &Ack,
-    run: Option<TrainingRun>,
+    run: TrainingRun,
     now_ms: u64,
 ) -> Result<Outcome<JobProgress>, Refusal> {
     from.check()?;
@@ -207,11 +197,6 @@ pub(super) fn begin(
         }
     }
     let is_behind = from.durable < collected.0;
-    // A table that has lost writes cannot tell what the trainer's place is.
-    let may_return = run.is_some() || before.is_some_and(|before| before.lacking.is_some());
-    if is_behind && !may_return {
-        return Err(Refusal::Collected { horizon: collected.0 });
-    }
     // One cursor may be saved with different places: a split without rows moves the place but not
     // the cursor. Objects that are not needed from the horizon on are not needed from a later
     // cursor either.
@@ -220,7 +205,7 @@ pub(super) fn begin(
         false => from.durable_place.max(collected.1),
     };
     let past = before.map_or_else(PastRuns::default, |before| match before.run {
-        Some(old) if run.is_none_or(|run| run.token != old.token) => before.past.with(old.token),
+        Some(old) if run.token != old.token => before.past.with(old.token),
         _ => before.past,
     });
     let after = JobProgress {
@@ -232,27 +217,24 @@ pub(super) fn begin(
         collected_place: collected.1,
         lacking: before.and_then(|before| before.lacking),
         heartbeat_ms: now_ms,
-        run,
+        run: Some(run),
         past,
     };
     invariants::check_progress_step(before, &after);
     Ok(Outcome::Write(after))
 }
 
-/// ACK: progress of the current generation; never back. The first ack of a newer generation
-/// registers it.
+/// ACK: progress of the current generation; never back.
 ///
 /// # Errors
-/// As [`register`].
+/// [`Refusal::Fenced`] for another generation than the current, [`Refusal::Invalid`].
 pub fn ack(
     before: Option<&JobProgress>,
     command: &Ack,
     now_ms: u64,
 ) -> Result<Outcome<JobProgress>, Refusal> {
-    let Some(before) = before.filter(|before| command.generation <= before.generation) else {
-        return register(before, command, now_ms);
-    };
-    if command.generation < before.generation {
+    let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
+    if command.generation != before.generation {
         return Err(Refusal::Fenced { generation: before.generation });
     }
     command.check()?;
@@ -266,25 +248,6 @@ pub fn ack(
     }
     invariants::check_progress_step(Some(before), &after);
     Ok(Outcome::Write(after))
-}
-
-/// As [`ack`], but durable batches are never delivered again: a newer run may not begin before the
-/// durable cursor.
-///
-/// # Errors
-/// As [`register`].
-pub fn ack_at_most_once(
-    before: Option<&JobProgress>,
-    command: &Ack,
-    now_ms: u64,
-) -> Result<Outcome<JobProgress>, Refusal> {
-    if let Some(before) = before
-        && command.generation > before.generation
-        && command.durable < before.durable
-    {
-        return Err(Refusal::Collected { horizon: before.durable });
-    }
-    ack(before, command, now_ms)
 }
 
 /// MADE: every split from the head up to `made` is committed, so fewer are lacking.
@@ -305,7 +268,7 @@ pub fn made(before: Option<&JobProgress>, made: Place) -> Outcome<JobProgress> {
 /// # Errors
 /// [`Refusal::Invalid`] when there is none: nothing is durable.
 pub fn collected(before: Option<&JobProgress>) -> Result<Outcome<JobProgress>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "no trainer has registered" })?;
+    let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
     let mut after = *before;
     after.collected = before.collected.max(before.durable);
     after.collected_place = before.collected_place.max(before.durable_place);

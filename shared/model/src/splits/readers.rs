@@ -81,6 +81,16 @@ pub struct ReaderProgress {
     pub heartbeat_ms: u64,
 }
 
+impl ReaderProgress {
+    /// That of the reader of all ranks, which acknowledges on the job's progress itself.
+    pub fn of_all(progress: &JobProgress, ranks: RankRange) -> Self {
+        let JobProgress { generation, delivered, durable, durable_place, heartbeat_ms, .. } =
+            *progress;
+        let reader = generation;
+        Self { generation, reader, ranks, delivered, durable, durable_place, heartbeat_ms }
+    }
+}
+
 /// REPORT: a reader reports the progress of its ranks. Fenced by generation and reader, monotone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Report {

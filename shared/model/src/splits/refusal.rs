@@ -81,7 +81,7 @@ pub enum Refusal {
     /// The command can never be right.
     #[error("invalid command: {what}")]
     Invalid { what: &'static str },
-    /// A newer generation of the trainer has registered: stop.
+    /// A newer generation of the trainer has joined: stop.
     #[error("trainer generation {generation} has taken over: stop this one")]
     Fenced { generation: u64 },
     /// Another reader serves these ranks now: stop.
@@ -90,9 +90,11 @@ pub enum Refusal {
     /// The reader names the current run, and disagrees about it.
     #[error("the run has {run}, and this reader joins with {reader}: start all its readers alike")]
     RunDiffers { run: Ranks, reader: Ranks },
-    /// The checkpoint is older than what has been collected: its batches are gone.
-    #[error("checkpoint is behind the collected horizon {horizon}: restore a newer one")]
-    Collected { horizon: Cursor },
+    /// A job whose batches are visited at most once goes on at what is durable, and not before.
+    #[error(
+        "the job's batches are visited at most once, and those before {durable} were: begin there"
+    )]
+    Collected { durable: Cursor },
     /// The epoch cannot be sealed: this bundle is not done.
     #[error("bundle {bundle} is not done: seal later")]
     NotDone { bundle: BundleIndex },

@@ -1,16 +1,16 @@
 //! The run of a training program: which one a job's progress belongs to, and how its readers join.
 //!
-//! A run has one number of ranks and one beginning. All its readers name it by the same token; the
-//! first that joins begins it, the others find it begun. A later run, with any number of ranks,
+//! A run has one number of ranks and one beginning; a trainer that names no run is one of one rank. All readers of a
+//! run name it by the same token; the first that joins begins it, the others find it begun. A later run, with any number of ranks,
 //! takes over, and the tokens of earlier runs are refused from then on: a reader of an old run that
 //! restarts must not take the job back.
 //!
 //! A run may begin at any checkpoint. Committed splits outlive their objects, so its readers compute
 //! again what has been collected.
 
-use crate::RunToken;
 use crate::splits::ranks::Ranks;
 use crate::splits::{Ack, Cursor, JobProgress, Outcome, Refusal, job_progress};
+use crate::{RunToken, Visitation};
 use serde::{Deserialize, Serialize};
 
 /// Superseded runs whose tokens a job remembers.
@@ -103,7 +103,7 @@ pub fn join(
 ) -> Result<Outcome<JobProgress>, Refusal> {
     match agreed(before, command)? {
         Some((before, _)) => Ok(Outcome::AlreadyApplied(*before)),
-        None => job_progress::begin(before, &command.start, Some(command.run), now_ms),
+        None => job_progress::begin(before, &command.start, command.run, now_ms),
     }
 }
 
@@ -111,14 +111,23 @@ pub fn join(
 /// another reader of its run there takes its place with a newer generation.
 ///
 /// # Errors
-/// As [`join`]; [`Refusal::Fenced`] if a reader has joined that it does not know of.
+/// As [`join`]; [`Refusal::Fenced`] if a reader has joined that it does not know of; [`Refusal::Collected`] if
+/// batches that are durable would be visited again, and `visitation` forbids that.
 pub fn join_alone(
     before: Option<&JobProgress>,
     command: &Join,
+    visitation: Visitation,
     now_ms: u64,
 ) -> Result<Outcome<JobProgress>, Refusal> {
     let run = agreed(before, command)?.map_or(command.run, |(_, current)| current);
-    job_progress::begin(before, &command.start, Some(run), now_ms)
+    let Join { start, .. } = command;
+    if let Some(before) = before.filter(|_| visitation == Visitation::AtMostOnce)
+        && start.generation > before.generation
+        && start.durable < before.durable
+    {
+        return Err(Refusal::Collected { durable: before.durable });
+    }
+    job_progress::begin(before, start, run, now_ms)
 }
 
 /// The job's progress and its current run, if that is the run of `command` and both agree on it;

@@ -5,7 +5,7 @@
 use crate::splits::ranks::Ranks;
 use crate::wire::{
     CacheExplain, CacheList, CacheRemove, Claim, Describe, Fail, Flush, Forget, Leave, Mark, Poll,
-    PollReader, Register, Release, Status, Stop,
+    Register, Release, Status, Stop,
 };
 use crate::{JobName, Namespace};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -40,7 +40,7 @@ macro_rules! for_each_call {
     ($then:ident) => {
         $then! {
             Register[job] Describe[job] Status[job] Stop[job] Forget[job]
-            Poll[job] PollReader[job]
+            Poll[job]
             Claim[job] Mark[lease.job] Flush[lease.job] Fail[lease.job] Release[job] Leave[job]
             CacheList[] CacheExplain[] CacheRemove[]
         }

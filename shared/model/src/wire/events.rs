@@ -40,7 +40,7 @@ pub struct ScalerEvent {
     pub budget_workers: Option<u32>,
     /// The trainer's report, if the event follows from one.
     #[serde(default)]
-    pub report: Option<TrainingReport>,
+    pub training: Option<TrainingReport>,
     /// Changes when the work for a batch changes, such as reading a cache instead of computing.
     #[serde(default)]
     pub mode: u32,

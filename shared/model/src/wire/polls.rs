@@ -1,12 +1,18 @@
 //! The trainer's poll and its answer: the splits that are ready.
 
-use crate::splits::{Ack, Place, SplitOutcome, WorkerTimes};
+use crate::splits::readers::{RankRange, Report};
+use crate::splits::run::Join;
+use crate::splits::{Place, SplitOutcome, WorkerTimes};
 use crate::wire::calls::Call;
-use crate::wire::{JobView, TrainingReport};
+use crate::wire::{JobView, ReaderStanding, TrainingReport};
 use crate::{Attempt, BundleIndex, JobName, Nonce};
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 
-/// The trainer's fetcher asks which splits are ready, and reports progress and measurements.
+/// A reader joins its run, asks which splits are ready, and reports the progress of its ranks and its measurements.
+///
+/// The reader of all ranks reports on the job's progress itself; one of several reports for its own ranks, and the
+/// reports are merged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Poll {
     pub job: JobName,
@@ -14,14 +20,26 @@ pub struct Poll {
     /// name. 0: unknown.
     #[serde(default)]
     pub registered_ms: u64,
-    /// The first place whose split the fetcher does not know yet.
+    /// The first place whose split the reader does not know yet.
     pub from: Place,
-    /// The progress of the trainer, sent when it is worth a write.
-    pub ack: Option<Ack>,
+    /// The ranks that it serves, and how many its run has.
+    pub ranks: RankRange,
+    pub of: NonZeroU32,
+    /// Sent until it is answered.
+    pub join: Option<Join>,
+    /// The progress of the ranks, sent when it is worth a write.
+    pub report: Option<Report>,
     pub metrics: TrainerMetrics,
-    /// The basis of the scaler's decisions, sent about every hundred batches.
+    /// The basis of the scaler's decisions, sent about every hundred batches by the reader of rank 0.
     #[serde(default)]
-    pub report: Option<TrainingReport>,
+    pub training: Option<TrainingReport>,
+}
+
+impl Poll {
+    /// Whether the caller serves all ranks of its run.
+    pub fn is_alone(&self) -> bool {
+        self.ranks == RankRange::all(self.of)
+    }
 }
 
 impl Call for Poll {
@@ -60,7 +78,7 @@ pub struct ReadySplit {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Polled {
     pub job: JobView,
-    /// Generation of the trainer's latest run; 0 if there was none.
+    /// Generation of the job's latest run; 0 if there was none.
     pub generation: u64,
     /// The first split that the trainer has not taken in, as the table has it.
     #[serde(default)]
@@ -91,6 +109,8 @@ pub struct Polled {
     /// The reason why the job makes no progress, and the remedy under way, one line.
     #[serde(default)]
     pub trouble: Option<String>,
+    /// The run, and the reader's part in it.
+    pub reader: ReaderStanding,
 }
 
 impl Polled {

@@ -1,52 +1,16 @@
-//! The poll of one reader among several of a training run, and what `status` says of them.
-//!
-//! A reader that serves all ranks of its run joins with this call too, and sends [`Poll`] from then
-//! on.
-//!
-//! [`Poll`]: crate::wire::Poll
+//! The readers of a training run, in answers to their polls and in `status`.
 
-use crate::JobName;
-use crate::splits::Place;
-use crate::splits::readers::{RankRange, ReaderProgress, Report};
-use crate::splits::run::{Join, TrainingRun};
-use crate::wire::calls::Call;
-use crate::wire::{Polled, TrainerMetrics, TrainingReport};
+use crate::splits::readers::ReaderProgress;
+use crate::splits::run::TrainingRun;
 use serde::{Deserialize, Serialize};
 
-/// A reader joins its run, asks which splits are ready, and reports the progress of its ranks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct PollReader {
-    pub job: JobName,
-    /// When the caller's job was registered, as its description says: a late call must not reach a later job of the
-    /// name. 0: unknown.
-    #[serde(default)]
-    pub registered_ms: u64,
-    /// The first place whose split the reader does not know yet.
-    pub from: Place,
-    pub ranks: RankRange,
-    /// Sent until it is answered.
-    pub join: Option<Join>,
-    /// The progress of the ranks, sent when it is worth a write.
-    pub report: Option<Report>,
-    pub metrics: TrainerMetrics,
-    /// The basis of the scaler's decisions, from the reader of rank 0.
-    #[serde(default)]
-    pub training: Option<TrainingReport>,
-}
-
-impl Call for PollReader {
-    type Reply = ReaderPolled;
-    const NAME: &'static str = "poll_reader";
-}
-
-/// The answer to a reader's poll.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ReaderPolled {
-    #[serde(flatten)]
-    pub polled: Polled,
-    pub run: TrainingRun,
+/// The part of a reader in the job's current run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ReaderStanding {
+    /// None before the first run.
+    pub run: Option<TrainingRun>,
     /// The number of the reader that serves these ranks as far as is known, 0 if none does.
-    pub reader: u64,
+    pub number: u64,
     /// Least time until the next poll.
     pub next_poll_ms: u64,
     /// Least time until the next report.

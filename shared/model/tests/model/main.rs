@@ -72,6 +72,16 @@ impl Model for World {
             properties.push(Property::sometimes("collected", |_: &World, state: &State| {
                 state.deleted_passed
             }));
+            properties
+                .push(Property::sometimes("computed again", |world: &World, state: &State| {
+                    world.is_computed_again(state)
+                }));
+            properties.push(Property::sometimes(
+                "closed after going back",
+                |_: &World, state: &State| {
+                    state.trainer.began_behind.is_some() && state.is_closed()
+                },
+            ));
         }
         properties
     }

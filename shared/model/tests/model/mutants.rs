@@ -1,13 +1,14 @@
 //! The protocol of the model: the real transitions, or one of them with a deliberate fault, to show
 //! that the model would find it.
 
-use gristmill_model::Position;
 use gristmill_model::splits::collect::{self, ChunkName, Verdict};
+use gristmill_model::splits::run::{Join, join_alone};
 use gristmill_model::splits::{
     Ack, Bundle, BundleState, Claim, Death, DeathLog, DeathRecord, Fail, Flush, JobProgress,
     Limits, Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark,
     release,
 };
+use gristmill_model::{Position, Visitation};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
@@ -22,7 +23,7 @@ pub enum Mutation {
     CollectOrphansBeforeDone,
     /// A retry that finds its own write reports failure.
     ConditionFailedIsFailure,
-    /// Acks of an old run of the trainer take effect.
+    /// Reports of an old run of the trainer take effect.
     UnfencedAck,
     /// RELEASE ends any lease.
     ReleaseUnchecked,
@@ -146,6 +147,14 @@ impl Mutation {
         }
     }
 
+    pub fn join(
+        self,
+        before: Option<&JobProgress>,
+        command: &Join,
+    ) -> Result<Outcome<JobProgress>, Refusal> {
+        join_alone(before, command, Visitation::ExactlyOnce, 0)
+    }
+
     pub fn ack(
         self,
         before: Option<&JobProgress>,
@@ -153,9 +162,7 @@ impl Mutation {
     ) -> Result<Outcome<JobProgress>, Refusal> {
         match before {
             Some(before) if self == Self::UnfencedAck => {
-                let generation = command.generation.max(before.generation);
-                let over = before.generation;
-                ack(Some(before), &Ack { generation, over, ..*command }, 0)
+                ack(Some(before), &Ack { generation: before.generation, ..*command }, 0)
             }
             _ => ack(before, command, 0),
         }

@@ -1,5 +1,6 @@
 //! The transitions of runs, or one of them with a deliberate fault that the model must find.
 
+use gristmill_model::Visitation;
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, PastRuns};
@@ -42,10 +43,13 @@ impl RunMutation {
         before: Option<&JobProgress>,
         command: &Join,
     ) -> Result<Outcome<JobProgress>, Refusal> {
-        match before {
-            Some(before) if self == Self::PastTokenLetIn => {
-                run::join(Some(&JobProgress { past: PastRuns::default(), ..*before }), command, 0)
-            }
+        let forgetful = before
+            .filter(|_| self == Self::PastTokenLetIn)
+            .map(|before| JobProgress { past: PastRuns::default(), ..*before });
+        let before = forgetful.as_ref().or(before);
+        // Each rank has a reader, so the reader of a run of one rank serves all of them.
+        match command.run.ranks.count {
+            NonZeroU32::MIN => run::join_alone(before, command, Visitation::ExactlyOnce, 0),
             _ => run::join(before, command, 0),
         }
     }

@@ -535,7 +535,7 @@ fn accept(
 ) -> Result<bool, Violation> {
     match answer {
         Ok(outcome) => write(state, outcome.into_item()).map(|()| true),
-        Err(Refusal::Fenced { .. } | Refusal::Collected { .. }) => Ok(false),
+        Err(Refusal::Fenced { .. }) => Ok(false),
         Err(_) => Err(Violation { number: 0, what: "a call was refused as malformed" }),
     }
 }

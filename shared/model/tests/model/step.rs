@@ -2,17 +2,17 @@
 
 use crate::mutants::Mutation;
 use crate::world::{
-    Action, BATCH_SIZE, Call, Checkpoint, Held, Late, Message, SPLIT_RECORDS, State, Worker, World,
-    invocation, nonce,
+    Action, BATCH_SIZE, Call, Held, Late, Message, SPLIT_RECORDS, State, TrainerCall, Worker,
+    World, invocation, nonce,
 };
 use gristmill_model::splits::batches::{Joiner, Piece, Source};
 use gristmill_model::splits::collect::{self, ChunkName, Verdict};
 use gristmill_model::splits::epoch::{self, EpochState, Seal};
 use gristmill_model::splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Claim, Commit, Committed, Cursor, DeathRecord, Fail, Flush, GiveBack,
-    Limits, Mark, Outcome, Place, Refusal, Release, SplitKind, SplitOutcome, Term, WorkerTimes,
-    give_back,
+    Bundle, BundleState, Claim, Commit, Committed, Cursor, DeathRecord, Fail, Flush, GiveBack,
+    JobProgress, Limits, Mark, Outcome, Place, Refusal, Release, SplitKind, SplitOutcome, Term,
+    WorkerTimes, give_back,
 };
 use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
@@ -83,11 +83,11 @@ impl World {
     fn check(&self, state: &State) -> Check {
         let bundles =
             self.bundles.iter().zip(&state.bundles).map(|(r, b)| (r.start, b.as_ref())).collect();
-        let progress = state.progress.as_slice();
+        let progress = state.needed();
         let view = EpochView { epoch: 0, item: Some(&state.epoch), bundles };
         invariants::world(&invariants::World {
             epochs: vec![view],
-            progress,
+            progress: progress.as_slice(),
             objects: &self.named(state),
         })?;
         for bundle in state.bundles.iter().flatten() {
@@ -135,8 +135,8 @@ impl World {
             Some(Late::Worker(message)) => {
                 let _ = self.apply(state, &message);
             }
-            Some(Late::Trainer(ack)) => {
-                self.apply_ack(state, &ack)?;
+            Some(Late::Trainer(call)) => {
+                self.apply_trainer(state, &call)?;
             }
             None => {}
         }
@@ -312,12 +312,12 @@ impl World {
                 trainer.saved = [trainer.checkpoint(), trainer.saved[0]];
             }
             Action::Ack { copy } => {
-                let ack = ack_of(state);
+                let call = state.trainer_call();
                 if *copy {
                     state.budget.copies -= 1;
-                    state.late = Some(Late::Trainer(ack));
+                    state.late = Some(Late::Trainer(call.clone()));
                 }
-                self.apply_ack(state, &ack)?;
+                self.apply_trainer(state, &call)?;
             }
             Action::TrainerCrash => {
                 state.budget.trainer_crashes -= 1;
@@ -350,28 +350,54 @@ impl World {
         Ok(())
     }
 
-    /// A trainer that is not fenced finds every object it asks for.
+    /// A trainer that is not fenced finds every object it asks for. One whose run began behind the horizon computes
+    /// again what is deleted there.
     fn read(&self, state: &State, position: Position) -> Check {
         let entry = self.entry(state, position).ok_or(unexpected("read before commit"))?;
         if entry.outcome.kind != SplitKind::Object {
             return Ok(());
         }
-        let Committed { attempt, nonce, .. } = *entry;
-        let name = self.mutation.key(ChunkName { epoch: 0, position, attempt, nonce });
-        match state.objects.get(&name) == Some(&entry.outcome.crc32c) {
+        let is_found = match self.object(state, position, entry) {
+            Some(content) => content == entry.outcome.crc32c,
+            None => state.trainer.computes_again(position),
+        };
+        match is_found {
             true => Ok(()),
             false => Err(Violation { number: 5, what: "the trainer misses an object" }),
         }
     }
 
-    fn apply_ack(&self, state: &mut State, ack: &Ack) -> Result<bool, Violation> {
+    /// The content of the object of a committed split, if it exists.
+    fn object(&self, state: &State, position: Position, entry: &Committed) -> Option<u32> {
+        let Committed { attempt, nonce, .. } = *entry;
+        let name = self.mutation.key(ChunkName { epoch: 0, position, attempt, nonce });
+        state.objects.get(&name).copied()
+    }
+
+    /// Whether the next split that the trainer takes is one that it computes again.
+    pub fn is_computed_again(&self, state: &State) -> bool {
+        let trainer = &state.trainer;
+        let position = trainer.joiner.position();
+        let is_gone = |entry: &Committed| self.object(state, position, entry).is_none();
+        trainer.alive
+            && trainer.computes_again(position)
+            && self.entry(state, position).is_some_and(is_gone)
+    }
+
+    /// One call of the trainer at the coordinator; returns whether it was accepted.
+    fn apply_trainer(&self, state: &mut State, call: &TrainerCall) -> Result<bool, Violation> {
         let before = state.progress;
-        let answer = self.mutation.ack(before.as_ref(), ack);
+        let (generation, answer) = match call {
+            TrainerCall::Join(join) => {
+                (join.start.generation, self.mutation.join(before.as_ref(), join))
+            }
+            TrainerCall::Ack(ack) => (ack.generation, self.mutation.ack(before.as_ref(), ack)),
+        };
         match answer {
             Ok(Outcome::Write(after)) => {
                 invariants::invariant_11_old_generations_are_fenced(
                     before.as_ref(),
-                    ack.generation,
+                    generation,
                     true,
                 )?;
                 invariants::progress_step(before.as_ref(), &after)?;
@@ -379,12 +405,12 @@ impl World {
                 Ok(true)
             }
             Ok(Outcome::AlreadyApplied(_)) => Ok(true),
-            Err(Refusal::Fenced { .. } | Refusal::Collected { .. }) => Ok(false),
-            Err(_) => Err(unexpected("an ack was refused as malformed")),
+            Err(Refusal::Fenced { .. }) => Ok(false),
+            Err(_) => Err(unexpected("a trainer's call was refused as malformed")),
         }
     }
 
-    /// Restarts the trainer from a checkpoint; if that is refused, it stays down.
+    /// Restarts the trainer from a checkpoint, which may lie behind the horizon.
     fn restore(&self, state: &mut State, older: bool) -> Check {
         let saved = state.trainer.saved[usize::from(older)];
         let counts = (0..self.n_splits())
@@ -392,23 +418,23 @@ impl World {
             .map(|entry| entry.outcome.counts());
         let joiner = Joiner::seek(self.cut(), saved.batch_index, counts);
         let needed: Vec<_> = joiner.carry().map(|piece| piece.position).collect();
-        let previous = state.trainer.clone();
         let trainer = &mut state.trainer;
+        let JobProgress { generation, collected, collected_place, .. } =
+            state.progress.unwrap_or_default();
         trainer.generation += 1;
-        trainer.over = state.progress.map_or(0, |progress| progress.generation);
+        trainer.over = generation;
+        trainer.began = saved;
+        let is_behind = Cursor::new(0, saved.batch_index) < collected;
+        trainer.began_behind = is_behind.then_some(collected_place.position);
         trainer.alive = true;
         trainer.finished = false;
         trainer.queue.clear();
         trainer.next = saved.batch_index;
         trainer.joiner = joiner;
         trainer.saved = [saved, saved];
-        let ack = ack_of(state);
-        if !self.apply_ack(state, &ack)? {
-            state.trainer = previous;
-            return match older {
-                true => Ok(()),
-                false => Err(Violation { number: 12, what: "the latest checkpoint was refused" }),
-            };
+        let call = state.trainer_call();
+        if !self.apply_trainer(state, &call)? {
+            return Err(Violation { number: 12, what: "a checkpoint was refused" });
         }
         needed.into_iter().try_for_each(|position| self.read(state, position))
     }
@@ -438,10 +464,14 @@ impl World {
             Action::Delete => {
                 let Some((name, verdict)) = state.doomed.take() else { return Ok(()) };
                 let b = self.bundle_of(name.position);
-                let progress = state.progress.as_slice();
+                let progress = state.needed();
                 let (bundle, first) = (state.bundles[b].as_ref(), self.bundles[b].start);
                 invariants::invariant_06_only_useless_objects_go(
-                    &name, verdict, bundle, first, progress,
+                    &name,
+                    verdict,
+                    bundle,
+                    first,
+                    progress.as_slice(),
                 )?;
                 state.objects.remove(&name);
                 state.deleted_passed |= verdict == Verdict::DeletePassed;
@@ -601,17 +631,5 @@ fn commit(message: &Message, at: u8, local: bool) -> Commit {
             remainder_rows: SPLIT_RECORDS % BATCH_SIZE,
             skipped_records: 0,
         },
-    }
-}
-
-fn ack_of(state: &State) -> Ack {
-    let trainer = &state.trainer;
-    let Checkpoint { batch_index, position } = trainer.saved[0];
-    Ack {
-        generation: trainer.generation,
-        over: trainer.over,
-        delivered: Place { epoch: 0, position: trainer.joiner.position() },
-        durable: Cursor { epoch: 0, batch_index },
-        durable_place: Place { epoch: 0, position },
     }
 }

@@ -5,10 +5,12 @@ use gristmill_model::splits::batches::{Batch, Cut, Joiner};
 use gristmill_model::splits::collect::{ChunkName, Verdict};
 use gristmill_model::splits::epoch::{EpochItem, EpochState};
 use gristmill_model::splits::invariants::{FoundDeath, Violation};
+use gristmill_model::splits::ranks::Ranks;
+use gristmill_model::splits::run::{Join, TrainingRun};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Death, DeathLog, DeathRecord, JobProgress, Place, SplitKind,
+    Ack, Bundle, BundleState, Cursor, Death, DeathLog, DeathRecord, JobProgress, Place, SplitKind,
 };
-use gristmill_model::{Attempt, InvocationId, Nonce, Position};
+use gristmill_model::{Attempt, InvocationId, Nonce, Position, RunToken};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -358,6 +360,7 @@ pub enum Action {
     Finish,
     Deliver,
     Save,
+    /// The trainer joins, or acknowledges; a copy may come again later.
     Ack {
         copy: bool,
     },
@@ -395,7 +398,14 @@ pub struct Message {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Late {
     Worker(Message),
-    Trainer(Ack),
+    Trainer(TrainerCall),
+}
+
+/// A call of the trainer, the only reader of a run of one rank.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TrainerCall {
+    Join(Join),
+    Ack(Ack),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -462,6 +472,10 @@ pub struct Trainer {
     pub generation: u64,
     /// The generation found at its start.
     pub over: u64,
+    /// The checkpoint at which its run began.
+    pub began: Checkpoint,
+    /// The horizon, if its run began behind it: it computes again the splits before that whose objects are deleted.
+    pub began_behind: Option<Position>,
     pub joiner: Joiner,
     pub finished: bool,
     /// The next batch to hand over.
@@ -478,6 +492,8 @@ impl Trainer {
             alive: true,
             generation: 1,
             over: 0,
+            began: Checkpoint::default(),
+            began_behind: None,
             joiner: Joiner::new(cut),
             finished: false,
             next: 0,
@@ -494,6 +510,23 @@ impl Trainer {
         };
         let position = self.queue.front().map_or(kept, |(_, needed)| *needed);
         Checkpoint { batch_index: self.next, position }
+    }
+
+    /// Whether it does without the object of `position`.
+    pub fn computes_again(&self, position: Position) -> bool {
+        self.began_behind.is_some_and(|horizon| position < horizon)
+    }
+
+    /// Its progress when a restart would begin at `durable`.
+    fn progress(&self, durable: Checkpoint) -> Ack {
+        let Checkpoint { batch_index, position } = durable;
+        Ack {
+            generation: self.generation,
+            over: self.over,
+            delivered: Place { epoch: 0, position: self.joiner.position() },
+            durable: Cursor { epoch: 0, batch_index },
+            durable_place: Place { epoch: 0, position },
+        }
     }
 }
 
@@ -530,6 +563,30 @@ impl State {
 
     pub fn is_closed(&self) -> bool {
         self.epoch.state == EpochState::Closed
+    }
+
+    /// The progress that says which objects must be kept. A run that began behind the horizon needs none before it.
+    pub fn needed(&self) -> Option<JobProgress> {
+        self.progress.map(|of| match self.trainer.began_behind {
+            Some(_) => JobProgress {
+                durable: of.durable.max(of.collected),
+                durable_place: of.durable_place.max(of.collected_place),
+                ..of
+            },
+            None => of,
+        })
+    }
+
+    /// The trainer's next call: it joins with the beginning of its run, and reports its progress from then on.
+    pub fn trainer_call(&self) -> TrainerCall {
+        let Trainer { generation, began, saved, .. } = self.trainer;
+        if self.progress.is_some_and(|progress| progress.generation == generation) {
+            return TrainerCall::Ack(self.trainer.progress(saved[0]));
+        }
+        let start = self.trainer.progress(began);
+        let token = RunToken::of(&generation.to_string());
+        let run = TrainingRun { token, ranks: Ranks::one(start.durable) };
+        TrainerCall::Join(Join { run, start, is_successor: false })
     }
 }
 

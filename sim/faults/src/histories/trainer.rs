@@ -1,19 +1,20 @@
 //! The trainer of a history: its connections, valid and invalid messages, and checkpoints.
 
-use super::{Connections, History};
+use super::History;
 use crate::{
     Simulation,
+    host::Host,
     scenario::{BatchName, Scenario},
 };
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 /// Time without a frame after which a trainer assumes that the server is dead.
 const SILENCE: Duration = Duration::from_secs(900);
@@ -21,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(900);
 /// A trainer with its memory and its checkpoints.
 pub(super) struct Trainer {
     sim: Arc<Simulation>,
-    connections: Connections,
+    host: Arc<Host>,
     /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
     checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
     pub history: History,
@@ -36,10 +37,10 @@ enum VisitEnd {
 }
 
 impl Trainer {
-    pub(super) fn new(sim: &Arc<Simulation>, connections: Connections) -> Self {
+    pub(super) fn new(sim: &Arc<Simulation>, host: Arc<Host>) -> Self {
         Self {
             sim: Arc::clone(sim),
-            connections,
+            host,
             checkpoints: vec![((0, 0), BTreeMap::new())],
             history: History::default(),
         }
@@ -48,12 +49,7 @@ impl Trainer {
     pub(super) async fn train(&mut self, done: &AtomicBool) {
         while !done.load(Ordering::Relaxed) {
             self.sim.time.sleep(self.sim.between_ms(1, 1_000)).await;
-            let sender = self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let Some(sender) = sender else { continue };
-            let (mine, theirs) = duplex(1 << 12);
-            if sender.try_send(theirs.into()).is_err() {
-                continue;
-            }
+            let Some(mine) = self.host.connect().await else { continue };
             self.history.visits += 1;
             self.visit(mine).await;
         }
@@ -82,7 +78,12 @@ impl Trainer {
             let _ = stream.write_all(&wrong).await;
             match self.frame(&mut stream).await {
                 Some((b"GMBX", ..)) => self.history.refusals += 1,
-                Some(_) => self.sim.violated("a wrong hello was answered with batches"),
+                Some((magic, name, _)) => {
+                    let magic = String::from_utf8_lossy(magic);
+                    self.sim.violated(format_args!(
+                        "a wrong message at {at:?} was answered with {magic} {name:?}"
+                    ));
+                }
                 None => {}
             }
             return;

@@ -60,7 +60,10 @@ impl SimObjects {
         if sim.happens(Fault::GetMissing) {
             return Err(ObjectError::NotFound(path.clone()));
         }
+        // Workers look in a cache for what may not be there.
+        let of_job = path.key.starts_with(&keys::job_prefix(&self.store.ns, &self.store.job));
         if matches!(got, Err(ObjectError::NotFound(_)))
+            && of_job
             && !self.store.vanished().contains(&path.key)
         {
             self.process.misses();

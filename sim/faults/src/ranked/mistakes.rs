@@ -6,7 +6,7 @@ use gristmill_model::splits::ranks::Tail;
 use gristmill_model::splits::readers::ReaderProgress;
 use gristmill_model::splits::run::PastRuns;
 use gristmill_model::splits::{JobProgress, Place};
-use gristmill_model::wire::{AnyCall, PollReader};
+use gristmill_model::wire::{AnyCall, Poll};
 use gristmill_ports::{Item, ItemKey};
 use serde::{Serialize, de::DeserializeOwned};
 use std::num::NonZeroU32;
@@ -80,7 +80,7 @@ pub fn ranged(
 
 /// The call as a fetcher sends it that lets each rank decide on its last batches.
 pub fn called(mutant: Option<Mutant>, call: &mut AnyCall) {
-    if let (Some(Mutant::TailPerRank), AnyCall::PollReader(PollReader { join: Some(join), .. })) =
+    if let (Some(Mutant::TailPerRank), AnyCall::Poll(Poll { join: Some(join), .. })) =
         (mutant, call)
     {
         join.run.ranks.tail = Tail::Drop;

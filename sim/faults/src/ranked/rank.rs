@@ -1,13 +1,11 @@
 //! A rank of a training program, written from the protocol's description: it takes one batch a step,
 //! meets the others, and writes checkpoints.
 
-use super::{
-    host::RankHost,
-    run::{OtherHosts, Run, Speaks},
-};
+use super::run::{OtherHosts, Run, Speaks};
 use crate::{
     Process,
     client::{Frame, identity, receive, send_ack, send_hello},
+    host::Host,
     trainer::{BatchSeen, Log},
 };
 use gristmill_model::splits::{Cursor, ranks::Step};
@@ -21,7 +19,7 @@ const RECONNECT: Duration = Duration::from_millis(500);
 /// One rank of a run, as one process.
 pub struct Rank<'a> {
     pub run: &'a Run,
-    pub host: &'a RankHost,
+    pub host: &'a Host,
     pub log: &'a Log,
     pub register: &'a Register,
     pub process: &'a Process,

@@ -78,7 +78,7 @@ fn a_change_a_report_and_a_passed_epoch_make_a_look_due_earlier() {
     assert!(is_look_due(&snapshot, &poll(), false, NOW_MS));
     seen(&mut snapshot, |hints| hints.at_ms += 1);
     assert!(!is_look_due(&snapshot, &poll(), true, NOW_MS), "too soon");
-    let report = Poll { report: Some(TrainingReport::default()), ..poll() };
+    let report = Poll { training: Some(TrainingReport::default()), ..poll() };
     assert!(!is_look_due(&snapshot, &report, false, NOW_MS));
     snapshot.item.spec.autoscale = true;
     assert!(is_look_due(&snapshot, &report, false, NOW_MS), "the scaler decides by it");
@@ -169,9 +169,10 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
             indexed: 5,
             ..looked(0)
         };
-        let scale = ScaleState::default();
-        let progress = trainer(0, place(0, 0));
-        answer(item.view(&job()), item.n_files, &progress, (scale, seen), prefix, NOW_MS)
+        let (item, progress) = (item.clone(), trainer(0, place(0, 0)));
+        let snapshot = JobSnapshot { item, progress, ..snapshot(None) };
+        let (scale, reader) = (ScaleState::default(), ReaderStanding::default());
+        answer(&job(), snapshot, (scale, Some(seen)), prefix, reader, NOW_MS)
     };
     let leased = bundle(&ramp, 0, 1, (NOW_MS, 0), &[], WorkerTimes::default());
     let unclaimed = crate::bundles::ScannedBundle::unseen(&ramp, (0, 0), 0);
@@ -188,4 +189,15 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
         answered(&running_job(), Some((3, committed))).head_of_line_blocked,
         "its lease ran out"
     );
+}
+
+#[test]
+fn an_answer_without_a_look_has_the_hints_of_the_last_one_and_the_readers_standing() {
+    let seen = Frontier { remote_workers: 3, claimable: 9, window_full: true, ..looked(5) };
+    let snapshot = JobSnapshot { progress: trainer(0, place(0, 7)), ..snapshot(Some(seen)) };
+    let reader = ReaderStanding { number: 8, next_poll_ms: 50, ..ReaderStanding::default() };
+    let scale = (ScaleState::default(), None);
+    let polled = answer(&job(), snapshot, scale, Prefix::default(), reader.clone(), NOW_MS);
+    assert_eq!((polled.active_workers(), polled.claimable, polled.window_full), (3, 9, true));
+    assert_eq!((polled.delivered, polled.reader), (place(0, 7), reader));
 }

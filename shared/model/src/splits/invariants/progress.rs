@@ -48,17 +48,15 @@ pub fn invariant_11_old_generations_are_fenced(
 }
 
 /// 12. No trainer falls behind what has been collected, and the horizon never goes back. Only a run
-///     that begins at an older checkpoint starts behind it, or a trainer of a table that has lost writes.
+///     that begins at an older checkpoint starts behind it.
 pub fn invariant_12_nobody_is_behind_the_horizon(
     before: Option<&JobProgress>,
     after: &JobProgress,
 ) -> Check {
     let is_ahead =
         |of: &JobProgress| of.durable >= of.collected && of.durable_place >= of.collected_place;
-    let was_behind = before.is_some_and(|before| match before.generation == after.generation {
-        true => !is_ahead(before),
-        false => after.run.is_some() || after.lacking.is_some(),
-    });
+    let is_of_before = |before: &JobProgress| before.generation == after.generation;
+    let was_behind = before.is_some_and(|before| !is_of_before(before) || !is_ahead(before));
     hold(12, is_ahead(after) || was_behind, "a trainer fell behind the collected horizon")?;
     let kept = before.is_none_or(|before| {
         after.collected >= before.collected && after.collected_place >= before.collected_place

@@ -1,6 +1,9 @@
 //! The progress of a job, case by case.
 
 use super::*;
+use crate::splits::ranks::Ranks;
+use crate::splits::run::{Join, join_alone};
+use crate::{RunToken, Visitation};
 use proptest::prelude::*;
 
 fn at(generation: u64, g: u64, position: Position) -> Ack {
@@ -13,39 +16,35 @@ fn at(generation: u64, g: u64, position: Position) -> Ack {
     }
 }
 
-/// Transitions whose time grows with the durable cursor.
-fn register(before: Option<&JobProgress>, from: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
-    super::register(before, from, from.durable.batch_index)
+/// A trainer of one rank begins the run of its generation. Times grow with the durable cursor.
+fn join(before: Option<&JobProgress>, from: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
+    let token = RunToken::of(&from.generation.to_string());
+    let run = TrainingRun { token, ranks: Ranks::one(from.durable) };
+    let command = Join { run, start: *from, is_successor: false };
+    join_alone(before, &command, Visitation::ExactlyOnce, from.durable.batch_index)
 }
 
 fn ack(before: Option<&JobProgress>, command: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
     super::ack(before, command, command.durable.batch_index)
 }
 
-fn ack_at_most_once(
-    before: Option<&JobProgress>,
-    command: &Ack,
-) -> Result<Outcome<JobProgress>, Refusal> {
-    super::ack_at_most_once(before, command, command.durable.batch_index)
-}
-
 fn started() -> JobProgress {
-    register(None, &at(1, 0, 0)).unwrap().into_item()
+    join(None, &at(1, 0, 0)).unwrap().into_item()
 }
 
 #[test]
 fn a_newer_generation_fences_the_older() {
     let first = started();
-    let second = register(Some(&first), &at(2, 0, 0)).unwrap().into_item();
+    let second = join(Some(&first), &at(2, 0, 0)).unwrap().into_item();
     assert_eq!(ack(Some(&second), &at(1, 5, 2)), Err(Refusal::Fenced { generation: 2 }));
-    assert_eq!(register(Some(&second), &at(1, 0, 0)), Err(Refusal::Fenced { generation: 2 }));
-    assert_eq!(register(Some(&second), &at(2, 0, 0)), Ok(Outcome::AlreadyApplied(second)));
+    assert_eq!(join(Some(&second), &at(1, 0, 0)), Err(Refusal::Fenced { generation: 2 }));
+    assert_eq!(join(Some(&second), &at(2, 0, 0)), Ok(Outcome::AlreadyApplied(second)));
 }
 
 #[test]
 fn what_a_dead_run_said_late_fences_nobody() {
     let first = started();
-    let third = register(Some(&first), &Ack { over: 1, ..at(3, 0, 0) }).unwrap().into_item();
+    let third = join(Some(&first), &Ack { over: 1, ..at(3, 0, 0) }).unwrap().into_item();
     // The second run found the first too, took its clock as generation, and died.
     let late = Ack { over: 1, ..at(9, 0, 0) };
     assert_eq!(ack(Some(&third), &late), Err(Refusal::Fenced { generation: 3 }));
@@ -53,10 +52,10 @@ fn what_a_dead_run_said_late_fences_nobody() {
 }
 
 #[test]
-fn the_first_ack_of_a_generation_registers_it() {
-    let outcome = ack(Some(&started()), &Ack { over: 1, ..at(7, 3, 1) }).unwrap();
-    assert_eq!(outcome.write().map(|progress| progress.generation), Some(7));
-    assert!(ack(None, &at(1, 0, 0)).unwrap().write().is_some());
+fn only_the_run_that_has_joined_acknowledges() {
+    let newer = ack(Some(&started()), &Ack { over: 1, ..at(7, 3, 1) });
+    assert_eq!(newer, Err(Refusal::Fenced { generation: 1 }));
+    assert!(matches!(ack(None, &at(1, 0, 0)), Err(Refusal::Invalid { .. })));
 }
 
 #[test]
@@ -67,22 +66,24 @@ fn an_ack_sent_again_or_overtaken_changes_nothing() {
 }
 
 #[test]
-fn a_new_run_may_go_back_to_the_horizon_and_no_further() {
+fn a_new_run_may_go_back_to_the_horizon_and_behind_it() {
     let ahead = ack(Some(&started()), &at(1, 5, 2)).unwrap().into_item();
     let horizon = collected(Some(&ahead)).unwrap().into_item();
     let ahead = ack(Some(&horizon), &at(1, 9, 4)).unwrap().into_item();
-    let refused = register(Some(&ahead), &at(2, 4, 2));
-    assert_eq!(refused, Err(Refusal::Collected { horizon: Cursor { epoch: 0, batch_index: 5 } }));
-    let back = register(Some(&ahead), &at(2, 5, 2)).unwrap().into_item();
-    assert_eq!(back.durable, Cursor { epoch: 0, batch_index: 5 });
-    assert_eq!(back.collected, horizon.collected);
+    for batch_index in [5, 4] {
+        let back = join(Some(&ahead), &at(2, batch_index, 1)).unwrap().into_item();
+        assert_eq!(back.durable, Cursor { epoch: 0, batch_index });
+        assert_eq!(back.durable_place.position, if batch_index < 5 { 1 } else { 2 });
+        assert_eq!(back.collected, horizon.collected);
+        assert_eq!(back.collected_place, horizon.collected_place);
+    }
 }
 
 #[test]
 fn a_checkpoint_saved_before_splits_without_rows_is_as_good_as_one_saved_after() {
     let ahead = ack(Some(&started()), &at(1, 5, 6)).unwrap().into_item();
     let horizon = collected(Some(&ahead)).unwrap().into_item();
-    let back = register(Some(&horizon), &at(2, 5, 3)).unwrap().into_item();
+    let back = join(Some(&horizon), &at(2, 5, 3)).unwrap().into_item();
     assert_eq!(back.durable_place, Place { epoch: 0, position: 6 });
     assert!(back.delivered >= back.durable_place);
 }
@@ -120,7 +121,7 @@ proptest! {
                 durable_place: Place { epoch, position },
             };
             let outcome = match command {
-                0 => register(progress.as_ref(), &data),
+                0 => join(progress.as_ref(), &data),
                 1 => ack(progress.as_ref(), &data),
                 _ => collected(progress.as_ref()),
             };
@@ -132,20 +133,9 @@ proptest! {
 }
 
 #[test]
-fn at_most_once_never_begins_before_what_is_durable() {
-    let first = ack_at_most_once(None, &at(1, 5, 3)).unwrap().into_item();
-    let behind = ack_at_most_once(Some(&first), &at(2, 4, 3));
-    assert!(matches!(behind, Err(Refusal::Collected { horizon }) if horizon == first.durable));
-    let second = ack_at_most_once(Some(&first), &at(2, 5, 3)).unwrap().into_item();
-    let late = ack_at_most_once(Some(&second), &at(1, 9, 4));
-    assert!(matches!(late, Err(Refusal::Fenced { generation: 2 })), "an earlier run is fenced");
-    assert!(ack(Some(&first), &at(2, 4, 3)).is_ok(), "a checkpoint may lie behind");
-}
-
-#[test]
 fn a_run_that_found_a_generation_which_the_table_has_lost_takes_over() {
     let first = started();
-    let ahead = ack(Some(&first), &Ack { over: 5, ..at(7, 3, 1) }).unwrap();
+    let ahead = join(Some(&first), &Ack { over: 5, ..at(7, 3, 1) }).unwrap();
     assert_eq!(ahead.write().map(|progress| progress.generation), Some(7));
 }
 
@@ -159,25 +149,13 @@ fn work_begins_at_what_is_lacking_until_it_is_made() {
     assert_eq!((lacking.head(), lacking.lacking), (place(4), lacks(4, 14)));
     let further = ack(Some(&lacking), &at(1, 12, 11)).unwrap().into_item();
     assert_eq!(further.head(), place(4), "an acknowledgement makes nothing");
-    let next = register(Some(&further), &at(2, 12, 11)).unwrap().into_item();
+    let next = join(Some(&further), &at(2, 12, 11)).unwrap().into_item();
     assert_eq!(next.head(), place(4), "nor does another run of the trainer");
     assert!(made(Some(&next), place(3)).write().is_none());
     let some = made(Some(&next), place(12)).into_item();
     assert_eq!(some.lacking, lacks(12, 14), "the trainer knows of two more");
     let all = made(Some(&some), place(14)).into_item();
     assert_eq!((all.head(), all.lacking), (place(12), None));
-}
-
-#[test]
-fn a_trainer_returns_behind_the_horizon_of_a_table_that_lost_writes() {
-    let durable = ack(Some(&started()), &at(1, 9, 8)).unwrap().into_item();
-    let before = collected(Some(&durable)).unwrap().into_item();
-    let behind = at(2, 4, 3);
-    assert!(matches!(register(Some(&before), &behind), Err(Refusal::Collected { .. })));
-    let place = |position| Place { epoch: 0, position };
-    let lost = before.with_lacking(Some(LackingSplits { from: place(2), to: place(9) }));
-    let returned = register(Some(&lost), &behind).unwrap().into_item();
-    assert_eq!((returned.durable, returned.collected), (behind.durable, before.collected));
 }
 
 #[test]

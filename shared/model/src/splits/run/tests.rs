@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::splits::Place;
-use crate::splits::job_progress::{ack, collected, register};
+use crate::splits::job_progress::{ack, collected};
 use crate::splits::ranks::Tail;
 use std::num::NonZeroU32;
 
@@ -81,9 +81,6 @@ fn a_later_run_of_any_size_takes_over_from_the_checkpoint() {
     let next = joined(Some(&run), &reader("b", 3, 2, (5, 9)));
     assert_eq!((next.generation, next.durable), (9, at(2)), "an older checkpoint");
     assert!(next.past.contains(RunToken::of("a")) && !next.past.contains(RunToken::of("b")));
-    let horizon = collected(Some(&progress(&next, 6))).unwrap().into_item();
-    let plain = register(Some(&horizon), &reader("", 1, 5, (9, 10)).start, 0);
-    assert_eq!(plain, Err(Refusal::Collected { horizon: at(6) }));
 }
 
 #[test]
@@ -116,18 +113,9 @@ fn a_reader_of_a_superseded_run_is_fenced() {
 }
 
 #[test]
-fn a_trainer_without_a_token_supersedes_a_run_too() {
-    let first = joined(None, &reader("a", 2, 0, (0, 5)));
-    let plain = register(Some(&first), &reader("", 1, 0, (5, 6)).start, 0).unwrap().into_item();
-    assert_eq!(plain.run, None);
-    let back = join(Some(&plain), &reader("a", 2, 0, (6, 7)), 0);
-    assert_eq!(back, Err(Refusal::Fenced { generation: 6 }));
-}
-
-#[test]
 fn a_second_reader_of_all_ranks_takes_the_place_of_the_first() {
     let first = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 4);
-    let alone = |command: &Join| join_alone(Some(&first), command, 0);
+    let alone = |command: &Join| join_alone(Some(&first), command, Visitation::ExactlyOnce, 0);
     assert_eq!(alone(&reader("a", 2, 0, (0, 5))), Ok(Outcome::AlreadyApplied(first)), "repeated");
     let mut second = reader("a", 2, 0, (5, 6));
     (second.is_successor, second.start.durable) = (true, at(2));
@@ -137,8 +125,31 @@ fn a_second_reader_of_all_ranks_takes_the_place_of_the_first() {
     let unknowing = alone(&reader("a", 2, 0, (4, 7)));
     assert_eq!(unknowing, Err(Refusal::Fenced { generation: 5 }));
     assert!(matches!(alone(&reader("a", 3, 0, (5, 6))), Err(Refusal::RunDiffers { .. })));
-    let fenced = join_alone(Some(&second), &reader("a", 2, 0, (0, 5)), 0);
+    let late = reader("a", 2, 0, (0, 5));
+    let fenced = join_alone(Some(&second), &late, Visitation::ExactlyOnce, 0);
     assert_eq!(fenced, Err(Refusal::Fenced { generation: 6 }), "the first is late");
+}
+
+#[test]
+fn at_most_once_never_begins_before_what_is_durable() {
+    let of = |before: Option<&JobProgress>, command: &Join, visitation| {
+        join_alone(before, command, visitation, 0)
+    };
+    let (first, behind) = (reader("a", 1, 0, (0, 5)), reader("b", 1, 3, (5, 6)));
+    let begun = of(None, &first, Visitation::AtMostOnce).unwrap().into_item();
+    let run = progress(&begun, 4);
+    let refused = Err(Refusal::Collected { durable: at(4) });
+    assert_eq!(of(Some(&run), &behind, Visitation::AtMostOnce), refused);
+    let restarted = reader("a", 1, 0, (5, 6));
+    assert_eq!(of(Some(&run), &restarted, Visitation::AtMostOnce), refused, "in the same run");
+    for visitation in [Visitation::ExactlyOnce, Visitation::ZeroOnceOrMore] {
+        assert!(matches!(of(Some(&run), &behind, visitation), Ok(Outcome::Write(_))));
+    }
+    let again = of(Some(&run), &first, Visitation::AtMostOnce);
+    assert_eq!(again, Ok(Outcome::AlreadyApplied(run)), "a join that is sent again");
+    let next = of(Some(&run), &reader("b", 1, 4, (5, 6)), Visitation::AtMostOnce).unwrap();
+    let fenced = of(Some(next.item()), &first, Visitation::AtMostOnce);
+    assert_eq!(fenced, Err(Refusal::Fenced { generation: 6 }));
 }
 
 #[test]
@@ -165,18 +176,18 @@ fn eight_superseded_runs_are_remembered() {
 }
 
 #[test]
-fn the_item_of_one_rank_is_stored_as_before() {
-    let run = register(None, &reader("", 1, 0, (0, 1)).start, 0).unwrap().into_item();
-    let stored = serde_json::to_string(&run).unwrap();
-    assert!(!stored.contains("run") && !stored.contains("past"), "{stored}");
-    assert_eq!(serde_json::from_str::<JobProgress>(&stored).unwrap(), run);
-    // With a run and its memory, it is one write unit still.
-    let names = (0..9).map(|i| format!("run-{i}"));
-    let full = names.fold(run, |before, name| {
-        let generation = before.generation;
-        joined(Some(&before), &reader(&name, 64, 0, (generation, generation + (1 << 60) / 9)))
+fn an_item_with_a_run_and_eight_past_ones_is_one_write_unit() {
+    let names = (0..=PAST_RUNS).map(|i| format!("run-{i}"));
+    let full = names.fold(None, |before: Option<JobProgress>, name| {
+        let over = before.map_or(0, |before| before.generation);
+        Some(joined(before.as_ref(), &reader(&name, 64, 0, (over, over + (1 << 60) / 9))))
     });
+    let full = full.unwrap();
+    assert!((0..PAST_RUNS).all(|i| full.past.contains(RunToken::of(&format!("run-{i}")))));
     let stored = serde_json::to_string(&full).unwrap();
     assert!(stored.len() < 1_000, "{} bytes: {stored}", stored.len());
     assert_eq!(serde_json::from_str::<JobProgress>(&stored).unwrap(), full);
+    // Before the first run there is nothing to store of it.
+    let stored = serde_json::to_string(&JobProgress::default()).unwrap();
+    assert!(!stored.contains("run") && !stored.contains("past"), "{stored}");
 }

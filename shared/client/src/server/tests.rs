@@ -35,7 +35,7 @@ impl Serving {
         config.own = Some(OwnRanks { run, range: RankRange::all(count), is_successor });
         config.resume = beginning.known();
         let fetcher = Fetcher::open(ports, config).await.unwrap();
-        let mut server = RankServer::new(fetcher, NoCursor, beginning).unwrap();
+        let mut server = Server::new(fetcher, NoCursor, beginning).unwrap();
         let (visitors, arriving) = mpsc::channel(1);
         let served = tokio::spawn(async move {
             let served = server.serve(arriving).await;
@@ -143,13 +143,13 @@ async fn each_rank_gets_its_batch_of_every_step_and_the_last_acknowledgement_clo
     }
     assert!(!zero.end().await && !one.end().await);
     zero.acks(6).await;
-    assert!(serving.job.last_ack().is_none_or(|ack| ack.durable < batch(1, 0)));
+    assert!(serving.job.progress().is_none_or(|job| job.durable < batch(1, 0)));
     one.acks(7).await;
     assert!(zero.end().await && one.end().await, "the job is closed");
     drop((zero, one));
     let (served, counts) = serving.served.await.unwrap();
     served.unwrap();
-    assert_eq!(serving.job.last_ack().unwrap().durable, batch(1, 0));
+    assert_eq!(serving.job.progress().unwrap().durable, batch(1, 0));
     assert_eq!(counts.ranks.iter().map(|rank| rank.steps).collect::<Vec<_>>(), [4, 4]);
 }
 

@@ -1,15 +1,14 @@
-//! Hellos of ranks: who may sit down, and where the run begins.
+//! Hellos of clients: who may sit down, and where the run begins.
 
 use super::{
-    Phase, RankServer,
+    Beginning, Phase, ServeError, Server,
     links::{Event, Frame, What},
     seats::{LinkId, Seats},
 };
 use crate::{
     FetchError, OwnRanks,
     cursor::CursorStore,
-    framing::{FrameKind, RankHello},
-    server::ServeError,
+    framing::{ClientHello, FrameKind, HelloOfRank},
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::Cursor;
@@ -18,18 +17,18 @@ use std::time::Duration;
 /// How long ranks that have yet to come back to a restarted fetcher keep the others waiting.
 const UNKNOWN_PATIENCE: Duration = Duration::from_secs(3);
 
-impl<C: CursorStore> RankServer<C> {
-    /// Seats a rank; the inner error is why it is refused.
+impl<C: CursorStore> Server<C> {
+    /// Seats a client; the inner error is why it is refused.
     pub(super) async fn on_hello(
         &mut self,
         link: LinkId,
-        hello: RankHello,
+        hello: ClientHello,
     ) -> Result<Result<(), String>, ServeError> {
         let seat = match self.seat_of(&hello) {
             Ok(seat) => seat,
             Err(why) => return Ok(Err(why)),
         };
-        let at = hello.hello.at();
+        let (at, is_plain) = (hello.at(), hello.rank.is_none());
         if let Phase::Over(_) = self.phase {
             return Ok(self.tell_end(link, at));
         }
@@ -40,12 +39,32 @@ impl<C: CursorStore> RankServer<C> {
         if [Phase::Greeting, Phase::Misplaced].contains(&self.phase) {
             self.begin(at).await;
         }
-        let seated = self.seats.sit(seat, at, link);
+        let mut seated = self.seats.sit(seat, at, link);
+        let may_begin = self.phase != Phase::Closing && !self.fetcher().has_named_run();
+        if let (Err(_), Some(at), true) = (&seated, at, may_begin) {
+            // It went back to an older checkpoint, or has a later one.
+            self.begin_anew(at).await;
+            seated = self.seats.sit(seat, Some(at), link);
+        }
         if seated.is_ok() {
-            self.links.seat(link, seat);
+            self.links.seat(link, seat, is_plain);
             self.expect_others();
+            if let Some(at) = at.filter(|_| is_plain) {
+                self.seats.keep(seat, at);
+            }
         }
         Ok(seated)
+    }
+
+    /// A trainer that has not named its run begins another one at `at`.
+    async fn begin_anew(&mut self, at: Cursor) {
+        // Should there be no such place, a trainer without a checkpoint goes on after the last acknowledgement.
+        let durable = self.seats.durable();
+        self.beginning.kept = self.beginning.kept.map(|_| durable);
+        self.beginning.durable = durable;
+        self.named = Some(at);
+        self.begin_run(at).await;
+        self.phase = Phase::Locating;
     }
 
     /// A rank has come back to a restarted fetcher: the others have some time to do so.
@@ -57,13 +76,26 @@ impl<C: CursorStore> RankServer<C> {
     }
 
     /// The seat of a rank of this fetcher.
-    fn seat_of(&self, hello: &RankHello) -> Result<usize, String> {
+    fn seat_of(&self, ClientHello { identity, rank, .. }: &ClientHello) -> Result<usize, String> {
         let OwnRanks { run, range, .. } = self.own;
-        let RankHello { rank, of, run: name, hello } = hello;
-        if let Some(why) = hello.identity.mismatch(&self.identity, "the rank's checkpoint") {
+        let holder =
+            if rank.is_some() { "the rank's checkpoint" } else { "the trainer's checkpoint" };
+        if let Some(why) = identity.mismatch(&self.identity, holder) {
             return Err(why);
         }
         let count = run.ranks.count.get();
+        let Some(HelloOfRank { rank, of, run: name }) = rank else {
+            return match count {
+                1 => Ok(0),
+                _ => Err("this fetcher serves ranks: say hello with GMH1, which names the rank"
+                    .to_owned()),
+            };
+        };
+        if *of != count && !self.fetcher().has_named_run() {
+            return Err(format!(
+                "rank {rank} says hello, and this fetcher serves one trainer of all batches: start it with --ranks"
+            ));
+        }
         if *of != count {
             return Err(format!(
                 "rank {rank} is of {of} ranks, and this fetcher's run has {count}: start all with the same number"
@@ -86,7 +118,7 @@ impl<C: CursorStore> RankServer<C> {
     /// Answers a rank of a job that was done before.
     fn tell_end(&mut self, link: LinkId, at: Option<Cursor>) -> Result<(), String> {
         let end = Cursor::start_of(self.view.spec.epochs);
-        if at.is_none_or(|at| at < end) {
+        if at != Some(end) {
             return Err(self.done());
         }
         self.has_reported_end = true;
@@ -104,19 +136,34 @@ impl<C: CursorStore> RankServer<C> {
     }
 
     async fn set_beginning(&mut self, at: Cursor) {
-        let is_successor = self.beginning.is_successor();
-        if at != self.opened {
-            self.steps.begin_run(at).await;
-            self.own.run.ranks.from = at;
-            self.opened = at;
+        match at == self.opened {
+            true => self.seats = self.seats_at(at),
+            false => self.begin_run(at).await,
         }
-        let (ranks, epochs) = (self.own.run.ranks, self.view.spec.epochs);
-        self.seats = Seats::new(ranks, self.own.range, (epochs, at), is_successor);
     }
 
-    /// The beginning is located: asks the coordinator to accept the ranks. What is kept is stored first.
+    /// Opens the stream of a run that begins at `at`.
+    async fn begin_run(&mut self, at: Cursor) {
+        self.steps.begin_run(at).await;
+        (self.own, self.opened) = (self.fetcher().own(), self.fetcher().begin());
+        self.seats = self.seats_at(self.opened);
+    }
+
+    /// The seats of a run that begins at `at`.
+    pub(super) fn seats_at(&self, at: Cursor) -> Seats {
+        let from = (self.view.spec.epochs, at);
+        Seats::new(self.own, from, self.acknowledged)
+    }
+
+    /// The beginning is located: asks the coordinator to accept the ranks. A later position than the stored one is
+    /// stored first, an earlier one once it is accepted: what a restart needs must not be deleted.
     pub(super) fn join(&mut self) -> Result<(), ServeError> {
-        self.save(self.opened)?;
+        if self.may_be_gone && self.fetcher().is_at_end() {
+            self.seats.expect_nobody();
+        }
+        if self.opened >= self.saved {
+            self.save(self.opened)?;
+        }
         self.fetcher().announce();
         self.phase = Phase::Joining;
         Ok(())
@@ -125,6 +172,10 @@ impl<C: CursorStore> RankServer<C> {
     /// The stream failed. An error about a place that a rank named concerns the ranks only.
     pub(super) async fn on_failure(&mut self, error: FetchError) -> Result<(), ServeError> {
         let is_open = self.beginning.is_open();
+        let is_early = [Phase::Greeting, Phase::Locating, Phase::Joining].contains(&self.phase);
+        if is_early && error.is_of_place() && self.is_of_kept() {
+            return Err(self.of_kept(error));
+        }
         match (self.phase, error) {
             (Phase::Greeting, error) if error.is_of_place() && is_open => {
                 self.phase = Phase::Misplaced;
@@ -144,6 +195,25 @@ impl<C: CursorStore> RankServer<C> {
                 Ok(())
             }
             (_, error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the run is to begin where the state file says.
+    fn is_of_kept(&self) -> bool {
+        let Beginning { kept, .. } = self.beginning;
+        self.can_adopt() && kept.is_some() && self.cursors.name().is_some()
+    }
+
+    /// An error about the stored position, with the name of its store.
+    fn of_kept(&self, error: FetchError) -> ServeError {
+        let name = self.cursors.name().unwrap_or_default();
+        match error {
+            FetchError::Collected(_) if self.fetcher().is_job_done() => {
+                ServeError::Over(self.done())
+            }
+            FetchError::Collected(why) => ServeError::Over(format!("{name}: {why}")),
+            FetchError::Misplaced(why) => ServeError::State(format!("{name}: {why}")),
+            error => error.into(),
         }
     }
 

@@ -1,10 +1,7 @@
 //! The connections of ranks: a task that reads and one that writes for each, so that no rank waits for another.
 
-use super::seats::LinkId;
-use crate::{
-    framing::{ClientMessage, FrameKind, HEADER_BYTES, RankHello, header, read_message},
-    server::{HELLO_PATIENCE, Visitor},
-};
+use super::{HELLO_PATIENCE, seats::LinkId};
+use crate::framing::{ClientHello, ClientMessage, FrameKind, HEADER_BYTES, header, read_message};
 use bytes::Bytes;
 use gristmill_model::splits::Cursor;
 use gristmill_ports::Clock;
@@ -23,6 +20,36 @@ const MAX_OUTGOING: usize = 8;
 
 /// Most messages that are kept for a client that waits for its seat.
 const MAX_DEFERRED: usize = 16;
+
+/// A connected client, and the permit that it releases when it disconnects.
+pub struct Visitor<S> {
+    pub stream: S,
+    pub seat: Option<OwnedSemaphorePermit>,
+    /// Whether it says nothing, and is to have all batches.
+    pub(super) only_reads: bool,
+}
+
+impl<S> Visitor<S> {
+    /// A client that holds `permit`.
+    pub fn new(stream: S, permit: OwnedSemaphorePermit) -> Self {
+        Self { stream, seat: Some(permit), only_reads: false }
+    }
+
+    pub(super) fn who_only_reads(stream: S) -> Self {
+        Self { only_reads: true, ..stream.into() }
+    }
+}
+
+impl<S> From<S> for Visitor<S> {
+    fn from(stream: S) -> Self {
+        Self { stream, seat: None, only_reads: false }
+    }
+}
+
+/// An error as a frame.
+pub fn error_frame(why: &str) -> Vec<u8> {
+    [&header(FrameKind::Error, Cursor::default(), why.len())[..], why.as_bytes()].concat()
+}
 
 /// A frame to write.
 pub(super) struct Frame {
@@ -47,6 +74,8 @@ pub(super) enum What {
     Message(ClientMessage),
     /// All frames of one call of [`Links::send`] are written.
     Written,
+    /// Nothing more can be written.
+    Unwritable(io::Error),
     /// The client is gone; all its messages came before.
     Gone,
 }
@@ -57,8 +86,12 @@ pub(super) enum Role {
     /// It has yet to say hello.
     New,
     /// It said hello as a rank whose seat is taken.
-    Waiting(usize, RankHello),
-    Seated(usize),
+    Waiting(usize, ClientHello),
+    Seated {
+        seat: usize,
+        /// Whether it is a trainer of all batches, which gets no frames of ranks.
+        is_plain: bool,
+    },
     /// Its last frame says why it was refused, or that all is over.
     Leaving,
 }
@@ -69,6 +102,7 @@ struct Link {
     /// When it is given up; a time of the monotonic clock.
     deadline: Option<Duration>,
     deferred: Vec<ClientMessage>,
+    only_reads: bool,
     /// Ends its tasks when dropped.
     _tasks: JoinSet<()>,
     _permit: Option<OwnedSemaphorePermit>,
@@ -91,17 +125,20 @@ impl Links {
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let Visitor { stream, seat } = visitor;
+        let Visitor { stream, seat, only_reads } = visitor;
         let link = self.opened;
         self.opened += 1;
         let (reader, writer) = tokio::io::split(stream);
         let (outgoing, frames) = mpsc::channel(MAX_OUTGOING);
         let mut tasks = JoinSet::new();
-        tasks.spawn(read(link, reader, events.clone()));
+        if !only_reads {
+            tasks.spawn(read(link, reader, events.clone()));
+        }
         tasks.spawn(write(link, writer, frames, events));
         let deadline = Some(self.clock.monotonic() + HELLO_PATIENCE);
         let (role, deferred) = (Role::New, Vec::new());
-        let opened = Link { outgoing, role, deadline, deferred, _tasks: tasks, _permit: seat };
+        let opened =
+            Link { outgoing, role, deadline, deferred, only_reads, _tasks: tasks, _permit: seat };
         self.links.insert(link, opened);
         link
     }
@@ -111,13 +148,28 @@ impl Links {
         self.links.get(&link).map(|link| &link.role)
     }
 
-    /// The connection says hello as a rank.
-    pub fn seat(&mut self, link: LinkId, seat: usize) {
-        self.set(link, Role::Seated(seat), None);
+    /// The connection said hello as a rank, or, if it `is_plain`, as a trainer of all batches.
+    pub fn seat(&mut self, link: LinkId, seat: usize, is_plain: bool) {
+        self.set(link, Role::Seated { seat, is_plain }, None);
+    }
+
+    /// Whether the client says nothing, so that only writing to it shows that it is gone.
+    pub fn only_reads(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.only_reads)
+    }
+
+    /// Whether nobody is connected.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Whether the connection is that of a trainer of all batches.
+    pub fn is_plain(&self, link: LinkId) -> bool {
+        matches!(self.role(link), Some(Role::Seated { is_plain: true, .. }))
     }
 
     /// The connection waits for another of its rank to end.
-    pub fn wait(&mut self, link: LinkId, seat: usize, hello: RankHello) {
+    pub fn wait(&mut self, link: LinkId, seat: usize, hello: ClientHello) {
         self.set(link, Role::Waiting(seat, hello), Some(SEAT_PATIENCE));
     }
 
@@ -129,7 +181,7 @@ impl Links {
     }
 
     /// The first connection that waits for the seat.
-    pub fn waiting_for(&self, seat: usize) -> Option<(LinkId, RankHello)> {
+    pub fn waiting_for(&self, seat: usize) -> Option<(LinkId, ClientHello)> {
         self.links.iter().find_map(|(link, Link { role, .. })| match role {
             Role::Waiting(waiting, hello) if *waiting == seat => Some((*link, hello.clone())),
             _ => None,
@@ -174,11 +226,13 @@ impl Links {
         }
     }
 
-    /// Ends all connections with a last frame to each.
-    pub fn end_all(&mut self, frame: impl Fn() -> Frame) {
+    /// Ends all connections with a last frame to each that `gets` one.
+    pub fn end_all(&mut self, gets: impl Fn(&Self, LinkId) -> bool, frame: impl Fn() -> Frame) {
         let links: Vec<_> = self.links.keys().copied().collect();
         for link in links {
-            self.send(link, vec![frame()]);
+            if gets(self, link) {
+                self.send(link, vec![frame()]);
+            }
             self.let_go(link);
         }
     }
@@ -233,8 +287,9 @@ async fn write(
     events: mpsc::Sender<Event>,
 ) {
     while let Some(frames) = outgoing.recv().await {
-        if write_frames(&mut writer, frames).await.is_err() {
+        if let Err(error) = write_frames(&mut writer, frames).await {
             // The reader says when the client is gone, after its last messages.
+            let _ = events.send(Event { link, what: What::Unwritable(error) }).await;
             return;
         }
         if events.send(Event { link, what: What::Written }).await.is_err() {

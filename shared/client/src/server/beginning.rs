@@ -19,6 +19,11 @@ pub struct Beginning {
 }
 
 impl Beginning {
+    /// The beginning of a trainer that names no run, after what the job's status says is durable.
+    pub fn of_one(status: &JobStatus, kept: Option<Cursor>) -> Self {
+        Self { kept, durable: status.durable, ..Self::default() }
+    }
+
     /// The beginning of the ranks `range` of the run of `token`, which has `of` ranks, and the first batch of
     /// that run. `resume` is named by a person, `kept` by the state file.
     ///

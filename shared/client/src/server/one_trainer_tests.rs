@@ -1,20 +1,14 @@
-//! Visits to a server over a sample job, by trainers at the other end of a pipe.
+//! Trainers of all batches at the other end of a pipe, over a sample job.
 
 use super::*;
 use crate::{
-    Fetcher,
-    cursor::{Identity, NoCursor, Saved},
+    cursor::NoCursor,
     samples::{self, SampleJob, batch},
-    server::Visitor,
 };
 use gristmill_model::wire::RefusalKind;
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::Mutex;
 use tokio::{
-    io::{AsyncWriteExt, DuplexStream, duplex},
-    sync::mpsc,
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
     task::JoinHandle,
 };
 
@@ -49,8 +43,8 @@ impl Serving {
         store: impl CursorStore + Sync + 'static,
     ) -> Self {
         let fetcher = Fetcher::open(ports.clone(), config.clone()).await.unwrap();
-        assert_eq!(job.last_ack(), None, "a stream that is only open takes nothing over");
-        let mut server = Server::new(fetcher, store, Cursor::default()).unwrap();
+        assert_eq!(job.progress(), None, "a stream that is only open takes nothing over");
+        let mut server = Server::new(fetcher, store, Beginning::default()).unwrap();
         let (visitors, arriving) = mpsc::channel(1);
         let served = tokio::spawn(async move {
             let served = server.serve(arriving).await;
@@ -61,7 +55,11 @@ impl Serving {
 
     async fn connect(&self) -> Client {
         // Room for several frames, as sockets have.
-        let (stream, theirs) = duplex(1 << 16);
+        self.connect_by(1 << 16).await
+    }
+
+    async fn connect_by(&self, pipe_bytes: usize) -> Client {
+        let (stream, theirs) = duplex(pipe_bytes);
         assert!(self.visitors.send(theirs.into()).await.is_ok());
         let mut client = Client { stream, identity: None };
         let (magic, _, payload) = client.frame().await;
@@ -130,7 +128,7 @@ async fn a_trainer_gets_every_batch_and_the_job_is_closed_after_its_last_acknowl
     assert_eq!((&magic, at), (b"GMBE", batch(1, 0)));
     client.ack(7).await;
     serving.served.await.unwrap().0.unwrap();
-    assert_eq!(sample.0.last_ack().unwrap().durable, batch(1, 0));
+    assert_eq!(sample.0.progress().unwrap().durable, batch(1, 0));
 }
 
 #[tokio::test]
@@ -224,9 +222,127 @@ async fn only_time_in_which_the_trainer_waits_counts_if_it_says_so() {
     assert!(waited_s < 1.5, "{waited_s}");
 }
 
-#[test]
-fn a_trainer_computes_between_the_waits_that_it_announces() {
-    let computes = |announced, sent| Turns { announced, sent }.trainer_computes();
-    assert!(!computes(0, 0) && !computes(0, 5), "it announces nothing");
-    assert!(!computes(1, 0) && computes(1, 1) && !computes(2, 1) && computes(2, 2));
+/// The frames that a client gets until the stream ends, or for `most` of them.
+async fn frames(stream: &mut DuplexStream, most: usize) -> Vec<([u8; 4], u64)> {
+    let mut frames = Vec::new();
+    while frames.len() < most {
+        let (magic, at, _) = samples::frame(stream).await;
+        frames.push((magic, at.batch_index));
+        if &magic == b"GMBE" {
+            break;
+        }
+    }
+    frames
+}
+
+#[tokio::test]
+async fn a_trainer_may_speak_as_rank_0_of_1() {
+    let sample = SampleJob::new(2, 2).await;
+    let serving = Serving::start(&sample, NoCursor).await;
+    let mut client = serving.connect().await;
+    let mut hello = serde_json::to_value(&client.identity).unwrap();
+    (hello["rank"], hello["of"]) = (0.into(), 1.into());
+    let text = hello.to_string();
+    client.stream.write_all(b"GMH1").await.unwrap();
+    client.stream.write_u32_le(text.len() as u32).await.unwrap();
+    client.stream.write_all(text.as_bytes()).await.unwrap();
+    assert_eq!(frames(&mut client.stream, 2).await, [(*b"GMBC", 1), (*b"GMB1", 0)]);
+    (hello["rank"], hello["of"]) = (3.into(), 4.into());
+    let text = hello.to_string();
+    let mut other = serving.connect().await;
+    other.stream.write_all(b"GMH1").await.unwrap();
+    other.stream.write_u32_le(text.len() as u32).await.unwrap();
+    other.stream.write_all(text.as_bytes()).await.unwrap();
+    let why = other.error().await;
+    assert!(why.contains("rank 3 says hello") && why.contains("start it with --ranks"), "{why}");
+}
+
+#[tokio::test]
+async fn a_reader_that_says_nothing_gets_every_frame_and_acknowledges_by_reading() {
+    let (job, ports, config) = SampleJob::new(2, 2).await;
+    let fetcher = Fetcher::open(ports, config).await.unwrap();
+    let kept = Kept::default();
+    let mut server = Server::new(fetcher, kept.clone(), Beginning::default()).unwrap();
+    let (out, mut reads) = duplex(600);
+    let served = tokio::spawn(async move { server.write_all(out).await });
+    assert_eq!(samples::frame(&mut reads).await.0, *b"GMBH");
+    let got = frames(&mut reads, 4).await;
+    assert_eq!(got, (0..4).map(|index| (*b"GMB1", index)).collect::<Vec<_>>());
+    let durable = kept.0.lock().unwrap().as_ref().unwrap().cursor;
+    assert!(durable > batch(0, 1) && durable < batch(0, 8), "{durable}: as far as it is written");
+    let rest = frames(&mut reads, 9).await;
+    assert_eq!((rest.len(), rest[4].0), (5, *b"GMBE"));
+    served.await.unwrap().unwrap();
+    assert_eq!(reads.read(&mut [0; 1]).await.unwrap(), 0, "one last frame");
+    assert_eq!(job.progress().unwrap().durable, batch(1, 0));
+}
+
+#[tokio::test]
+async fn a_reader_that_closes_its_end_ends_serving() {
+    let (job, ports, config) = SampleJob::new(2, 2).await;
+    let fetcher = Fetcher::open(ports, config).await.unwrap();
+    let mut server = Server::new(fetcher, NoCursor, Beginning::default()).unwrap();
+    let (out, mut reads) = duplex(600);
+    let (silent, _end) = duplex(1);
+    let served = tokio::spawn(async move { server.write_all(tokio::io::join(silent, out)).await });
+    frames(&mut reads, 2).await;
+    drop(reads);
+    assert!(matches!(served.await.unwrap(), Err(ServeError::Io(_))));
+    assert!(!job.is_done());
+}
+
+#[tokio::test]
+async fn without_acknowledgements_no_batch_comes_twice() {
+    for visitation in [Visitation::AtMostOnce, Visitation::ZeroOnceOrMore] {
+        let mut sample = SampleJob::new(2, 2).await;
+        sample.0 = sample.0.visited(visitation);
+        sample.1.coordinator = Arc::<SampleJob>::clone(&sample.0);
+        let serving = Serving::start(&sample, NoCursor).await;
+        let mut client = serving.connect_by(600).await;
+        client.hello(None).await;
+        for index in 0..3 {
+            client.batch(index).await;
+        }
+        drop(client);
+        let mut client = serving.connect().await;
+        client.hello(Some(batch(0, 0))).await;
+        let rest = frames(&mut client.stream, 9).await;
+        let (end, numbers) = rest.split_last().unwrap();
+        assert_eq!(&end.0, b"GMBE");
+        assert!(numbers.iter().all(|(_, index)| *index > 2), "{visitation}: {numbers:?}");
+        assert!(numbers.len() >= 2, "{visitation}: few are lost on the way: {numbers:?}");
+        serving.served.await.unwrap().0.unwrap();
+        assert!(sample.0.is_done());
+    }
+}
+
+#[tokio::test]
+async fn a_position_that_is_not_of_the_job_is_named_by_its_file() {
+    let sample = SampleJob::new(2, 2).await;
+    let (_, ports, config) = &sample;
+    let beginning = Beginning { kept: Some(batch(0, 99)), ..Beginning::default() };
+    let config = crate::FetcherConfig { resume: batch(0, 99), ..config.clone() };
+    let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
+    let mut server = Server::new(fetcher, Kept::default(), beginning).unwrap();
+    let (_visitors, arriving) = mpsc::channel::<Visitor<DuplexStream>>(1);
+    let error = server.serve(arriving).await.unwrap_err();
+    assert!(
+        matches!(&error, ServeError::State(why) if why.starts_with("state file s: ")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_job_whose_last_batch_was_acknowledged_is_closed_without_its_trainer() {
+    for kept in [batch(0, 8), batch(1, 0)] {
+        let sample = SampleJob::new(2, 2).await;
+        let (job, ports, config) = &sample;
+        let config = crate::FetcherConfig { resume: kept, ..config.clone() };
+        let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
+        let beginning = Beginning { kept: Some(kept), ..Beginning::default() };
+        let mut server = Server::new(fetcher, Kept::default(), beginning).unwrap();
+        let (_visitors, arriving) = mpsc::channel::<Visitor<DuplexStream>>(1);
+        server.serve(arriving).await.unwrap();
+        assert!(job.is_done(), "{kept}");
+    }
 }

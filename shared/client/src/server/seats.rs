@@ -4,14 +4,18 @@
 //! before it is known that no step follows, and the start of the next epoch. [`Passed::normal`] makes them one.
 
 mod acks;
+mod turns;
 mod unknown;
 
+pub(super) use acks::Acknowledged;
+
 use super::passed::{Passed, PassedStep};
-use crate::{RankBatch, server::visit::Turns};
+use crate::{OwnRanks, RankBatch};
 use gristmill_model::Epoch;
 use gristmill_model::splits::ranks::Ranks;
 use gristmill_model::splits::{Cursor, readers::RankRange};
 use std::collections::VecDeque;
+use turns::Turns;
 
 /// Steps that are kept for ranks which have yet to take them.
 const MAX_KEPT: usize = 2;
@@ -75,10 +79,11 @@ pub(super) struct Seats {
     epochs: Epoch,
     /// Whether ranks may have been handed more by an earlier fetcher.
     is_successor: bool,
+    acknowledged: Acknowledged,
     seats: Vec<Seat>,
     /// Whether ranks that have never connected keep the others waiting, as those that are slow do.
     waits_for_unknown: bool,
-    /// Whether an earlier fetcher had made everything durable, so that its ranks may be gone.
+    /// Whether everything was durable before, so that the ranks may be gone.
     has_nothing_left: bool,
     passed: Passed,
     kept: VecDeque<Kept>,
@@ -88,12 +93,8 @@ pub(super) struct Seats {
 
 impl Seats {
     /// Ranks that begin at `at`, of a run of `epochs` epochs.
-    pub fn new(
-        ranks: Ranks,
-        range: RankRange,
-        (epochs, at): (Epoch, Cursor),
-        is_successor: bool,
-    ) -> Self {
+    pub fn new(own: OwnRanks, (epochs, at): (Epoch, Cursor), acknowledged: Acknowledged) -> Self {
+        let OwnRanks { run, range, is_successor } = own;
         let seat = Seat {
             link: None,
             is_known: false,
@@ -108,17 +109,23 @@ impl Seats {
         };
         let seats = vec![seat; range.count.get() as usize];
         Self {
-            ranks,
+            ranks: run.ranks,
             range,
             epochs,
             is_successor,
+            acknowledged,
             seats,
             waits_for_unknown: true,
-            has_nothing_left: is_successor && at >= Cursor::start_of(epochs),
+            has_nothing_left: false,
             passed: Passed::new(at),
             kept: VecDeque::new(),
             is_at_end: false,
         }
+    }
+
+    /// Everything was durable before: ranks that have gone need not come back.
+    pub fn expect_nobody(&mut self) {
+        self.has_nothing_left = true;
     }
 
     pub fn len(&self) -> usize {
@@ -158,7 +165,7 @@ impl Seats {
     /// Ranks that have yet to take a step which others have taken.
     pub fn slowest(&self) -> Vec<u32> {
         let least = self.least_next();
-        match self.kept.len() < MAX_KEPT {
+        match self.kept.len() < self.most_kept() {
             true => Vec::new(),
             false => self.ranks_where(|seats, seat| seats.passed.normal(seat.next) == least),
         }
@@ -178,7 +185,14 @@ impl Seats {
         let Seat { durable, handed, .. } = self.seats[seat];
         let may_return = at.is_some();
         let at = at.unwrap_or(durable);
+        // What counts as acknowledged without a word is not given again.
+        let at = if self.acknowledged == Acknowledged::Said { at } else { at.max(durable) };
         let place = self.passed.normal(at);
+        if let Some(end) = self.passed.end_before(at) {
+            return Err(format!(
+                "rank {rank} wants {at}, and the steps of that epoch end before batch {end}: restore another checkpoint"
+            ));
+        }
         if place < self.passed.normal(durable) {
             return Err(format!(
                 "rank {rank} wants {at}, and its run is safe up to {durable}, of which nothing is kept: restore \
@@ -219,6 +233,14 @@ impl Seats {
         Ok(())
     }
 
+    /// The rank's checkpoint contains everything before `at`.
+    pub fn keep(&mut self, seat: usize, at: Cursor) {
+        if self.passed.normal(self.seats[seat].durable) < self.passed.normal(at) {
+            self.seats[seat].durable = at;
+            self.drop_taken();
+        }
+    }
+
     /// A rank's connection is gone.
     pub fn leave(&mut self, seat: usize) {
         self.seats[seat].link = None;
@@ -233,6 +255,9 @@ impl Seats {
     /// A rank has taken the step that was on its way.
     pub fn taken(&mut self, seat: usize) {
         self.seats[seat].is_sending = false;
+        if self.acknowledged == Acknowledged::Taken {
+            self.keep(seat, self.seats[seat].next);
+        }
         if self.seats[seat].was_sent_end {
             self.seats[seat].may_return = false;
             self.drop_taken();
@@ -264,8 +289,18 @@ impl Seats {
             () if least < first || head < self.passed.normal(self.durable()) => {
                 Wanted::Reopen(self.durable())
             }
-            () if self.kept.len() < MAX_KEPT && !self.is_at_end => Wanted::Release,
+            () if self.kept.len() < self.most_kept() && !self.is_at_end => Wanted::Release,
             () => Wanted::Hold,
+        }
+    }
+
+    /// Most steps to keep. What is released may count as acknowledged, and would be lost with this process.
+    fn most_kept(&self) -> usize {
+        match self.acknowledged {
+            Acknowledged::Said => MAX_KEPT,
+            Acknowledged::HandedOver | Acknowledged::Taken => {
+                usize::from(self.seats.iter().all(|seat| seat.link.is_some()))
+            }
         }
     }
 
@@ -274,6 +309,13 @@ impl Seats {
         self.kept.clear();
         self.is_at_end = false;
         self.passed.reopened(at);
+        if self.acknowledged != Acknowledged::Said {
+            // It goes on no earlier than with what has not counted as acknowledged.
+            for seat in &mut self.seats {
+                seat.next = seat.next.max(at);
+                (seat.handed, seat.durable) = (seat.handed.max(at), seat.durable.max(at));
+            }
+        }
     }
 
     /// A step from `start` up to `next` was released; whether for the first time.
@@ -330,6 +372,9 @@ impl Seats {
             seat.handed = seat.handed.max(next);
             (seat.is_sending, seat.may_return) = (true, true);
             seat.turns.send();
+            if self.acknowledged == Acknowledged::HandedOver {
+                seat.durable = next;
+            }
             self.drop_taken();
             return Some((link, Handed::Step { batch, next }));
         }

@@ -4,14 +4,13 @@ use super::*;
 use crate::{Batch, Room, samples::batch};
 use bytes::Bytes;
 use gristmill_model::splits::ranks::Tail;
-use std::num::NonZeroU32;
 
 const EPOCHS: Epoch = 2;
 
 fn seats_of(first: u32, count: u32, of: u32, is_successor: bool) -> Seats {
-    let (count, of) = (NonZeroU32::new(count).unwrap(), NonZeroU32::new(of).unwrap());
-    let ranks = Ranks { count: of, from: batch(0, 0), tail: Tail::Repeat };
-    Seats::new(ranks, RankRange { first, count }, (EPOCHS, batch(0, 0)), is_successor)
+    let own = crate::samples::own(of, first..first + count, batch(0, 0), Tail::Repeat);
+    let own = OwnRanks { is_successor, ..own };
+    Seats::new(own, (EPOCHS, batch(0, 0)), Acknowledged::Said)
 }
 
 /// Both ranks of a run of two, connected by links 0 and 1.
@@ -285,4 +284,22 @@ fn a_stream_leaves_out_what_became_durable_before_it_came_there() {
     assert_eq!(seats.wanted(), Wanted::Reopen(batch(0, 8)));
     seats.reopened(batch(0, 8));
     assert_eq!(seats.wanted(), Wanted::Release);
+}
+
+#[test]
+fn a_place_beyond_the_end_of_an_epoch_is_no_place_in_the_next_one() {
+    let mut seats = two();
+    release(&mut seats, batch(0, 0), 2);
+    seats.end_epoch(0);
+    taken(&mut seats);
+    for seat in 0..2 {
+        seats.leave(seat);
+    }
+    let why = seats.sit(0, Some(batch(0, 40)), 10).unwrap_err();
+    assert!(
+        why.contains("wants batch 40 of epoch 0") && why.contains("end before batch 2"),
+        "{why}"
+    );
+    seats.sit(0, Some(batch(0, 2)), 10).unwrap();
+    seats.sit(1, Some(batch(1, 0)), 11).unwrap();
 }

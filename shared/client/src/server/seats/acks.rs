@@ -1,7 +1,28 @@
 //! Acknowledgements: what ranks say is safe in their checkpoints.
 
 use super::{Seat, Seats};
+use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
+
+/// When a step counts as acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum Acknowledged {
+    /// When its rank says so.
+    Said,
+    /// Before it is sent: it is never sent twice.
+    HandedOver,
+    /// Once it is written, as to a client that says nothing.
+    Taken,
+}
+
+impl Acknowledged {
+    pub fn of(visitation: Visitation) -> Self {
+        match visitation {
+            Visitation::ExactlyOnce => Self::Said,
+            Visitation::AtMostOnce | Visitation::ZeroOnceOrMore => Self::HandedOver,
+        }
+    }
+}
 
 impl Seats {
     /// The checkpoint of a rank contains its own `batch` and all before.

@@ -42,6 +42,11 @@ impl Passed {
         cursor
     }
 
+    /// The first batch behind the last step of the epoch of `cursor`, if that is known and before `cursor`.
+    pub fn end_before(&self, cursor: Cursor) -> Option<u64> {
+        self.ends.get(&cursor.epoch).copied().filter(|end| cursor.batch_index > *end)
+    }
+
     /// The step that begins at `start`.
     pub fn find(&self, start: Cursor) -> Option<PassedStep> {
         let index = self.steps.binary_search_by(|step| step.start.cmp(&start)).ok()?;

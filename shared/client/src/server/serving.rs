@@ -1,15 +1,14 @@
 //! The loop of a server of ranks.
 
 use super::{
-    Phase, RankActivity, RankServer,
+    Activity, END_NOTICE, LOOK_EVERY, Phase, ServeError, Server, Visitor,
     links::{Event, Frame, Role, What},
     seats::{Handed, LinkId, Wanted},
 };
 use crate::{
     FetchError, RankBatch, StepDelivery, Steps,
     cursor::CursorStore,
-    framing::{ClientMessage, FrameKind},
-    server::{ServeError, Visitor},
+    framing::{ClientHello, ClientMessage, FrameKind},
 };
 use gristmill_model::splits::Cursor;
 use std::{future::pending, io};
@@ -34,9 +33,11 @@ enum Stream {
     Delivered(StepDelivery),
     /// The job is closed.
     Closed,
+    /// The job was closed by another fetcher.
+    Over,
 }
 
-impl<C: CursorStore> RankServer<C> {
+impl<C: CursorStore> Server<C> {
     pub(super) async fn run<S>(
         &mut self,
         visitors: &mut mpsc::Receiver<Visitor<S>>,
@@ -53,12 +54,13 @@ impl<C: CursorStore> RankServer<C> {
             }
             let wanted = self.hand_over().await?;
             self.show();
-            let phase = (self.phase, self.beginning.is_successor());
+            let phase = (self.phase, self.may_be_gone);
             let over = match self.phase {
                 Phase::Over(until) => Some(until),
                 _ => None,
             };
-            let deadlines = [over, self.unknown_until, self.links.deadline()];
+            let look = self.observer.is_some().then_some(self.look_at);
+            let deadlines = [over, look, self.unknown_until, self.links.deadline()];
             let deadline = deadlines.into_iter().flatten().min();
             let left = deadline.map(|at| at.saturating_sub(self.clock.monotonic()));
             let overdue = async {
@@ -82,15 +84,29 @@ impl<C: CursorStore> RankServer<C> {
             };
             match happened {
                 Happened::Visitor(visitor) => {
+                    let only_reads = visitor.only_reads;
                     let link = self.links.open(visitor, sender.clone());
                     let hello = self.hello();
                     self.links.send(link, vec![hello]);
+                    if only_reads {
+                        let hello = ClientHello::new(self.identity.clone());
+                        self.on_hello(link, hello).await?.map_err(ServeError::Over)?;
+                    }
                 }
                 Happened::Event(event) => self.on_event(event).await?,
                 Happened::Stream(Ok(Stream::Located)) => self.join()?,
-                Happened::Stream(Ok(Stream::Joined)) => self.phase = Phase::Serving,
-                Happened::Stream(Ok(Stream::Delivered(delivery))) => self.on_delivery(delivery),
+                Happened::Stream(Ok(Stream::Joined)) => {
+                    self.save(self.opened)?;
+                    self.phase = Phase::Serving;
+                }
+                Happened::Stream(Ok(Stream::Delivered(delivery))) => {
+                    self.observe(&delivery).await?;
+                    self.on_delivery(delivery);
+                }
                 Happened::Stream(Ok(Stream::Closed)) => return Ok(()),
+                Happened::Stream(Ok(Stream::Over)) => {
+                    self.phase = Phase::Over(self.clock.monotonic() + END_NOTICE);
+                }
                 Happened::Stream(Err(error)) => self.on_failure(error).await?,
                 Happened::Overdue => {
                     if let Some(ended) = self.on_overdue() {
@@ -107,7 +123,7 @@ impl<C: CursorStore> RankServer<C> {
             return Ok(Wanted::Hold);
         }
         while let Some((link, handed)) = self.seats.hand_over() {
-            let frames = self.frames(handed);
+            let frames = self.frames(handed, self.links.is_plain(link));
             self.links.send(link, frames);
         }
         if self.phase == Phase::Closing {
@@ -120,7 +136,7 @@ impl<C: CursorStore> RankServer<C> {
                 );
                 self.steps.reopen(at).await?;
                 self.steps.fetcher().announce();
-                self.seats.reopened(at);
+                self.seats.reopened(self.steps.fetcher().begin());
                 self.seats.wanted()
             }
             wanted => wanted,
@@ -129,11 +145,15 @@ impl<C: CursorStore> RankServer<C> {
         Ok(wanted)
     }
 
-    fn frames(&self, handed: Handed) -> Vec<Frame> {
+    /// The frames of what is handed to a rank, or to a trainer of all batches.
+    fn frames(&self, handed: Handed, is_plain: bool) -> Vec<Frame> {
         let Handed::Step { batch: RankBatch { batch, repeated_for }, next } = handed else {
             let end = Cursor::start_of(self.view.spec.epochs);
             return vec![Frame::new(FrameKind::End, end, self.summary(false))];
         };
+        if is_plain {
+            return vec![Frame::new(FrameKind::Batch, batch.cursor(), batch.frame)];
+        }
         let checkpoint = Frame::new(FrameKind::Checkpoint, next, self.checkpoint(next));
         let at = batch.cursor();
         let batch = match repeated_for {
@@ -148,22 +168,32 @@ impl<C: CursorStore> RankServer<C> {
 
     pub(super) async fn on_event(&mut self, Event { link, what }: Event) -> Result<(), ServeError> {
         let role = self.links.role(link).cloned();
+        let seat = match role {
+            Some(Role::Seated { seat, .. }) => Some(seat),
+            _ => None,
+        };
         match (what, role) {
             (_, None) | (What::Message(_), Some(Role::Leaving)) => {}
-            (What::Gone, Some(role)) => {
+            (What::Unwritable(error), Some(_)) => {
+                if self.links.only_reads(link) {
+                    return Err(error.into());
+                }
+            }
+            (What::Gone, Some(_)) => {
                 self.links.remove(link);
-                if let Role::Seated(seat) = role {
+                if let Some(seat) = seat {
                     self.free(seat, link).await?;
                 }
             }
-            (What::Written, Some(Role::Seated(seat))) if self.seats.link(seat) == Some(link) => {
-                self.seats.taken(seat);
+            (What::Written, Some(_)) => {
+                if let Some(seat) = seat.filter(|seat| self.seats.link(*seat) == Some(link)) {
+                    self.seats.taken(seat);
+                }
             }
-            (What::Written, Some(_)) => {}
             (What::Message(message), Some(role)) => {
-                if let Err(why) = self.on_message(link, role.clone(), message).await? {
+                if let Err(why) = self.on_message(link, role, message).await? {
                     self.links.refuse(link, &why);
-                    if let Role::Seated(seat) = role {
+                    if let Some(seat) = seat {
                         self.free(seat, link).await?;
                     }
                 }
@@ -180,19 +210,15 @@ impl<C: CursorStore> RankServer<C> {
         message: ClientMessage,
     ) -> Result<Result<(), String>, ServeError> {
         Ok(match (message, role) {
-            (ClientMessage::RankHello(hello), Role::New) => {
-                return self.on_hello(link, hello).await;
+            (ClientMessage::Hello(hello), Role::New) => return self.on_hello(link, hello).await,
+            (ClientMessage::Hello(_), _) => Err("a second hello: a client says it once".to_owned()),
+            (ClientMessage::Ack(batch), Role::Seated { seat, .. }) => {
+                self.seats.acknowledge(seat, batch)
             }
-            (ClientMessage::Hello(_), Role::New) => {
-                Err("this fetcher serves ranks: say hello with GMH1, which names the rank"
-                    .to_owned())
+            (ClientMessage::JobAck(at), Role::Seated { seat, .. }) => {
+                self.seats.acknowledge_job(seat, at)
             }
-            (ClientMessage::RankHello(_) | ClientMessage::Hello(_), _) => {
-                Err("a second hello: a rank says it once".to_owned())
-            }
-            (ClientMessage::Ack(batch), Role::Seated(seat)) => self.seats.acknowledge(seat, batch),
-            (ClientMessage::JobAck(at), Role::Seated(seat)) => self.seats.acknowledge_job(seat, at),
-            (ClientMessage::Waits, Role::Seated(seat)) => {
+            (ClientMessage::Waits, Role::Seated { seat, .. }) => {
                 self.seats.waits(seat);
                 Ok(())
             }
@@ -204,12 +230,29 @@ impl<C: CursorStore> RankServer<C> {
                 false => Err("too many messages before the rank's seat is free".to_owned()),
             },
             (ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits, _) => {
-                Err("a message before a hello: a client says first which rank it is".to_owned())
+                Err("a message before a hello: a client says first which job its checkpoint is of"
+                    .to_owned())
             }
             (ClientMessage::Invalid(what), _) => {
                 Err(format!("the client sent {what}: docs/training.md has the protocol"))
             }
         })
+    }
+
+    /// Counts a delivery for the report.
+    async fn observe(&mut self, delivery: &StepDelivery) -> Result<(), ServeError> {
+        let Some(observer) = &mut self.observer else { return Ok(()) };
+        let observed = observer.delivered(delivery, self.steps.fetcher()).await;
+        observed.map_err(|failure| io::Error::other(failure.to_string()).into())
+    }
+
+    /// Observes the run while it delivers nothing.
+    fn look(&mut self) {
+        let now = self.clock.monotonic();
+        if let Some(observer) = self.observer.as_mut().filter(|_| self.look_at <= now) {
+            observer.look(self.steps.fetcher());
+            self.look_at = now + LOOK_EVERY;
+        }
     }
 
     fn on_delivery(&mut self, delivery: StepDelivery) {
@@ -233,15 +276,21 @@ impl<C: CursorStore> RankServer<C> {
 
     /// Gives up clients that are too slow. A result ends serving.
     fn on_overdue(&mut self) -> Option<Result<(), ServeError>> {
+        self.look();
         for link in self.links.overdue() {
             match self.links.role(link) {
                 Some(Role::New) => self.links.refuse(
                     link,
-                    "no hello within 5 s: a rank answers the fetcher's hello with its own, and gets batches then",
+                    "no hello within 5 s: a client answers the fetcher's hello with its own, and gets batches then",
                 ),
                 Some(Role::Waiting(seat, _)) => {
                     let rank = self.own.range.first as usize + seat;
-                    let why = format!("another client is connected as rank {rank}: end it first");
+                    let why = match self.own.run.ranks.count.get() {
+                        1 => "another trainer is connected to this fetcher: end it first, because a fetcher serves \
+                              one trainer at a time"
+                            .to_owned(),
+                        _ => format!("another client is connected as rank {rank}: end it first"),
+                    };
                     self.links.refuse(link, &why);
                 }
                 _ => self.links.remove(link),
@@ -275,19 +324,19 @@ impl<C: CursorStore> RankServer<C> {
     fn show(&self) {
         let (absent, slow) = (self.seats.absent(), self.seats.slowest());
         let activity = match self.phase {
-            Phase::Over(_) => RankActivity::Over,
-            Phase::Closing => RankActivity::Closing,
-            Phase::Greeting | Phase::Misplaced => RankActivity::Absent(absent),
-            Phase::Locating | Phase::Joining => RankActivity::Fetching,
-            Phase::Serving if !absent.is_empty() => RankActivity::Absent(absent),
+            Phase::Over(_) => Activity::Over,
+            Phase::Closing => Activity::Closing,
+            Phase::Greeting | Phase::Misplaced => Activity::Absent(absent),
+            Phase::Locating | Phase::Joining => Activity::Fetching,
+            Phase::Serving if !absent.is_empty() => Activity::Absent(absent),
             Phase::Serving if self.seats.are_at_end() => {
-                RankActivity::LastAck(self.seats.unacknowledged())
+                Activity::LastAck(self.seats.unacknowledged())
             }
-            Phase::Serving if slow.is_empty() && !self.seats.compute() => RankActivity::Fetching,
+            Phase::Serving if slow.is_empty() && !self.seats.compute() => Activity::Fetching,
             Phase::Serving if slow.is_empty() || slow.len() == self.seats.len() => {
-                RankActivity::Training
+                Activity::Training
             }
-            Phase::Serving => RankActivity::Slow(slow),
+            Phase::Serving => Activity::Slow(slow),
         };
         self.activity.send_if_modified(|before| {
             let is_new = *before != activity;
@@ -300,7 +349,7 @@ impl<C: CursorStore> RankServer<C> {
 /// Brings the stream to its next point.
 async fn advance(
     steps: &mut Steps,
-    (phase, is_successor): (Phase, bool),
+    (phase, may_be_gone): (Phase, bool),
     wanted: Wanted,
 ) -> Result<Stream, FetchError> {
     match phase {
@@ -308,9 +357,13 @@ async fn advance(
         Phase::Greeting => {
             steps.fetcher().located().await?;
             // The ranks of an earlier fetcher may be gone; those of a new run may have an earlier checkpoint.
-            match is_successor && steps.fetcher().is_at_end() {
-                true => Ok(Stream::Located),
-                false => Err(steps.fetcher().failed().await),
+            if may_be_gone && steps.fetcher().is_at_end() {
+                return Ok(Stream::Located);
+            }
+            tokio::select! {
+                biased;
+                error = steps.fetcher().failed() => Err(error),
+                () = steps.fetcher().job_done() => Ok(Stream::Over),
             }
         }
         Phase::Locating => steps.fetcher().located().await.map(|()| Stream::Located),

@@ -1,0 +1,66 @@
+//! The polls of a plain trainer, which is a run of one rank: it joins once and then reports.
+
+use gristmill_model::splits::ranks::Ranks;
+use gristmill_model::splits::readers::{RankRange, Report};
+use gristmill_model::splits::run::{Join, TrainingRun};
+use gristmill_model::splits::{Ack, Cursor, Place};
+use gristmill_model::wire::{Poll, Polled, TrainerMetrics};
+use gristmill_model::{JobName, RunToken};
+use std::num::NonZeroU32;
+
+/// A poll that only asks for the splits from `from` on.
+pub fn asks(job: &JobName, from: Place) -> Poll {
+    Poll {
+        job: job.clone(),
+        registered_ms: 0,
+        from,
+        ranks: RankRange::all(NonZeroU32::MIN),
+        of: NonZeroU32::MIN,
+        join: None,
+        report: None,
+        metrics: TrainerMetrics::default(),
+        training: None,
+    }
+}
+
+/// A run of a plain trainer, in a job each of whose splits is one batch.
+pub struct Trainer {
+    generation: u64,
+    /// The generation of the run that it takes over from, 0 if none.
+    over: u64,
+    /// None before it first joins.
+    run: Option<TrainingRun>,
+    /// Whether the table has this run, as far as it knows.
+    is_joined: bool,
+}
+
+impl Trainer {
+    pub fn new(generation: u64, over: u64) -> Self {
+        Self { generation, over, run: None, is_joined: false }
+    }
+
+    /// The poll of one that asks for the splits from `from` on, has everything before `delivered`, and a checkpoint at
+    /// `durable`. The first one joins; it joins again if the table has lost that.
+    pub fn poll(&mut self, job: &JobName, from: Place, delivered: Place, durable: Place) -> Poll {
+        let Self { generation, over, .. } = *self;
+        let cursor = Cursor { epoch: durable.epoch, batch_index: u64::from(durable.position) };
+        let ack = Ack { generation, over, delivered, durable: cursor, durable_place: durable };
+        let is_successor = self.run.is_some();
+        let token = RunToken::of(&format!("trainer {generation}"));
+        let begun = TrainingRun { token, ranks: Ranks::one(cursor) };
+        let run = *self.run.get_or_insert(begun);
+        let polls = asks(job, from);
+        match self.is_joined {
+            true => {
+                let (reader, ranks) = (generation, polls.ranks);
+                Poll { report: Some(Report { reader, over_reader: 0, ranks, ack }), ..polls }
+            }
+            false => Poll { join: Some(Join { run, start: ack, is_successor }), ..polls },
+        }
+    }
+
+    /// Learns from the answer whether the table has its run.
+    pub fn answered(&mut self, polled: &Polled) {
+        self.is_joined = self.run.is_some() && polled.generation >= self.generation;
+    }
+}

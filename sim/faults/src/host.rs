@@ -1,0 +1,311 @@
+//! A host of a training program: its fetcher, which restarts after every death, and the socket to which its ranks, or
+//! its only trainer and other clients, connect.
+
+use crate::{
+    Fault, Kind, Mutant, Process, Simulation,
+    cloud::{BUCKET, Cloud},
+    ranked::Run,
+    trainer::{Log, check_emptied, fetcher_of},
+    verdict::{Fate, judge},
+};
+use gristmill_client::{
+    FetchError, Fetcher, FetcherConfig, OwnRanks,
+    cursor::{CursorStore, Identity, Saved},
+    server::{Beginning, ServeError, Server, Visitor, kept},
+};
+use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::{Cursor, readers::RankRange, run::TrainingRun};
+use gristmill_model::wire::{JobStatus, JobView, Register, Status};
+use gristmill_model::{Checkpoint, CheckpointError};
+use gristmill_ports::call_with_retry;
+use std::{
+    io,
+    num::NonZeroU32,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::{io::DuplexStream, sync::mpsc};
+
+/// Buffer between a fetcher and a client.
+const PIPE_BYTES: usize = 4 << 10;
+
+/// The machine of some ranks.
+pub struct Host {
+    sim: Arc<Simulation>,
+    pub index: u32,
+    /// The state file as found by a restart: unreadable, absent, or its content.
+    file: Mutex<Result<Option<Saved>, String>>,
+    /// The job's own file, while another one has replaced it.
+    mistaken: Mutex<Option<Option<Saved>>>,
+    /// Channel for new connections, while a fetcher listens.
+    socket: Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    pub fn new(sim: &Arc<Simulation>, index: u32) -> Arc<Self> {
+        Arc::new(Self {
+            sim: Arc::clone(sim),
+            index,
+            file: Mutex::new(Ok(None)),
+            mistaken: Mutex::default(),
+            socket: Mutex::default(),
+        })
+    }
+
+    /// Connects to the fetcher; none if there is none.
+    pub async fn connect(&self) -> Option<DuplexStream> {
+        let visitors = lock(&self.socket).clone()?;
+        let (mine, stream) = tokio::io::duplex(PIPE_BYTES);
+        visitors.send(Visitor::from(stream)).await.ok()?;
+        Some(mine)
+    }
+
+    /// Nobody listens any more.
+    pub fn close(&self) {
+        *lock(&self.socket) = None;
+    }
+
+    /// The disk of the host is lost.
+    pub fn lose_file(&self) {
+        *lock(&self.file) = Ok(None);
+    }
+
+    /// Whether the state file's position is at least `next`.
+    pub fn has_kept(&self, next: (u32, u64)) -> bool {
+        let file = lock(&self.file);
+        let cursor = file.as_ref().ok().and_then(Option::as_ref).map(|saved| saved.cursor);
+        cursor.is_some_and(|cursor| (cursor.epoch, cursor.batch_index) >= next)
+    }
+
+    /// Replaces the state file by one of another job, of another run under this name, or an invalid one, as a user's
+    /// mistake.
+    fn mistake_file(&self, identity: &Identity) {
+        self.correct();
+        let mut file = lock(&self.file);
+        let own = file.clone().unwrap_or_default();
+        let Cursor { epoch, batch_index } =
+            own.as_ref().map_or_else(Cursor::default, |own| own.cursor);
+        let other = |job: &str, fingerprint: &str, batch_index| {
+            let (job, fingerprint) = (job.to_owned(), fingerprint.to_owned());
+            let identity = Identity { job, fingerprint, ..identity.clone() };
+            Ok(Some(Saved { identity, cursor: Cursor { epoch, batch_index } }))
+        };
+        let ahead = batch_index + 1 + self.sim.below(3);
+        *file = match self.sim.below(4) {
+            0 => other("another", &identity.fingerprint, 60),
+            1 => other("another", &identity.fingerprint, ahead),
+            2 => other(&identity.job, "another", ahead),
+            _ => Err("not a state file".to_owned()),
+        };
+        *lock(&self.mistaken) = Some(own);
+    }
+
+    /// Undoes [`Host::mistake_file`]. Returns whether there was anything to undo.
+    fn correct(&self) -> bool {
+        let own = lock(&self.mistaken).take();
+        own.map(|own| *lock(&self.file) = Ok(own)).is_some()
+    }
+}
+
+/// The state file as used by a fetcher.
+struct StateFile {
+    host: Arc<Host>,
+    process: Process,
+    served: Identity,
+    /// Saved position that the mutant has not made durable.
+    unsynced: Option<Saved>,
+}
+
+impl CursorStore for StateFile {
+    fn load(&mut self) -> io::Result<Option<Saved>> {
+        let saved = lock(&self.host.file).clone().map_err(io::Error::other)?;
+        Ok(match self.host.sim.mutant {
+            Some(Mutant::TakesAnyState) => {
+                saved.map(|saved| Saved { identity: self.served.clone(), ..saved })
+            }
+            _ => saved,
+        })
+    }
+
+    fn save(&mut self, saved: &Saved) -> io::Result<()> {
+        let sim = &self.host.sim;
+        if sim.happens(Fault::DiskFull) {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "simulated: no space"));
+        }
+        // The file is replaced atomically: a process that dies meanwhile leaves the old or the new one.
+        let dies = sim.happens(Fault::DiesSaving);
+        if dies {
+            self.process.kill();
+        }
+        if dies && sim.below(2) == 0 {
+            return Ok(());
+        }
+        let durable = match sim.mutant {
+            Some(Mutant::SavesUnsynced) => self.unsynced.replace(saved.clone()),
+            _ => Some(saved.clone()),
+        };
+        sim.event(format_args!("saved {}", saved.cursor));
+        if let Some(durable) = durable {
+            *lock(&self.host.file) = Ok(Some(durable));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> Option<String> {
+        Some("state file simulated".to_owned())
+    }
+}
+
+/// Whether an error says that nothing is left of the job.
+pub fn is_done(why: &str) -> bool {
+    why.contains("is done: all its batches")
+}
+
+/// One host's fetcher, as a launcher keeps it running.
+pub struct Serving {
+    pub cloud: Arc<Cloud>,
+    /// The run whose ranks it serves; none of a trainer that names none.
+    pub run: Option<Arc<Run>>,
+    pub host: Arc<Host>,
+    pub log: Arc<Log>,
+    pub register: Register,
+    /// Whether the run was superseded when this fetcher started.
+    pub is_old: bool,
+}
+
+impl Serving {
+    fn sim(&self) -> &Arc<Simulation> {
+        &self.cloud.sim
+    }
+
+    /// Serves until all is delivered, restarting the fetcher after every death.
+    pub async fn serve(&self) {
+        let (sim, log, host) = (self.sim(), &self.log, &self.host);
+        while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
+            let process = Process::new(sim, Kind::Fetcher);
+            sim.event(format_args!("the fetcher of host {} starts", host.index));
+            let _end = process.ends_with();
+            let mistakes = sim.happens(Fault::WrongState);
+            let lived = process.run(self.run_once(&process, mistakes)).await;
+            host.close();
+            let is_done = match lived {
+                Some(Ok(())) => true,
+                Some(Err(error)) => {
+                    sim.event(format_args!("the fetcher of host {} ends: {error}", host.index));
+                    self.has_ended(&process, &error)
+                }
+                None => false,
+            };
+            match &self.run {
+                Some(run) if is_done => return run.host_is_done(),
+                None if is_done => return log.finish(),
+                _ => {}
+            }
+            // A trainer without a run may have left it to the file where it is.
+            if self.run.is_some() && sim.happens(Fault::DiskLost) {
+                host.lose_file();
+            }
+            sim.time.sleep(sim.between_ms(100, 5_000)).await;
+        }
+    }
+
+    /// Judges the end of a fetcher that did not die. Returns whether the job is done.
+    fn has_ended(&self, process: &Process, error: &ServeError) -> bool {
+        let sim = self.sim();
+        let accepted = process.generation().is_some();
+        match error {
+            ServeError::Over(why) | ServeError::Fetch(FetchError::Refused(why)) if is_done(why) => {
+                return true;
+            }
+            ServeError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {}
+            // The user sees the error, and corrects the file.
+            ServeError::State(_) | ServeError::Io(_) | ServeError::Over(_)
+                if self.host.correct() => {}
+            ServeError::State(why) | ServeError::Over(why) => {
+                sim.violated(format_args!("its own state file: {why}"));
+            }
+            ServeError::Io(error) => sim.violated(format_args!("a fetcher ended: {error}")),
+            ServeError::Fetch(FetchError::Fenced(_)) if self.is_old => {}
+            ServeError::Fetch(FetchError::Fenced(why)) if self.run.is_some() || accepted => {
+                sim.violated(format_args!("a fetcher that nobody replaced was fenced: {why}"));
+            }
+            ServeError::Fetch(error) => {
+                if let Fate::GivenUp = judge(sim, error, &self.register.spec, (accepted, false)) {
+                    self.log.give_up();
+                }
+            }
+        }
+        false
+    }
+
+    /// One life of the fetcher; before it, a user `mistakes` the state file.
+    pub async fn run_once(&self, process: &Process, mistakes: bool) -> Result<(), ServeError> {
+        let Self { cloud, host, register, .. } = self;
+        let (ports, config) = fetcher_of(cloud, process, register);
+        let (ns, patience) = (&cloud.store.ns, config.patience);
+        let view = Fetcher::register(&ports, (ns, BUCKET), register.clone(), patience).await?;
+        let identity = Identity::of(&view);
+        if mistakes {
+            host.mistake_file(&identity);
+        }
+        let (host, process) = (Arc::clone(host), process.clone());
+        let mut file = StateFile { host, process, served: identity.clone(), unsynced: None };
+        let kept = kept(&mut file, &identity)?;
+        let status = Status { job: register.job.clone() };
+        let status = call_with_retry(&*ports.coordinator, &*ports.clock, status, patience);
+        let status = status.await.map_err(FetchError::from)?;
+        let (own, beginning) = match &self.run {
+            Some(run) => self.beginning(run, &view, (&status, kept))?,
+            None => (None, Beginning::of_one(&status, kept)),
+        };
+        let config = FetcherConfig { own, resume: beginning.known(), ..config };
+        let fetcher = Fetcher::open(ports, config).await?;
+        let mut server = Server::new(fetcher, file, beginning)?;
+        let (sender, visitors) = mpsc::channel(1);
+        *lock(&self.host.socket) = Some(sender);
+        server.serve(visitors).await?;
+        check_emptied(cloud, server.fetcher());
+        Ok(())
+    }
+
+    /// The ranks of this host in `run`, and where they begin.
+    fn beginning(
+        &self,
+        run: &Run,
+        view: &JobView,
+        (status, kept): (&JobStatus, Option<Cursor>),
+    ) -> Result<(Option<OwnRanks>, Beginning), ServeError> {
+        let resume = run.resume.as_deref().filter(|_| run.tells_fetchers);
+        let resume = resume.map(|text| checkpoint(text, view)).transpose().map_err(refused)?;
+        let (token, count) = (run.token(), run.ranks().count);
+        let each = run.per_host();
+        let first = self.host.index * each;
+        let range = RankRange { first, count: NonZeroU32::new(each).unwrap_or(NonZeroU32::MIN) };
+        let (beginning, from) =
+            Beginning::of(status, (token, range, count), (resume, kept)).map_err(refused)?;
+        let run = TrainingRun { token, ranks: Ranks { count, from, tail: self.tail(run) } };
+        Ok((Some(OwnRanks { run, range, is_successor: beginning.is_successor() }), beginning))
+    }
+
+    /// The treatment of the last batches that this host's fetcher believes in.
+    fn tail(&self, run: &Run) -> Tail {
+        match self.sim().mutant {
+            Some(Mutant::TailPerRank) if !self.host.index.is_multiple_of(2) => Tail::Uneven,
+            Some(Mutant::TailPerRank) => Tail::Drop,
+            _ => run.ranks().tail,
+        }
+    }
+}
+
+fn checkpoint(text: &str, job: &JobView) -> Result<Cursor, String> {
+    let checkpoint: Checkpoint =
+        text.parse().map_err(|error: CheckpointError| error.to_string())?;
+    checkpoint.cursor_in(job).map_err(|error| error.to_string())
+}
+
+fn refused(why: String) -> ServeError {
+    ServeError::Fetch(FetchError::Refused(why))
+}
