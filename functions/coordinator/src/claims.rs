@@ -137,7 +137,7 @@ impl Coordinator {
         claiming: &Claiming<'_>,
     ) -> Result<Option<ClaimReply>, Refusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, .. } = claiming;
-        let scan = self.scan(&claim.job, item, progress, progress.head()).await?;
+        let scan = self.scan(&claim.job, item, progress, progress.horizon().slowest).await?;
         let bundle = scan.owned_by(claim.nonce);
         Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
     }

@@ -41,7 +41,7 @@ impl Coordinator {
             false => progress.collected_place,
         };
         // Splits that are made again are deleted when they are made.
-        let collected = collected.min(progress.head());
+        let collected = collected.min(progress.horizon().slowest);
         let behind = swept.item.unwrap_or_default().place < collected;
         match is_due || behind {
             true => self.sweep(job, item, plan, (swept, collected)).await,
@@ -49,7 +49,7 @@ impl Coordinator {
         }
     }
 
-    /// Moves the horizon to the durable cursor; no trainer can begin before it.
+    /// Moves the horizon to the durable cursor; a run that begins before it computes again what it needs.
     pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, Refusal> {
         let decide =
             |before: Option<&JobProgress>| splits::collected(before).map_err(Unchanged::Declined);

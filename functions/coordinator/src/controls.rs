@@ -21,7 +21,7 @@ impl Coordinator {
             let committed = bundles.iter().filter_map(ScannedBundle::longest_committed);
             committed.max_by_key(|(rows, _)| *rows).map(|(_, place)| place)
         };
-        let scan = self.scan(job, item, progress, progress.head()).await?;
+        let scan = self.scan(job, item, progress, progress.horizon().slowest).await?;
         if let Some(place) = longest(&scan.bundles) {
             return Ok(Some(place));
         }

@@ -31,7 +31,7 @@ impl Handle<Release> for Coordinator {
     async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
         let Release { job, invocation, worker, blameless, error } = release;
         let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
-        let scan = self.scan(job, &item, &progress, progress.head()).await?;
+        let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
         if !freed.owners.is_empty() {

@@ -24,7 +24,7 @@ impl Coordinator {
         mut item: JobItem,
         progress: &JobProgress,
     ) -> Result<JobItem, Refusal> {
-        while item.closed < progress.passed_epochs().min(item.spec.epochs) {
+        while item.closed < progress.horizon().passed_epochs().min(item.spec.epochs) {
             match self.close_epoch(job, &item, progress).await {
                 Ok(()) => {}
                 Err(Unchanged::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
@@ -73,7 +73,7 @@ impl Coordinator {
             };
             sealed.map_err(Unchanged::Declined)
         };
-        let durable = [progress.durable];
+        let durable = [progress.horizon().durable];
         let close = |before: Option<&EpochItem>| {
             epoch::close(before, number, &durable).map_err(Unchanged::Declined)
         };

@@ -31,7 +31,7 @@ impl Handle<Forget> for Coordinator {
         let objects = self.forget_objects(job, &item).await?;
         let mut items = 0;
         // Bundles exist up to the trainer's epoch, and in the next one if the window reaches it.
-        let reached = progress.delivered.epoch.saturating_add(2).min(item.spec.epochs);
+        let reached = progress.horizon().fastest.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;
             if items >= ITEMS_AT_ONCE {

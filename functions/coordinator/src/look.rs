@@ -109,7 +109,7 @@ impl Coordinator {
         steady_since_ms: u64,
     ) -> Result<Scan, Refusal> {
         if self.release_late_claims((job, item), &scan, &scale.dead).await? {
-            scan = self.scan(job, item, progress, progress.head()).await?;
+            scan = self.scan(job, item, progress, progress.horizon().slowest).await?;
         }
         self.end_overdue((job, item), &mut scan, steady_since_ms).await?;
         Ok(scan)

@@ -77,7 +77,7 @@ impl Handle<Status> for Coordinator {
     async fn handle(&self, Status { job }: &Status) -> Result<JobStatus, Refusal> {
         let (JobSnapshot { item, progress, .. }, PollItems { scale, .. }) =
             self.poll_snapshot(job, None, None).await?;
-        let scan = self.scan(job, &item, &progress, progress.head()).await?;
+        let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
         let scale = self.settled(job, scale, &scan).await?;
         let window = window(&item, &progress, &scale);
         let scan = scan.within(window);
@@ -113,7 +113,7 @@ impl Coordinator {
     ) -> Result<Option<LackingSplits>, Refusal> {
         let Some(plan) = item.plan else {
             // The plan is lost too, so nothing can be looked up yet.
-            let from = progress.head();
+            let from = progress.horizon().slowest;
             return Ok((from < known).then_some(LackingSplits { from, to: known }));
         };
         let Some(Unseen { from, most, to }) = steps::unseen(plan, progress, known) else {

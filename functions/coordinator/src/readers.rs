@@ -11,7 +11,7 @@ use crate::{
 };
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, TrainingRun};
-use gristmill_model::splits::{self, JobProgress, Outcome, Refusal as SplitRefusal};
+use gristmill_model::splits::{self, JobProgress, LackingSplits, Outcome, Refusal as SplitRefusal};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Poll, ReaderStanding, ReaderStatus, Refusal, RefusalKind, RunStatus};
 use gristmill_model::{JobName, Visitation};
@@ -87,14 +87,15 @@ impl Coordinator {
     ) -> Result<Standing, Refusal> {
         let Poll { job, ranks, of, .. } = poll;
         let read = std::mem::take(&mut items.progress);
-        let read = self.note_lacking(poll, &snapshot.item, read).await?;
+        check_ranks(poll, &read)?;
+        let lacking = self.unseen_by_table(poll, &snapshot.item, &read).await?;
         let read = match &poll.join {
-            Some(join) => self.join(poll, &snapshot.item, read, join).await?,
+            Some(join) => self.join(poll, &snapshot.item, read, (join, lacking)).await?,
             None => read,
         };
         let stored = std::mem::take(&mut items.reader);
         let (mut read, number) = match &poll.report {
-            Some(report) => self.report(poll, read, stored, report).await?,
+            Some(report) => self.report(poll, read, stored, (report, lacking)).await?,
             None => (read, stored.item.map_or(0, |reader| reader.reader)),
         };
         if let Some(progress) = &read.item
@@ -127,7 +128,7 @@ impl Coordinator {
         poll: &Poll,
         item: &JobItem,
         read: Versioned<JobProgress>,
-        join: &Join,
+        (join, lacking): (&Join, Option<LackingSplits>),
     ) -> Result<Versioned<JobProgress>, Refusal> {
         let (job, ranks, visitation) = (&poll.job, poll.ranks, item.spec.settings.visitation);
         if visitation == Visitation::AtMostOnce && !poll.is_alone() {
@@ -136,17 +137,14 @@ impl Coordinator {
                  fetcher"
             )));
         }
-        let is_new =
-            !read.item.and_then(|before| before.run).is_some_and(|run| run.token == join.run.token);
-        if is_new {
-            steps::check_place(job, item, &join.start)?;
-        }
+        let is_new = is_new(&read, join);
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
             let joined = match poll.is_alone() {
                 true => run::join_alone(before, join, visitation, now_ms),
                 false => run::join(before, join, now_ms),
             };
+            let joined = joined.map(|joined| joined.with(|after| after.with_lacking(lacking)));
             joined.map_err(Unchanged::Declined)
         };
         let joined = self.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
@@ -169,18 +167,22 @@ impl Coordinator {
         poll: &Poll,
         read: Versioned<JobProgress>,
         reader: Versioned<ReaderProgress>,
-        report: &Report,
+        (report, lacking): (&Report, Option<LackingSplits>),
     ) -> Result<(Versioned<JobProgress>, u64), Refusal> {
         let (job, now_ms) = (&poll.job, self.clock.now_ms());
-        let current = read.item.map_or(0, |progress| progress.generation);
-        if report.ack.generation > current {
+        let known = read.item.filter(|progress| progress.run.is_some());
+        let Some(JobProgress { generation: current, .. }) =
+            known.filter(|progress| report.ack.generation <= progress.generation)
+        else {
             return Ok((read, 0));
-        }
+        };
+        let name = ItemName::Progress(job);
         if poll.is_alone() && poll.join.is_none() {
             let decide = |before: Option<&JobProgress>| {
-                splits::ack(before, &report.ack, now_ms).map_err(Unchanged::Declined)
+                let acked = splits::ack(before, &report.ack, now_ms);
+                let acked = acked.map(|acked| acked.with(|after| after.with_lacking(lacking)));
+                acked.map_err(Unchanged::Declined)
             };
-            let name = ItemName::Progress(job);
             let acked = self.store.update_versioned(&name, read, decide).await?;
             return Ok((acked.into(), report.reader));
         }
@@ -191,9 +193,18 @@ impl Coordinator {
                 false => Err(Unchanged::Declined(fenced)),
             }
         };
-        let name = ItemName::Reader(job, poll.ranks.first);
-        let written = self.store.update_from(&name, reader, decide).await?;
-        Ok((read, written.reader))
+        let of_ranks = ItemName::Reader(job, poll.ranks.first);
+        let written = self.store.update_from(&of_ranks, reader, decide).await?;
+        if lacking.is_none() || poll.join.is_some() {
+            return Ok((read, written.reader));
+        }
+        let decide = |before: Option<&JobProgress>| {
+            let before = before.copied().unwrap_or_default();
+            let noted = Outcome::AlreadyApplied(before).with(|before| before.with_lacking(lacking));
+            Ok::<_, Refusal>(noted)
+        };
+        let noted = self.store.update_versioned(&name, read, decide).await?;
+        Ok((noted.into(), written.reader))
     }
 
     /// Merges the reports of all readers into the job's progress. Returns the rank that keeps it from
@@ -215,32 +226,27 @@ impl Coordinator {
         Ok((merged, uncovered))
     }
 
-    /// Notes what the table lacks of the splits that a reader knows of, the first time that this process hears of it.
-    async fn note_lacking(
+    /// The splits that the reader knows of and the table lacks, the first time that this process hears of the reader.
+    /// Refuses a run that begins at no place of the job.
+    async fn unseen_by_table(
         &self,
         poll: &Poll,
         item: &JobItem,
-        read: Versioned<JobProgress>,
-    ) -> Result<Versioned<JobProgress>, Refusal> {
+        read: &Versioned<JobProgress>,
+    ) -> Result<Option<LackingSplits>, Refusal> {
         let job = &poll.job;
+        if let Some(join) = poll.join.as_ref().filter(|join| is_new(read, join)) {
+            steps::check_place(job, item, &join.start)?;
+        }
         let joins = poll.join.as_ref().map(|join| &join.start);
         let Some(ack) = joins.or(poll.report.as_ref().map(|report| &report.ack)) else {
-            return Ok(read);
+            return Ok(None);
         };
         if joins.is_none() && self.memory.knows_run(job, reader_of(poll), ack.generation) {
-            return Ok(read);
+            return Ok(None);
         }
         let progress = read.item.unwrap_or_default();
-        let known = ack.delivered.max(poll.from);
-        let Some(lacking) = self.lacking(job, item, &progress, known).await? else {
-            return Ok(read);
-        };
-        let decide = |before: Option<&JobProgress>| {
-            let before = before.copied().unwrap_or_default();
-            let after = before.with_lacking(Some(lacking));
-            Ok::<_, Refusal>(Outcome::AlreadyApplied(before).with(|_| after))
-        };
-        Ok(self.store.update_versioned(&ItemName::Progress(job), read, decide).await?.into())
+        self.lacking(job, item, &progress, ack.delivered.max(poll.from)).await
     }
 
     /// The reports of all readers that ever reported, in order of rank.
@@ -268,6 +274,26 @@ impl Coordinator {
             _ => self.reports(job).await?,
         };
         Ok(Some(run_status(run, item, (progress, &reports), self.clock.now_ms())))
+    }
+}
+
+/// Whether `join` begins another run than the current one.
+fn is_new(read: &Versioned<JobProgress>, join: &Join) -> bool {
+    let current = read.item.and_then(|progress| progress.run);
+    current.is_none_or(|run| run.token != join.run.token)
+}
+
+/// Refuses ranks that do not agree with the run that is joined, or with the one that is reported to.
+fn check_ranks(poll: &Poll, read: &Versioned<JobProgress>) -> Result<(), Refusal> {
+    let Poll { ranks, of, join, report, .. } = poll;
+    let current = read.item.filter(|progress| {
+        report.as_ref().is_some_and(|report| report.ack.generation == progress.generation)
+    });
+    let joined = join.as_ref().map(|join| join.run.ranks.count);
+    let run = joined.or(current.and_then(|progress| Some(progress.run?.ranks.count)));
+    match run.is_none_or(|count| count == *of) && ranks.end() <= of.get() {
+        true => Ok(()),
+        false => Err(invalid(format!("{ranks} of {of} are not ranks of this run"))),
     }
 }
 

@@ -226,7 +226,7 @@ impl Reach {
             return Self { delivered: 0, end: run, most: run, window: None, goes_on: false };
         };
         let n = plan.n_splits;
-        let delivered = progress.head().linear(n);
+        let delivered = progress.horizon().slowest.linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
         let settled = unsettled.map_or(run, |epoch| u64::from(epoch) * u64::from(n));
         let most = run.min(settled);

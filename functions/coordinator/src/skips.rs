@@ -120,7 +120,7 @@ impl Coordinator {
     ) -> Result<Option<String>, Refusal> {
         let Some(plan) = item.plan else { return Ok(None) };
         let before = read.item.clone().unwrap_or_default();
-        let counts = Counts::new(&before, progress.head(), scan.committed());
+        let counts = Counts::new(&before, progress.horizon().slowest, scan.committed());
         let first = match (&before.first, counts.with_skips.first()) {
             // A poisoned split has no report.
             (None, Some(place)) => {

@@ -102,11 +102,11 @@ impl Coordinator {
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // The trainer's polls do the same, so this matters only if they fail.
-                let scan = self.scan(job, &item, &progress, progress.head()).await?;
+                let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
                 let scale = self.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let (epoch, now_ms) = (progress.head().epoch, self.clock.now_ms());
+                let (epoch, now_ms) = (progress.horizon().slowest.epoch, self.clock.now_ms());
                 let event = scaler_event(&self.settings.ns, job, &item, epoch, now_ms);
                 let event = ScalerEvent { batches, ..event };
                 if let Some(event) = lacks_workers(event, &item, &scale, &scan) {

@@ -43,7 +43,7 @@ pub use bundle::{
 pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use job_progress::{
-    Ack, Cursor, INDEX_EPOCH, JobProgress, LackingSplits, Place, ack, collected, made,
+    Ack, Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, Place, ack, collected, made,
 };
 pub use lease::{
     Fail, Flush, GiveBack, Lapse, Mark, Release, fail, flush, give_back, lapse, mark, release,

@@ -4,6 +4,7 @@
 pub mod mistakes;
 mod rank;
 mod run;
+mod runs;
 
 use crate::trainer::choose_checkpoint;
 use crate::{
@@ -18,7 +19,8 @@ use gristmill_model::splits::{Cursor, run::PAST_RUNS};
 use gristmill_model::wire::Register;
 use rank::Rank;
 use run::OtherHosts;
-pub use run::{Run, Runs};
+pub use run::Run;
+pub use runs::Runs;
 use std::{sync::Arc, time::Duration};
 
 /// Longest life of a run that its launcher ends.

@@ -45,7 +45,7 @@ pub(super) fn next(item: &JobItem, scan: &Scan) -> Option<Step> {
 /// The first place to read: that of the next split to make, or the end of the stored count of skips if that is earlier.
 pub(super) fn scan_from(progress: &JobProgress, skips: Option<&Versioned<Skips>>) -> Place {
     let counted = skips.map(|read| read.item.as_ref().map_or(Place::default(), |s| s.before));
-    counted.map_or(progress.head(), |counted| progress.head().min(counted))
+    counted.map_or(progress.horizon().slowest, |counted| progress.horizon().slowest.min(counted))
 }
 
 /// Time since which looks have been regular.
@@ -81,7 +81,7 @@ pub(super) struct Decided {
 /// Decides the effects of a look.
 pub(super) fn decide(settings: &Settings, poll: &Poll, view: &View<'_>) -> Decided {
     let View { item, progress, scale, scan, now_ms, .. } = *view;
-    let epoch = progress.head().epoch;
+    let epoch = progress.horizon().slowest.epoch;
     let kick = kick_due(&settings.ns, poll, item, scale, scan, epoch, now_ms);
     let failure = trouble::given_up(&settings.patience, &scale.barren, scan.progress(item))
         .filter(|_| !item.state.is_ended());

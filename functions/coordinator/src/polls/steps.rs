@@ -7,7 +7,9 @@ use crate::{
     store::invalid,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Ack, JobProgress, Place, frontier::Frontier, job::JobState};
+use gristmill_model::splits::{
+    Ack, Horizon, JobProgress, Place, frontier::Frontier, job::JobState,
+};
 use gristmill_model::wire::{Plan, Poll, Polled, ReaderStanding, Refusal, RefusalKind};
 
 /// Longest time between two looks at the window while a trainer polls.
@@ -38,14 +40,15 @@ pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms:
     let is_asked = poll.training.is_some() && item.spec.autoscale;
     // Only a look settles the caching of an epoch, and the job may end with that epoch.
     let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
-    let is_passed = unsettled.is_some_and(|epoch| snapshot.progress.durable.epoch >= epoch);
+    let is_passed =
+        unsettled.is_some_and(|epoch| snapshot.progress.horizon().durable.epoch >= epoch);
     age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked || is_passed
 }
 
 /// The steps that follow an acknowledgement and a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// The trainer has all epochs: move the horizon to the end, so that no older checkpoint is restored.
+    /// The trainer has all epochs: everything may be deleted.
     pub horizon: bool,
     /// Epochs that the trainer has durably passed must be sealed and closed.
     pub close: bool,
@@ -57,8 +60,9 @@ pub struct Due {
 impl Due {
     pub fn of(JobSnapshot { item, progress, .. }: &JobSnapshot, from: Place) -> Self {
         let close = item.state == JobState::Running;
-        let has_all = progress.durable.epoch >= item.spec.epochs;
-        Self { horizon: close && has_all, close, collect: close && from >= progress.delivered }
+        let Horizon { fastest, durable, .. } = progress.horizon();
+        let has_all = durable.epoch >= item.spec.epochs;
+        Self { horizon: close && has_all, close, collect: close && from >= fastest }
     }
 }
 
@@ -111,7 +115,7 @@ pub fn unseen(plan: Plan, progress: &JobProgress, known: Place) -> Option<Unseen
     let n = plan.n_splits.max(1);
     let to = known.linear(n);
     // An older checkpoint moves `delivered` back, so more splits than that may have been made.
-    let from = progress.head();
+    let from = progress.horizon().slowest;
     let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0)?;
     Some(Unseen { from, most: usize::try_from(more).unwrap_or(usize::MAX), to })
 }

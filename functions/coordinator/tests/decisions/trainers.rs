@@ -55,3 +55,18 @@ async fn where_records_are_visited_at_most_once_no_trainer_begins_before_the_las
     let polled = world.poll_as(&mut Trainer::new(3, 2), Place::new(0, 30)).await.unwrap();
     assert_eq!(polled.generation, 3);
 }
+
+#[tokio::test]
+async fn a_trainer_that_is_refused_leaves_nothing_to_be_made() {
+    let world = World::with(settings(ErrorPolicy::Fail), BATCH).await;
+    let mut trainer = Trainer::new(5, 0);
+    world.poll_as(&mut trainer, Place::default()).await.unwrap();
+    let before = progress(&world).await;
+    // Beyond the job, and of an older generation.
+    for (generation, over, place) in
+        [(6, 5, Place::new(7, 5)), (3, 0, Place::new(0, RECORDS / BATCH / 2))]
+    {
+        world.poll_as(&mut Trainer::new(generation, over), place).await.unwrap_err();
+        assert_eq!(progress(&world).await, before);
+    }
+}

@@ -41,16 +41,16 @@ impl Fetcher {
         let start = Place::start_of(resume.epoch);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
         let progress = Arc::new(Progress::new(own, resume));
-        if visitation == Visitation::AtMostOnce {
-            progress.acknowledge_always();
-        }
+        progress.acknowledge_always_if(visitation == Visitation::AtMostOnce);
         let bound = bound(&config, own);
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
+        let shelves =
+            Shelves { objects: Arc::clone(&ports.objects), bucket: config.bucket.clone() };
         let poller = Poller {
             stages: Arc::clone(&stages),
-            shelves: Shelves { objects: Arc::clone(&ports.objects), bucket: config.bucket.clone() },
+            shelves,
             job: config.job.clone(),
             registered_ms: context.view.registered_ms,
             coordinator: Arc::clone(&ports.coordinator),

@@ -258,7 +258,7 @@ impl Acks {
         is_current
     }
 
-    /// The table is at `generation` and `delivered`. If it was further once, it has lost that: it is told again.
+    /// The table is at `generation` and `delivered`. If it was further once, it has lost that: it is reported again.
     pub fn table_is_at(&mut self, generation: u64, delivered: Place) {
         let Some(acked) = self.acked.filter(|_| self.membership.is_alone()) else { return };
         if generation < acked.generation {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_has_lost_is_told_again() {
+    fn what_the_table_has_lost_is_reported_again() {
         let mut acks = begun();
         acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         assert!(acks.request(true, false).join.is_some_and(|join| !join.is_successor));

@@ -7,7 +7,7 @@ use gristmill_model::splits::run::Join;
 use gristmill_model::wire::ReaderStanding;
 use std::{num::NonZeroU32, time::Duration};
 
-/// What an answer says: the generation of the run, and the reader's part in it.
+/// The content of an answer: the generation of the run, and the reader's part in it.
 pub(crate) type Said<'a> = (u64, &'a ReaderStanding);
 
 /// The content of a poll beside its measurements.
@@ -139,6 +139,9 @@ impl Membership {
         let Standing::Joined { generation, number, .. } = self.standing else { return None };
         // A table that has lost the run is joined again by its only reader.
         let is_known = said_generation >= generation || !self.is_alone();
+        if is_known && said_generation < generation {
+            return Some("the service has lost this run: start all its fetchers again".to_owned());
+        }
         let token = said.run.map(|run| run.token);
         if is_known && (said_generation, token) != (generation, Some(self.own.run.token)) {
             return Some("a later run has taken over".to_owned());

@@ -4,6 +4,7 @@
 //! before it is known that no step follows, and the start of the next epoch. [`Passed::normal`] makes them one.
 
 mod acks;
+mod sitting;
 mod turns;
 mod unknown;
 
@@ -176,71 +177,6 @@ impl Seats {
         seats.filter(|(_, seat)| is_one(self, seat)).map(|(i, _)| self.rank(i)).collect()
     }
 
-    /// Connects a rank that wants the step at `at` next; without it, the first one that is not durable.
-    ///
-    /// # Errors
-    /// Why the rank cannot go on there.
-    pub fn sit(&mut self, seat: usize, at: Option<Cursor>, link: LinkId) -> Result<(), String> {
-        let rank = self.rank(seat);
-        let Seat { durable, handed, .. } = self.seats[seat];
-        let may_return = at.is_some();
-        let at = at.unwrap_or(durable);
-        // What counts as acknowledged without a word is not given again.
-        let at = if self.acknowledged == Acknowledged::Said { at } else { at.max(durable) };
-        let place = self.passed.normal(at);
-        if let Some(end) = self.passed.end_before(at) {
-            return Err(format!(
-                "rank {rank} wants {at}, and the steps of that epoch end before batch {end}: restore another checkpoint"
-            ));
-        }
-        if place < self.passed.normal(durable) {
-            return Err(format!(
-                "rank {rank} wants {at}, and its run is safe up to {durable}, of which nothing is kept: restore \
-                 a checkpoint at or after that on all ranks, or begin a new run (another --run)"
-            ));
-        }
-        if !self.is_successor && place > self.passed.normal(handed) {
-            return Err(format!(
-                "rank {rank} wants {at}, and was handed only what comes before {handed} in this run: restore \
-                 the same checkpoint on all ranks, or begin a new run (another --run)"
-            ));
-        }
-        let step =
-            self.ranks.step_of(at).filter(|step| self.ranks.first_of(*step) == at.batch_index);
-        if step.is_none() && at != self.end() {
-            return Err(format!(
-                "rank {rank} wants {at}, and no step of {} begins there",
-                self.ranks
-            ));
-        }
-        let handed = handed.max(at);
-        let (turns, is_sending, was_sent_end) = (Turns::default(), false, false);
-        self.seats[seat] = Seat {
-            link: Some(link),
-            is_known: true,
-            may_return,
-            next: at,
-            handed,
-            turns,
-            is_sending,
-            was_sent_end,
-            ..self.seats[seat]
-        };
-        if self.is_successor {
-            self.expect_others(at);
-        }
-        self.drop_taken();
-        Ok(())
-    }
-
-    /// The rank's checkpoint contains everything before `at`.
-    pub fn keep(&mut self, seat: usize, at: Cursor) {
-        if self.passed.normal(self.seats[seat].durable) < self.passed.normal(at) {
-            self.seats[seat].durable = at;
-            self.drop_taken();
-        }
-    }
-
     /// A rank's connection is gone.
     pub fn leave(&mut self, seat: usize) {
         self.seats[seat].link = None;
@@ -294,7 +230,7 @@ impl Seats {
         }
     }
 
-    /// Most steps to keep. What is released may count as acknowledged, and would be lost with this process.
+    /// Most steps to keep. One that is released may count as acknowledged, and would be lost with this process.
     fn most_kept(&self) -> usize {
         match self.acknowledged {
             Acknowledged::Said => MAX_KEPT,

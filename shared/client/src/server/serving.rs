@@ -11,7 +11,7 @@ use crate::{
     framing::{ClientHello, ClientMessage, FrameKind},
 };
 use gristmill_model::splits::Cursor;
-use std::{future::pending, io};
+use std::{future::pending, io, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
@@ -55,14 +55,7 @@ impl<C: CursorStore> Server<C> {
             let wanted = self.hand_over().await?;
             self.show();
             let phase = (self.phase, self.may_be_gone);
-            let over = match self.phase {
-                Phase::Over(until) => Some(until),
-                _ => None,
-            };
-            let look = self.observer.is_some().then_some(self.look_at);
-            let deadlines = [over, look, self.unknown_until, self.links.deadline()];
-            let deadline = deadlines.into_iter().flatten().min();
-            let left = deadline.map(|at| at.saturating_sub(self.clock.monotonic()));
+            let left = self.until_overdue();
             let overdue = async {
                 match left {
                     Some(left) => self.clock.sleep(left).await,
@@ -83,16 +76,7 @@ impl<C: CursorStore> Server<C> {
                 () = overdue => Happened::Overdue,
             };
             match happened {
-                Happened::Visitor(visitor) => {
-                    let only_reads = visitor.only_reads;
-                    let link = self.links.open(visitor, sender.clone());
-                    let hello = self.hello();
-                    self.links.send(link, vec![hello]);
-                    if only_reads {
-                        let hello = ClientHello::new(self.identity.clone());
-                        self.on_hello(link, hello).await?.map_err(ServeError::Over)?;
-                    }
-                }
+                Happened::Visitor(visitor) => self.on_visitor(visitor, sender).await?,
                 Happened::Event(event) => self.on_event(event).await?,
                 Happened::Stream(Ok(Stream::Located)) => self.join()?,
                 Happened::Stream(Ok(Stream::Joined)) => {
@@ -115,6 +99,36 @@ impl<C: CursorStore> Server<C> {
                 }
             }
         }
+    }
+
+    async fn on_visitor<S>(
+        &mut self,
+        visitor: Visitor<S>,
+        sender: &mpsc::Sender<Event>,
+    ) -> Result<(), ServeError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let only_reads = visitor.only_reads;
+        let link = self.links.open(visitor, sender.clone());
+        self.links.send(link, vec![self.hello()]);
+        if only_reads {
+            let hello = ClientHello::new(self.identity.clone());
+            self.on_hello(link, hello).await?.map_err(ServeError::Over)?;
+        }
+        Ok(())
+    }
+
+    /// Time until something is overdue; none if nothing ever is.
+    fn until_overdue(&self) -> Option<Duration> {
+        let over = match self.phase {
+            Phase::Over(until) => Some(until),
+            _ => None,
+        };
+        let look = self.observer.is_some().then_some(self.look_at);
+        let deadlines = [over, look, self.unknown_until, self.links.deadline()];
+        let deadline = deadlines.into_iter().flatten().min()?;
+        Some(deadline.saturating_sub(self.clock.monotonic()))
     }
 
     /// Sends ranks what is due, and brings the stream to where it is needed.

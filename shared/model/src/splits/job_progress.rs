@@ -123,15 +123,39 @@ pub struct LackingSplits {
     pub to: Place,
 }
 
-impl JobProgress {
-    /// The first split that workers have to make.
-    pub fn head(&self) -> Place {
-        self.lacking.map_or(self.delivered, |lacking| lacking.from.min(self.delivered))
-    }
+/// The positions that the consumers of a job need: window, claims, kicks, collection and the closing of epochs go by
+/// them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Horizon {
+    /// The first split that is not made, of those that a consumer has yet to take in or that the table has lost.
+    pub slowest: Place,
+    /// The first split that no consumer has taken in.
+    pub fastest: Place,
+    /// The next batch a restart would need, of any consumer.
+    pub durable: Cursor,
+}
 
-    /// Every epoch before this one is behind the trainer, and all its splits are made.
+impl Horizon {
+    /// Every epoch before this one is behind all consumers, and all its splits are made.
     pub fn passed_epochs(&self) -> Epoch {
-        self.durable.epoch.min(self.lacking.map_or(Epoch::MAX, |lacking| lacking.from.epoch))
+        // Splits that are lacking may be of an epoch that is passed.
+        match self.slowest < self.fastest {
+            true => self.durable.epoch.min(self.slowest.epoch),
+            false => self.durable.epoch,
+        }
+    }
+}
+
+impl JobProgress {
+    /// The positions that the job's consumers need.
+    pub fn horizon(&self) -> Horizon {
+        Horizon {
+            slowest: self
+                .lacking
+                .map_or(self.delivered, |lacking| lacking.from.min(self.delivered)),
+            fastest: self.delivered,
+            durable: self.durable,
+        }
     }
 
     /// This progress when `more` is found to be lacking.

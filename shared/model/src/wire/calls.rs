@@ -166,7 +166,7 @@ pub enum RefusalKind {
     Invalid,
     /// No such job.
     NotFound,
-    /// The cursor lies behind what has been collected: those batches are gone.
+    /// The job is done, or its batches are visited at most once and those after the cursor were.
     Collected,
     /// A passing fault: send again.
     Busy,

@@ -61,7 +61,7 @@ pub struct JobStatus {
     /// The reason why the job makes no progress, and the remedy under way, one line.
     #[serde(default)]
     pub trouble: Option<String>,
-    /// The current run of the training program; none for a trainer of one rank that named no run.
+    /// The current run of the training program; none before the first.
     #[serde(default)]
     pub run: Option<RunStatus>,
 }

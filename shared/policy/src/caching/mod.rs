@@ -4,8 +4,8 @@
 //! A job goes through these in order: [`lookup`] at registration (another job may have cached the
 //! prefix), a profile of [`PROFILE_BATCHES`] batches during which scaling holds, [`decide`] over it, and
 //! [`State::advance`] at every decision and end of an epoch. [`evict`] keeps the cache within its
-//! capacity, [`explain_miss`] explains a lookup without a hit. All of it is pure; [`study`] compares
-//! the decision with the best one in hindsight on synthetic pipelines.
+//! capacity, [`explain_miss`] explains a lookup without a hit. All of it is pure;
+//! `tests/caching_study` compares the decision with the best one in hindsight on synthetic pipelines.
 
 mod decide;
 mod evict;
@@ -14,7 +14,6 @@ mod miss;
 mod modes;
 mod profile;
 mod read_time;
-pub mod study;
 
 pub use decide::{Decision, Objective, OptionEstimate, Settings, TIE, decide};
 pub use evict::{NoRoom, USE_HALF_LIFE_S, UseScore, evict};

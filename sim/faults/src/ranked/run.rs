@@ -2,10 +2,10 @@
 
 use crate::{Simulation, scenario::BatchName, scenario::Expected};
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step, Tail};
-use gristmill_model::splits::{Ack, Cursor, JobProgress, invariants};
+use gristmill_model::splits::{Cursor, JobProgress, invariants};
 use gristmill_model::{Checkpoint, RunToken};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -280,7 +280,7 @@ impl Run {
     }
 
     /// Invariant 21: the job's progress is durable for every rank of this run.
-    fn check_durable(&self, sim: &Simulation, after: &JobProgress) {
+    pub fn check_durable(&self, sim: &Simulation, after: &JobProgress) {
         let saved: Vec<_> = self.saved_in(&self.state()).collect();
         let saved = saved.into_iter().map(|(rank, saved)| self.next_of(rank, saved));
         sim.check(invariants::invariant_21_durable_for_every_rank(after, saved));
@@ -302,7 +302,7 @@ impl Run {
     }
 
     /// Records where the service says that this run began. Returns where it began first.
-    fn begin_at(&self, from: Cursor) -> Cursor {
+    pub fn begin_at(&self, from: Cursor) -> Cursor {
         let began = *self.state().began.get_or_insert(from);
         self.moved.notify_waiters();
         began
@@ -351,80 +351,6 @@ impl Run {
                 return self.moved.notify_waiters();
             }
             moved.await;
-        }
-    }
-}
-
-/// All runs of a job, by their tokens.
-#[derive(Default)]
-pub struct Runs {
-    runs: Mutex<BTreeMap<RunToken, Arc<Run>>>,
-    /// The furthest point that any run has made durable.
-    durable: Mutex<Cursor>,
-    /// Generations of runs that began behind what was collected.
-    behind: Mutex<BTreeSet<u64>>,
-    /// The furthest position that readers of each generation have reported.
-    reported: Mutex<BTreeMap<u64, Cursor>>,
-}
-
-impl Runs {
-    pub fn add(&self, run: &Arc<Run>) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.insert(run.token(), Arc::clone(run));
-    }
-
-    /// Runs so far.
-    pub fn count(&self) -> usize {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    /// Records what a reader is about to report.
-    pub fn note_report(&self, ack: &Ack) {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = reported.entry(ack.generation).or_default();
-        *most = ack.durable.max(*most);
-    }
-
-    /// Invariant 11: only readers of a run move its position.
-    fn check_reported(&self, sim: &Simulation, after: &JobProgress) {
-        let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        // An earlier job of the name has other runs.
-        let Some(most) = reported.get(&after.generation) else { return };
-        if after.durable > *most {
-            sim.violated(format_args!(
-                "invariant 11: {} is durable, and the run's readers have reported {most}",
-                after.durable
-            ));
-        }
-    }
-
-    /// Whether the run of that generation began behind what was collected.
-    pub fn began_behind(&self, generation: u64) -> bool {
-        self.behind.lock().unwrap_or_else(PoisonError::into_inner).contains(&generation)
-    }
-
-    /// Checks a written progress of the job against what its run's ranks have saved.
-    pub fn check(&self, sim: &Simulation, after: &JobProgress) {
-        self.check_reported(sim, after);
-        if after.durable < after.collected {
-            let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
-            behind.insert(after.generation);
-        }
-        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = after.run.and_then(|of| Some((of, runs.get(&of.token).cloned()?)));
-        drop(runs);
-        let mut furthest = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = *furthest;
-        *furthest = before.max(after.durable);
-        drop(furthest);
-        if let Some((of, run)) = found {
-            let began = run.begin_at(of.ranks.from);
-            if run.resume.is_none() && began > before {
-                sim.violated(format_args!(
-                    "a run without a checkpoint began at {began}, and {before} was durable"
-                ));
-            }
-            run.check_durable(sim, after);
         }
     }
 }

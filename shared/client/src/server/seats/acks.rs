@@ -54,6 +54,14 @@ impl Seats {
         Ok(())
     }
 
+    /// The rank's checkpoint contains everything before `at`.
+    pub fn keep(&mut self, seat: usize, at: Cursor) {
+        if self.passed.normal(self.seats[seat].durable) < self.passed.normal(at) {
+            self.seats[seat].durable = at;
+            self.drop_taken();
+        }
+    }
+
     /// The checkpoint of the whole job at `at` is durable, as one rank says.
     ///
     /// # Errors

@@ -144,25 +144,29 @@ fn work_begins_at_what_is_lacking_until_it_is_made() {
     let place = |position| Place { epoch: 0, position };
     let lacks = |from, to| Some(LackingSplits { from: place(from), to: place(to) });
     let progress = ack(Some(&started()), &at(1, 9, 8)).unwrap().into_item();
-    assert_eq!((progress.head(), progress.passed_epochs()), (place(9), 0));
+    assert_eq!((progress.horizon().slowest, progress.horizon().passed_epochs()), (place(9), 0));
     let lacking = progress.with_lacking(lacks(4, 9)).with_lacking(lacks(6, 14));
-    assert_eq!((lacking.head(), lacking.lacking), (place(4), lacks(4, 14)));
+    assert_eq!((lacking.horizon().slowest, lacking.lacking), (place(4), lacks(4, 14)));
     let further = ack(Some(&lacking), &at(1, 12, 11)).unwrap().into_item();
-    assert_eq!(further.head(), place(4), "an acknowledgement makes nothing");
+    assert_eq!(further.horizon().slowest, place(4), "an acknowledgement makes nothing");
     let next = join(Some(&further), &at(2, 12, 11)).unwrap().into_item();
-    assert_eq!(next.head(), place(4), "nor does another run of the trainer");
+    assert_eq!(next.horizon().slowest, place(4), "nor does another run of the trainer");
     assert!(made(Some(&next), place(3)).write().is_none());
     let some = made(Some(&next), place(12)).into_item();
     assert_eq!(some.lacking, lacks(12, 14), "the trainer knows of two more");
     let all = made(Some(&some), place(14)).into_item();
-    assert_eq!((all.head(), all.lacking), (place(12), None));
+    assert_eq!((all.horizon().slowest, all.lacking), (place(12), None));
 }
 
 #[test]
 fn an_epoch_is_passed_once_it_is_made() {
     let durable = Cursor { epoch: 2, batch_index: 0 };
-    let progress = JobProgress { durable, ..started() };
-    assert_eq!(progress.passed_epochs(), 2);
+    let delivered = Place { epoch: 2, position: 0 };
+    let progress = JobProgress { delivered, durable, ..started() };
+    assert_eq!(progress.horizon().passed_epochs(), 2);
     let (from, to) = (Place { epoch: 1, position: 3 }, Place { epoch: 2, position: 0 });
-    assert_eq!(progress.with_lacking(Some(LackingSplits { from, to })).passed_epochs(), 1);
+    assert_eq!(
+        progress.with_lacking(Some(LackingSplits { from, to })).horizon().passed_epochs(),
+        1
+    );
 }

@@ -5,13 +5,10 @@
 //! time of an epoch in its steady state, in seconds of one worker: after the profile and the put. The
 //! whole job, including both, is reported beside it.
 
-use super::{Mode, OpProfile, PointProfile, Profile, ReadTime, Reads, Settings, decide};
+use gristmill_policy::caching::{PROBES, PROFILE_BATCHES, Mode, OpProfile, PointProfile, Profile, ReadTime, Reads, Settings, decide};
 use fastrand::Rng;
 use serde::Serialize;
 use std::{fmt, ops::Range};
-
-#[cfg(test)]
-mod tests;
 
 /// Relative standard deviation of measurements of a batch or a GET.
 pub const NOISE: f64 = 0.10;
@@ -105,7 +102,7 @@ struct Store {
 }
 
 impl Store {
-    fn draw(rng: &mut Rng) -> Store {
+    pub fn draw(rng: &mut Rng) -> Store {
         Store {
             latency_s: between(rng, 0.010, 0.080),
             bytes_per_s: between(rng, 30e6, 120e6),
@@ -138,10 +135,10 @@ struct Op {
 }
 
 /// A synthetic pipeline with its true costs.
-struct SyntheticPipeline {
+pub struct SyntheticPipeline {
     ops: Vec<Op>,
     /// Operators after which there is an `autocache`; distinct, ascending.
-    points: Vec<usize>,
+    pub points: Vec<usize>,
     records_per_split: f64,
     lake: Store,
     store: Store,
@@ -160,7 +157,7 @@ fn noisy(rng: &mut Rng, noise: f64) -> f64 {
 }
 
 impl SyntheticPipeline {
-    fn draw(rng: &mut Rng) -> SyntheticPipeline {
+    pub fn draw(rng: &mut Rng) -> SyntheticPipeline {
         let source_bytes = between(rng, 1e3, 1e6);
         let source = Op { active_s: between(rng, 2e-6, 2e-4), elements: 1.0, bytes: source_bytes };
         let mut ops = vec![source];
@@ -208,7 +205,7 @@ impl SyntheticPipeline {
     }
 
     /// True worker seconds of a split in `mode`.
-    fn split_s(&self, mode: Mode) -> f64 {
+    pub fn split_s(&self, mode: Mode) -> f64 {
         match mode {
             Mode::Get { point } | Mode::Put { point } => {
                 let op = self.points[point as usize];
@@ -234,7 +231,7 @@ impl SyntheticPipeline {
     /// A noisy profile of 300 batches.
     fn measure(&self, rng: &mut Rng, noise: f64) -> (Profile, ReadTime) {
         let elements_per_record = self.ops.last().map_or(1.0, |op| op.elements);
-        let records = f64::from(super::PROFILE_BATCHES) * BATCH / elements_per_record;
+        let records = f64::from(PROFILE_BATCHES) * BATCH / elements_per_record;
         let splits = (records / self.records_per_split).ceil();
         let mut mean_noise = |samples: u32| {
             (0..samples).map(|_| noisy(rng, noise)).sum::<f64>() / f64::from(samples)
@@ -245,21 +242,21 @@ impl SyntheticPipeline {
             .enumerate()
             .map(|(i, op)| OpProfile {
                 op: format!("op{i}"),
-                active_s: op.active_s * records * mean_noise(super::PROFILE_BATCHES),
+                active_s: op.active_s * records * mean_noise(PROFILE_BATCHES),
                 elements: op.elements * records,
                 bytes: op.bytes * records,
             })
             .collect();
         let compute_s = self.split_s(Mode::Compute);
         let source_wait_s = (compute_s - self.active_s(0)) * records / self.records_per_split
-            * mean_noise(super::PROFILE_BATCHES);
+            * mean_noise(PROFILE_BATCHES);
         let point = |&after_op: &usize| PointProfile {
             after_op,
             objects: records / self.records_per_split,
             ..PointProfile::default()
         };
         let profile = Profile {
-            batches: super::PROFILE_BATCHES,
+            batches: PROFILE_BATCHES,
             records,
             epoch_records: 100.0 * records,
             ops,
@@ -280,7 +277,7 @@ impl SyntheticPipeline {
         // A ranged read is no longer than its object.
         let most = self.split_bytes(self.ops.len() - 1);
         for bytes in profile.probe_sizes().into_iter().map(|bytes| bytes.min(most)) {
-            for _ in 0..super::PROBES {
+            for _ in 0..PROBES {
                 samples.push((bytes, self.store.measure_s(rng, bytes, noise)));
             }
         }

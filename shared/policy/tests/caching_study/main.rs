@@ -1,6 +1,12 @@
-//! The decision's required quality.
+//! The required quality of the autocache decision.
 
-use super::*;
+#![allow(clippy::unwrap_used, reason = "a case that fails fails the test")]
+
+mod study;
+
+use fastrand::Rng;
+use gristmill_policy::caching::Mode;
+use study::{Case, NOISE, SyntheticPipeline, study};
 
 #[test]
 fn the_decision_is_never_5_percent_slower_than_the_best_mode_on_200_pipelines() {
