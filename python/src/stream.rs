@@ -9,7 +9,7 @@ use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
     Acknowledger, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps,
     StreamOptions,
-    server::ranks::Beginning,
+    server::Beginning,
     waiting::{Link, Waiting, Watcher},
 };
 use gristmill_model::RunToken;

@@ -198,7 +198,7 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
 
 /// Joins the stored job, unless it would deliver something else than `register` asks for.
 fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
-    let Register { job, spec, nonce, .. } = register;
+    let Register { job, spec, nonce, given, .. } = register;
     // A resent registration gets the job even if it has failed at once: the view has its error.
     if nonce.is_some() && *nonce == item.registered_by {
         return Ok(item.view(job));
@@ -213,7 +213,7 @@ fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
             "job {job} {ended}: choose another job name, or free this one with `gristmill forget {job}`"
         )));
     }
-    if let Some(difference) = item.spec.difference(spec) {
+    if let Some(difference) = item.spec.difference(spec, given) {
         let (field, registered, requested) =
             (difference.field, cut(&difference.registered), cut(&difference.requested));
         return Err(invalid(format!(

@@ -137,7 +137,8 @@ impl Service {
                 name.parse().map_err(Failure::failed)?
             }
         };
-        let register = Register::new(name, config.spec(self), files);
+        let given = config.options.given.options();
+        let register = Register { given, ..Register::new(name, config.spec(self), files) };
         let own = (&self.ns, &*self.bucket);
         let registered = Fetcher::register(&self.ports, own, register, patience).await;
         let view = registered.map_err(|error| match error {

@@ -23,6 +23,7 @@ mod failure;
 mod fetcher;
 mod folders;
 pub mod framing;
+mod given;
 mod host_memory;
 mod images;
 mod job;
@@ -65,6 +66,7 @@ pub use fetcher::{
     Acknowledger, Batch, Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot,
 };
 pub use folders::Folders;
+pub use given::GivenNames;
 pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
 pub use job::{Job, JobConfig};

@@ -1,6 +1,7 @@
 //! Flags of programs that start jobs. Each flag has one name, one default and one help text, whichever
 //! program takes it.
 
+use crate::GivenNames;
 use clap::{Args, Parser, ValueEnum};
 use gristmill_model::wire::JobSettings;
 use gristmill_model::{Compression, JobName, Sharding};
@@ -36,6 +37,9 @@ pub struct ServiceOptions {
 /// Describes a job, beside its pipeline.
 #[derive(Debug, Clone, Args)]
 pub struct JobOptions {
+    /// First: options are taken out as they are read.
+    #[command(flatten)]
+    pub given: GivenNames,
     /// Name of the job to start, or to join if it exists: a-z, 0-9 and '-' [default: a new name]
     #[arg(long)]
     pub job: Option<JobName>,
@@ -175,7 +179,14 @@ macro_rules! default_from_flags {
     )*};
 }
 
-default_from_flags!(ServiceOptions: service, JobOptions: job, StreamOptions: stream, ReportOptions: report);
+default_from_flags!(ServiceOptions: service, StreamOptions: stream, ReportOptions: report);
+
+impl Default for JobOptions {
+    /// The defaults of the flags, as if all were given.
+    fn default() -> Self {
+        Self { given: GivenNames::default(), ..Defaults::get().job }
+    }
+}
 
 /// The help of `--policy`, which lists every policy.
 fn policy_help() -> String {

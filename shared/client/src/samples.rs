@@ -246,10 +246,10 @@ impl SampleJob {
 
     fn poll(&self, poll: &Poll) -> Result<Polled, CallError> {
         let mut state = self.state();
-        if poll.join.is_some() || poll.report.is_some() {
-            if let Some(kind) = state.refusal.take() {
-                return Err(Refusal { kind, message: "refused as asked".into() }.into());
-            }
+        if (poll.join.is_some() || poll.report.is_some())
+            && let Some(kind) = state.refusal.take()
+        {
+            return Err(Refusal { kind, message: "refused as asked".into() }.into());
         }
         let number = state.take_part(poll, self.view.spec.settings.visitation).map_err(refused)?;
         let ready = self.entries[..state.committed].iter();

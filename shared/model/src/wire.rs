@@ -29,8 +29,8 @@ pub use caching::{
 pub use calls::*;
 pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
-    Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
-    SourceFile, SpecDifference, StoredListing,
+    Dataset, GivenOptions, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register,
+    SkippedAt, SourceFile, SpecDifference, StoredListing,
 };
 pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};
 pub use leases::{

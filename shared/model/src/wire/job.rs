@@ -3,6 +3,7 @@
 use crate::wire::{CachingView, JobSettings, Members};
 use crate::{Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// One file of a dataset as it was listed; `etag` pins its content for the life of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,7 +169,7 @@ impl JobSpec {
 
     /// The first difference that would change the delivered batches; the number of workers does
     /// not.
-    pub fn difference(&self, other: &Self) -> Option<SpecDifference> {
+    pub fn difference(&self, other: &Self, given: &GivenOptions) -> Option<SpecDifference> {
         let (mine, theirs) = (&self.settings, &other.settings);
         let pairs = [
             ("pipeline", self.pipeline.clone(), other.pipeline.clone()),
@@ -186,7 +187,9 @@ impl JobSpec {
         let open = self.numerics.is_empty() || other.numerics.is_empty();
         let numerics = ("numerics class", self.numerics.clone(), other.numerics.clone());
         let mut pairs = pairs.into_iter().chain((!open).then_some(numerics));
-        let differing = pairs.find(|(_, registered, requested)| registered != requested);
+        let differing = pairs.find(|(field, registered, requested)| {
+            registered != requested && given.contains(field)
+        });
         differing.map(|(field, registered, requested)| SpecDifference {
             field,
             registered,
@@ -195,7 +198,28 @@ impl JobSpec {
     }
 }
 
-/// Registers a job, or joins the job of that name if its specification is the same.
+/// The options that the caller of a registration gave, by their names; the others take the values of a job that exists.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GivenOptions(Option<BTreeSet<String>>);
+
+impl GivenOptions {
+    /// Options that were all given: those of a caller that does not say which.
+    pub const ALL: Self = Self(None);
+
+    /// Only the options of these names, such as `split-batches`.
+    pub fn only(names: impl IntoIterator<Item = String>) -> Self {
+        Self(Some(names.into_iter().collect()))
+    }
+
+    /// Whether the option was given. A field of the specification that is no option always is.
+    fn contains(&self, field: &str) -> bool {
+        let is_option = !["pipeline", "numerics class"].contains(&field);
+        self.0.as_ref().is_none_or(|given| !is_option || given.contains(field))
+    }
+}
+
+/// Registers a job, or joins the job of that name if what was given of its specification is the same.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Register {
     pub job: JobName,
@@ -208,11 +232,13 @@ pub struct Register {
     /// Random, drawn by the caller: identifies a call that is sent again.
     #[serde(default)]
     pub nonce: Option<Nonce>,
+    #[serde(default)]
+    pub given: GivenOptions,
 }
 
 impl Register {
     pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
-        Self { job, spec, dataset, listing: None, nonce: None }
+        Self { job, spec, dataset, listing: None, nonce: None, given: GivenOptions::ALL }
     }
 
     /// This call for a dataset whose listing is stored under `version`.
@@ -305,4 +331,23 @@ pub struct JobView {
     /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<CachingView>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_given_is_compared_with_a_job_that_exists() {
+        let job = JobSpec { seed: 4, epochs: 5, ..JobSpec::new("p".to_owned()) };
+        let joins = JobSpec { epochs: 3, ..job.clone() };
+        let only = |names: &[&str]| GivenOptions::only(names.iter().map(ToString::to_string));
+        let differs = |other: &JobSpec, given| job.difference(other, &given).map(|of| of.field);
+        assert_eq!(differs(&joins, only(&[])), None);
+        assert_eq!(differs(&joins, only(&["seed", "workers"])), None);
+        assert_eq!(differs(&joins, only(&["epochs"])), Some("epochs"));
+        assert_eq!(differs(&joins, GivenOptions::ALL), Some("epochs"));
+        let other = JobSpec { pipeline: "q".to_owned(), ..joins };
+        assert_eq!(differs(&other, only(&[])), Some("pipeline"), "it is always given");
+    }
 }
