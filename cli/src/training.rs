@@ -1,45 +1,31 @@
 //! A whole training run with a synthetic trainer, for `demo`, `run` and `bench`.
 
-mod chaos;
 mod dataset;
-mod hosts;
-mod progress;
-mod ranks;
-mod resizes;
-mod sink;
-mod stand_ins;
-mod trainer;
 
 pub use dataset::{make_dataset, make_dataset_in};
 
 use crate::{
     output::Output, own_program, own_service::open, user_operators, values::parse_duration,
 };
-use chaos::{Chaos, Killer};
 use gristmill_client::{
-    Authored, Backend, Failure, Fetcher, Job, JobConfig, JobOptions, ReportOptions, Service,
-    ServiceOptions, Source, StreamOptions, Workers,
-    report::{Observable, Observed, Observer, PolledJob, RankSteps, Report, Usage},
+    Authored, Backend, Failure, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
+    Source, StreamOptions, Workers,
+    report::{Report, Usage},
     signals::interruption,
     start_own,
     waiting::while_saying,
 };
 use gristmill_model::Visitation;
-use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{Ranks, Tail};
-use hosts::{HostedTrainer, Victims, refuse_shares};
-use progress::Progress;
-use ranks::{RankedTrainer, begin_run};
-use resizes::Resize;
-use sink::Sink;
-use stand_ins::StandIns;
+use gristmill_model::splits::{Cursor, ranks::Tail};
+use gristmill_trainer_sim::{
+    Chaos, Killer, Opened, Resize, Sink, Training, Victims, refuse_shares,
+};
 use std::{
     num::NonZeroU32,
     path::PathBuf,
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use trainer::{RunView, StandIn};
 
 /// The demo's pipeline: ResNet training on ImageNet.
 pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
@@ -95,9 +81,19 @@ pub struct TrainOptions {
 }
 
 impl TrainOptions {
-    /// Whether one rank takes every batch to the end.
-    fn is_one_rank(&self) -> bool {
-        self.ranks == NonZeroU32::MIN && self.resize.is_empty() && self.hosts.is_none()
+    /// The training of these options, which writes to `sink`.
+    fn training(&self, sink: Option<Sink>) -> Result<Training, Failure> {
+        let on = |hosts| Ok::<_, Failure>((hosts, own_program::get()?));
+        Ok(Training {
+            step_time: self.step_time,
+            sink,
+            ranks: self.ranks,
+            hosts: self.hosts.map(on).transpose()?,
+            tail: self.tail,
+            resize: self.resize.clone(),
+            stream: self.stream.clone(),
+            drain: self.drain,
+        })
     }
 
     fn check_ranks(&self) -> Result<(), Failure> {
@@ -106,7 +102,8 @@ impl TrainOptions {
             return Err(Failure::usage(format!("at most {MAX_RANKS} ranks train on one machine")));
         }
         self.check_hosts(counts())?;
-        if !self.is_one_rank() && self.job.settings.visitation != Visitation::ExactlyOnce {
+        let is_one_rank = counts().eq([NonZeroU32::MIN]) && self.hosts.is_none();
+        if !is_one_rank && self.job.settings.visitation != Visitation::ExactlyOnce {
             return Err(Failure::usage(format!(
                 "--ranks, --hosts and --resize need --visitation {}: a run resumes at a checkpoint",
                 Visitation::ExactlyOnce
@@ -125,15 +122,10 @@ impl TrainOptions {
                 _ => Ok(()),
             };
         };
-        if let Some(why) = counts.find_map(|ranks| refuse_shares(ranks, hosts)) {
-            return Err(Failure::usage(why));
+        match counts.find_map(|ranks| refuse_shares(ranks, hosts)) {
+            Some(why) => Err(Failure::usage(why)),
+            None => Ok(()),
         }
-        if self.job.settings.local_workers > 0 {
-            return Err(Failure::usage(
-                "--local-workers work inside one fetcher, and --hosts has several: use --workers",
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -182,6 +174,7 @@ pub async fn measured(
     options.job.check().map_err(Failure::usage)?;
     options.check_ranks()?;
     let sink = options.sink.as_deref().map(Sink::open).transpose()?;
+    let training = options.training(sink)?;
     options.report.report.as_deref().map(Report::check_page).transpose()?;
     let (service, _dir) = open_service(options).await?;
     let folders = source.folders();
@@ -190,7 +183,7 @@ pub async fn measured(
         ..JobConfig::new(authored.clone(), source, options.job.clone())
     };
     let outcome = tokio::select! {
-        outcome = train_on(&service, options, config, sink, began) => {
+        outcome = train_on(&service, options, (config, training), began) => {
             outcome.map_err(|failure| failure.in_words(&folders))
         }
         failure = service.given_up(options.stream.patience) => Err(failure),
@@ -224,54 +217,34 @@ async fn open_service(options: &TrainOptions) -> Result<(Service, Option<TempDir
 async fn train_on(
     service: &Service,
     options: &TrainOptions,
-    config: JobConfig,
-    sink: Option<Sink>,
+    (config, training): (JobConfig, Training),
     began: Instant,
 ) -> Result<Report, Failure> {
+    let fetchers = Victims::default();
     let starting = async {
         let before = Usage::now(service).await;
-        let tail =
-            options.tail.unwrap_or(Tail::default_of(config.authored.pipeline.drop_remainder()));
         let job = service.submit(config, options.stream.patience).await?;
         if !job.left_out.is_empty() {
             gristmill_client::complain!("{}", job.left_out);
         }
-        let count = options.ranks;
         // A named job goes on where it was paused.
         let from = match options.job.job {
             Some(_) => job.status(options.stream.patience).await?.durable,
             None => Cursor::default(),
         };
-        let fetcher = match (options.hosts, options.is_one_rank()) {
-            (Some(_), _) => None,
-            (None, true) => Some(job.batches(from, &options.stream).await?),
-            (None, false) => {
-                Some(begin_run(&job, &options.stream, Ranks { count, from, tail }).await?)
-            }
-        };
-        Ok::<(Usage, Job, Option<Fetcher>), Failure>((before, job, fetcher))
+        let opened = training.open(&job, from, &fetchers).await?;
+        Ok::<(Usage, Job, Opened), Failure>((before, job, opened))
     };
     let say = |what: &str| gristmill_client::complain!("waiting for {what}");
-    let (before, job, fetcher) =
+    let (before, job, opened) =
         while_saying(starting, || Some(service.link.waiting()), say).await?;
-    let fetchers = Victims::default();
-    let chaos = Killer::new(service, options, fetchers.clone());
-    let training = async {
-        let parts = (options, &job, began);
-        match (fetcher, options.hosts) {
-            (Some(fetcher), _) => train_here(parts, sink, fetcher).await,
-            (None, hosts) => {
-                let hosts = hosts.unwrap_or(NonZeroU32::MIN);
-                train_on_hosts(parts, sink, hosts, fetchers).await
-            }
-        }
-    };
+    let chaos = Killer::new(service, options.chaos, options.chaos_interval, fetchers.clone());
     // The killer stops with the training.
     let trained = tokio::select! {
-        trained = training => trained,
+        trained = training.train(opened, &job, began) => trained,
         never = chaos.run() => match never {},
     };
-    let (observed, steps) = match trained {
+    let (observed, ranks) = match trained {
         Ok(trained) => trained,
         Err(failure) => {
             // A named job is paused: another run may have taken it over, or goes on with it. Best effort: the failure that
@@ -283,55 +256,10 @@ async fn train_on(
         }
     };
     let report = Report::new(&job, observed, &before).await?;
-    let report = report.with_kills(chaos.kills()).with_steps(steps).with_hosts(options.hosts);
+    let report = report.with_kills(chaos.kills()).with_ranks(ranks).with_hosts(options.hosts);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());
     }
     Ok(report)
-}
-
-/// The needs of every training: options, job, and when it began.
-type Parts<'a> = (&'a TrainOptions, &'a Job, Instant);
-
-/// The view of a training over `run`, and the work of a rank.
-async fn prepare(
-    (options, job, began): Parts<'_>,
-    sink: Option<Sink>,
-    run: &impl Observable,
-) -> (RunView, StandIn) {
-    let progress = Progress::new(&job.view, options.job.epochs);
-    let observer = Observer::new(job, run, began).await;
-    let observer = if options.drain { observer.of_rows_only() } else { observer };
-    let view = RunView::new(options.job.epochs, progress, observer);
-    (view, StandIn::new(options, run.pipeline(), sink))
-}
-
-/// Trains over a fetcher in this process.
-async fn train_here(
-    parts: Parts<'_>,
-    sink: Option<Sink>,
-    fetcher: Fetcher,
-) -> Result<(Observed, RankSteps), Failure> {
-    let (options, job, _) = parts;
-    let link = &job.service.link;
-    let (view, stand_in) = prepare(parts, sink, &fetcher).await;
-    let trainer = RankedTrainer::new(options, job, stand_in, view);
-    let (observed, steps) = trainer.train(fetcher, link).await?;
-    Ok((observed, if options.is_one_rank() { RankSteps::default() } else { steps }))
-}
-
-/// Trains over fetchers in processes of their own, one for each host.
-async fn train_on_hosts(
-    parts: Parts<'_>,
-    sink: Option<Sink>,
-    hosts: NonZeroU32,
-    fetchers: Victims,
-) -> Result<(Observed, RankSteps), Failure> {
-    let (options, job, _) = parts;
-    let pipeline = job.pipeline().map_err(Failure::failed)?;
-    let polled = PolledJob::new(pipeline, job.view.clone());
-    let (view, stand_in) = prepare(parts, sink, &polled).await;
-    let stand_ins = StandIns::new(stand_in);
-    HostedTrainer::new((job, options), fetchers, stand_ins, view, polled)?.train(hosts).await
 }

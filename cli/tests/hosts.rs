@@ -18,8 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A run of two epochs of 125 batches with `args`; every batch that a rank got is written below `sink`.
 fn command(dir: &TestDir, sink: &str, args: &[&str]) -> Command {
-    let mut run = dir.gristmill(&["run", "--json", "--epochs", "2", "--workers", "2"]);
+    let mut run = dir.gristmill(&["run", "--json", "--epochs", "2"]);
     run.arg(dir.path("p.yaml")).arg("--sink").arg(dir.path(sink)).args(args);
+    if !args.contains(&"--workers") {
+        run.args(["--workers", "2"]);
+    }
     if !args.contains(&"--step-time") {
         run.args(["--step-time", "5ms"]);
     }
@@ -69,6 +72,43 @@ fn hosts_of_killed_processes_train_on_the_same_batches() -> Result<()> {
         assert_eq!(report["steps"], json!([64, 64, 64, 64]), "{chaos}");
         assert!(report["kills"].as_u64().unwrap() > 0, "{chaos}: {report}");
     }
+    Ok(())
+}
+
+/// The seconds of an object of stalls that have a cause.
+fn explained(stalls: &Value) -> f64 {
+    let parts = stalls["parts"].as_object().unwrap().iter();
+    parts.filter(|(cause, _)| *cause != "other").map(|(_, seconds)| seconds.as_f64().unwrap()).sum()
+}
+
+#[test]
+fn hosts_with_workers_of_their_own_say_what_their_ranks_waited_for() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    dir.write_numbers()?;
+    let one = train(&dir, "one", &[])?;
+    let page = dir.path("page.html").display().to_string();
+    let args = ["--ranks", "4", "--hosts", "2", "--workers", "0", "--local-workers", "2"];
+    let report = train(&dir, "hosts", &[&args[..], &["--report", &page]].concat())?;
+    assert_eq!(report["batches_blake3"], one["batches_blake3"]);
+    assert!(fs::read_to_string(&page)?.contains("</html>"));
+    for epoch in report["epochs"].as_array().unwrap() {
+        // Numbers take less than a millisecond to compute.
+        let time = epoch["worker_seconds"].as_object().unwrap().values();
+        assert!(time.map(|seconds| seconds.as_f64().unwrap()).sum::<f64>() > 0.0, "{epoch}");
+        assert!(epoch["stored_bytes"].as_u64().unwrap() > 0, "{epoch}");
+    }
+    // Each host waits for the first splits at least.
+    let ranks = report["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 4, "{report}");
+    for (number, rank) in ranks.iter().enumerate() {
+        assert_eq!((&rank["rank"], &rank["steps"]), (&number.into(), &64.into()));
+        assert!(explained(&rank["stalls"]) > 0.0, "{rank}");
+        assert_eq!(rank["stalls"], ranks[number / 2 * 2]["stalls"], "the ranks of a host");
+    }
+    let epochs = report["epochs"].as_array().unwrap().iter();
+    let waited: f64 = epochs.map(|epoch| explained(&epoch["stalls"])).sum();
+    let longest = ranks.iter().map(|rank| explained(&rank["stalls"])).fold(0.0, f64::max);
+    assert!(waited >= longest - 0.01, "{report}");
     Ok(())
 }
 
@@ -123,7 +163,6 @@ fn hosts_that_cannot_be_are_usage_errors() -> Result<()> {
         (&["--ranks", "3", "--hosts", "2"], "divide the ranks evenly"),
         (&["--ranks", "4", "--hosts", "2", "--resize", "3@5"], "divide the ranks evenly"),
         (&["--ranks", "4", "--chaos", "kill-fetchers"], "give --hosts"),
-        (&["--ranks", "2", "--hosts", "2", "--local-workers", "1"], "use --workers"),
     ] {
         let output = command(&dir, "sink", args).output()?;
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -31,10 +31,21 @@ fn any_number_of_ranks_trains_on_the_batches_of_one() -> Result<()> {
     dir.write_numbers()?;
     let one = train(&dir, "one", &[])?;
     assert_eq!((&one["steps"], &one["left_out_batches"]), (&json!([250]), &0.into()));
+    let ranks = one["ranks"].as_array().unwrap();
+    let [only] = &ranks[..] else { panic!("{one}") };
+    assert_eq!(
+        (&only["rank"], &only["steps"], &only["repeats"]),
+        (&0.into(), &250.into(), &0.into())
+    );
     // 125 batches are 31 steps of four ranks, and one step in which three of them repeat.
     let four = train(&dir, "four", &["--ranks", "4"])?;
     assert_eq!((&four["steps"], &four["tail_repeats"]), (&json!([64, 64, 64, 64]), &6.into()));
     assert_eq!(four["batches_blake3"], one["batches_blake3"]);
+    let stalls = |rank: usize| &four["ranks"][rank]["stalls"];
+    assert!(
+        stalls(0)["seconds"].is_number() && (1..4).all(|rank| stalls(rank) == stalls(0)),
+        "{four}"
+    );
     check_all(&dir, "four")?;
     // 20 steps of four ranks, 10 of three, 3 of five in the first epoch; 25 in the second.
     let resized =

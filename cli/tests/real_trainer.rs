@@ -134,7 +134,8 @@ fn a_fetcher_reports_of_a_real_trainer_what_a_run_reports() -> Result<()> {
         let mut found = BTreeSet::new();
         keys(report, "", &mut found);
         // Requests, scaling decisions and causes of stalls depend on timing.
-        const BY_TIMING: [&str; 3] = [".requests.", ".scaling.", ".epochs.stalls.parts."];
+        const BY_TIMING: [&str; 4] =
+            [".requests.", ".scaling.", ".epochs.stalls.parts.", ".ranks.stalls.parts."];
         found.retain(|path| BY_TIMING.iter().all(|prefix| !path.starts_with(prefix)));
         found
     };

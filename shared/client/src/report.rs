@@ -20,6 +20,6 @@ pub use epoch::EpochReport;
 pub use observable::{Observable, PolledJob};
 pub use observer::{Observed, Observer};
 pub use skipped::SkippedRecords;
-pub use steps::RankSteps;
+pub use steps::{RankCounts, RankSteps};
 pub use summary::Report;
 pub use usage::Usage;

@@ -14,7 +14,7 @@ mod seats;
 mod serving;
 
 pub use beginning::Beginning;
-pub use counts::{Counts, EpochCounts, RankCounts};
+pub use counts::{Counts, EpochCounts};
 pub use links::{Visitor, error_frame};
 
 use crate::{
@@ -23,7 +23,6 @@ use crate::{
     framing::FrameKind,
     report::{Observed, Observer},
 };
-use counts::Counter;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobState, JobView};
 use gristmill_model::{Checkpoint, Visitation};
@@ -133,7 +132,7 @@ pub struct Server<C> {
     links: Links,
     /// The position that `cursors` has.
     saved: Cursor,
-    counter: Counter,
+    counter: Counts,
     /// The position that the first rank named.
     named: Option<Cursor>,
     /// Whether a rank had all of a job that was done before.
@@ -175,7 +174,7 @@ impl<C: CursorStore> Server<C> {
             seats: Seats::new(own, (view.spec.epochs, opened), acknowledged),
             links: Links::new(Arc::clone(&clock)),
             phase: if is_done { Phase::Over(over) } else { Phase::Greeting },
-            counter: Counter::new(own.range.first..own.range.end()),
+            counter: Counts::new(own.range.first..own.range.end()),
             identity: Identity::of(&view),
             activity: watch::Sender::default(),
             saved: beginning.kept.unwrap_or_default(),
@@ -219,7 +218,7 @@ impl<C: CursorStore> Server<C> {
 
     /// The steps that the ranks were given.
     pub fn counts(&self) -> Counts {
-        self.counter.counts()
+        self.counter.clone()
     }
 
     /// Writes every frame to `out`, starting with a hello. Written batches count as acknowledged.
@@ -317,8 +316,8 @@ impl<C: CursorStore> Server<C> {
 
     /// The payload of the last frame.
     fn summary(&self, is_closed: bool) -> String {
-        let Counts { epochs, .. } = self.counts();
-        let batches: u64 = epochs.iter().map(|epoch| epoch.batches).sum();
+        let epochs: Vec<_> = self.counter.epochs.values().collect();
+        let batches: u64 = epochs.iter().map(|epoch| epoch.totals.batches).sum();
         serde_json::json!({
             "epochs": self.view.spec.epochs,
             "batches": batches,

@@ -39,6 +39,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("faults", "*"),
     ("scaling", "model policy"),
     ("scale", "*"),
+    ("trainer-sim", "model chunk ports pipeline operators client"),
     ("virtual-time", ""),
     ("cli", "*"),
     ("python", "*"),

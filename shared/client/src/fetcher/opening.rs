@@ -46,11 +46,10 @@ impl Fetcher {
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
-        let shelves =
-            Shelves { objects: Arc::clone(&ports.objects), bucket: config.bucket.clone() };
+        let (objects, bucket) = (Arc::clone(&ports.objects), config.bucket.clone());
         let poller = Poller {
             stages: Arc::clone(&stages),
-            shelves,
+            shelves: Shelves { objects, bucket },
             job: config.job.clone(),
             registered_ms: context.view.registered_ms,
             coordinator: Arc::clone(&ports.coordinator),

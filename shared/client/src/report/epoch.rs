@@ -1,6 +1,6 @@
 //! One epoch of a run.
 
-use crate::Waits;
+use crate::{EpochTotals, Waits};
 use gristmill_model::wire::CacheMode;
 
 /// One epoch as its trainer experienced it.
@@ -62,6 +62,29 @@ impl Default for EpochReport {
 }
 
 impl EpochReport {
+    /// Takes what the job knows of the epoch.
+    pub(super) fn take_totals(&mut self, totals: &EpochTotals) {
+        (self.rows, self.skipped, self.splits) = (totals.rows, totals.skipped, totals.splits);
+        let [source, compute, put] = [totals.source_ms, totals.compute_ms, totals.put_ms];
+        self.worker_seconds = [source, compute, put].map(|ms| ms as f64 / 1e3);
+        (self.stored_bytes, self.waits) = (totals.stored_bytes, totals.waits);
+    }
+
+    /// All epochs as one. The profile of a job is of its first splits, so the mode is that of the first epoch.
+    pub(super) fn whole(epochs: &[Self]) -> Self {
+        let mut whole = epochs.first().cloned().unwrap_or_default();
+        for epoch in epochs.iter().skip(1) {
+            whole.seconds += epoch.seconds;
+            whole.waited_seconds += epoch.waited_seconds;
+            whole.waits += epoch.waits;
+            whole.workers_max = whole.workers_max.max(epoch.workers_max);
+            for (sum, seconds) in whole.worker_seconds.iter_mut().zip(epoch.worker_seconds) {
+                *sum += seconds;
+            }
+        }
+        whole
+    }
+
     /// Mean time from one batch to the next.
     pub fn batch_time_ms(&self) -> f64 {
         self.seconds * 1e3 / (self.batches.max(1) as f64)

@@ -3,7 +3,7 @@
 use crate::{Fetcher, Snapshot};
 use gristmill_model::wire::{JobStatus, JobView};
 use gristmill_pipeline::Pipeline;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A run that can be observed: over the fetcher of this process, or over fetchers that are processes of
 /// their own.
@@ -44,13 +44,16 @@ pub struct PolledJob {
     pipeline: Pipeline,
     view: JobView,
     snapshot: Snapshot,
+    /// Waits that are over, and the start of the present one.
     waited: Duration,
+    waits_since: Option<Instant>,
 }
 
 impl PolledJob {
     /// A job of which no status has been read yet.
     pub fn new(pipeline: Pipeline, view: JobView) -> Self {
-        Self { pipeline, view, snapshot: Snapshot::default(), waited: Duration::ZERO }
+        let (snapshot, waited) = (Snapshot::default(), Duration::ZERO);
+        Self { pipeline, view, snapshot, waited, waits_since: None }
     }
 
     /// Takes the latest status.
@@ -63,9 +66,20 @@ impl PolledJob {
         self.snapshot.scale = scale;
     }
 
-    /// Adds a wait of the trainer.
-    pub fn add_wait(&mut self, waited: Duration) {
-        self.waited += waited;
+    /// The trainer waits from now on, unless it does already.
+    pub fn begin_wait(&mut self) {
+        self.waits_since.get_or_insert_with(Instant::now);
+    }
+
+    /// The trainer has what it waited for.
+    pub fn end_wait(&mut self) {
+        self.waited += self.present_wait();
+        self.waits_since = None;
+    }
+
+    /// How long the trainer has been waiting.
+    pub fn present_wait(&self) -> Duration {
+        self.waits_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
@@ -83,7 +97,7 @@ impl Observable for PolledJob {
     }
 
     fn waited(&self) -> Duration {
-        self.waited
+        self.waited + self.present_wait()
     }
 }
 
@@ -135,8 +149,17 @@ mod tests {
     fn waits_of_a_trainer_add_up() {
         let mut job =
             PolledJob::new(gristmill_operators::parse(PIPELINE).unwrap(), view(JobState::Running));
-        job.add_wait(Duration::from_millis(30));
-        job.add_wait(Duration::from_millis(12));
-        assert_eq!(job.waited(), Duration::from_millis(42));
+        let wait = Duration::from_millis(5);
+        for round in 1..3 {
+            job.begin_wait();
+            std::thread::sleep(wait);
+            // Asking again goes on with the same wait.
+            job.begin_wait();
+            assert!(job.present_wait() >= wait && job.waited() >= wait * round);
+            job.end_wait();
+        }
+        let waited = job.waited();
+        std::thread::sleep(wait);
+        assert_eq!((job.present_wait(), job.waited()), (Duration::ZERO, waited));
     }
 }

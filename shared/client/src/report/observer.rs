@@ -7,7 +7,9 @@ use super::{
     recount::Recount,
     usage::Usage,
 };
-use crate::{Batch, EpochTotals, Failure, Job, Service, Snapshot, StepDelivery};
+use crate::{
+    Batch, EpochTotals, Failure, Job, Service, Snapshot, StepDelivery, server::EpochCounts,
+};
 use gristmill_chunk::{Frame, Limits};
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobView, Plan, ScaleDecision};
@@ -178,16 +180,15 @@ impl Observer {
         }
     }
 
-    /// Corrects epochs that ended before their totals were known: gives their totals, and how many batches no rank
-    /// got. `plan` is the job's.
-    pub fn amend(&mut self, known: impl Iterator<Item = (EpochTotals, u64)>, plan: Option<Plan>) {
-        let known: BTreeMap<_, _> = known.map(|known| (known.0.epoch, known)).collect();
+    /// Corrects epochs that ended before their totals were known. `plan` is the job's.
+    pub fn amend(&mut self, known: &BTreeMap<Epoch, EpochCounts>, plan: Option<Plan>) {
         for epoch in &mut self.epochs {
-            let Some((totals, left_out)) = known.get(&epoch.epoch) else {
+            let Some(EpochCounts { totals, left_out }) = known.get(&epoch.epoch) else {
                 self.lacks_totals = true;
                 continue;
             };
-            (epoch.rows, epoch.skipped, epoch.left_out) = (totals.rows, totals.skipped, *left_out);
+            epoch.take_totals(totals);
+            epoch.left_out = *left_out;
             let size = plan.map_or(0, |plan| u64::from(plan.batch_size));
             let taken = totals.batches.saturating_sub(*left_out) * size;
             let left_rows = totals.rows.min(totals.batches * size).saturating_sub(taken);
@@ -234,16 +235,10 @@ impl Observer {
         epoch.elements = recount.elements;
         epoch.duplicates = recount.duplicates;
         epoch.distinct = recount.distinct();
-        epoch.skipped = totals.skipped;
+        epoch.take_totals(totals);
         let view = run.view();
         let plan = view.as_ref().and_then(|view| view.plan);
         self.empty = plan.and_then(|plan| totals.why_empty(&plan));
-        epoch.rows = totals.rows;
-        epoch.splits = totals.splits;
-        let [source, compute, put] = [totals.source_ms, totals.compute_ms, totals.put_ms];
-        epoch.waits = totals.waits;
-        epoch.stored_bytes = totals.stored_bytes;
-        epoch.worker_seconds = [source, compute, put].map(|ms| ms as f64 / 1e3);
         let caching = view.and_then(|view| view.caching);
         if let Some(mode) = caching.as_ref().and_then(|caching| caching.of(totals.epoch)) {
             epoch.mode = mode.mode;

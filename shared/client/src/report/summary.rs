@@ -1,12 +1,16 @@
 //! The facts of a run: a table for people, one JSON object for programs, a page.
 
 use super::{
-    division::Division, epoch::EpochReport, observer::Observed, skipped::SkippedRecords,
-    steps::RankSteps, timeline, usage::Usage,
+    division::Division,
+    epoch::EpochReport,
+    observer::Observed,
+    skipped::SkippedRecords,
+    steps::{RankCounts, RankSteps},
+    timeline,
+    usage::Usage,
 };
-use crate::{Failure, Job, LeftOut, server::RankCounts};
-use gristmill_model::JobName;
-use gristmill_model::wire::{JobStatus, JobView};
+use crate::{Failure, Job, LeftOut};
+use gristmill_model::wire::{JobStatus, JobView, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_report::{Advice, Stalls, Timeline};
 use serde_json::{Value, json};
@@ -26,13 +30,11 @@ const WORTH_NAMING_PERCENT: f64 = 3.0;
 
 /// A whole run.
 pub struct Report {
-    job: JobName,
-    seed: u64,
+    job: JobView,
+    profile: WorkProfile,
     kills: u64,
-    /// Steps of each rank; none if one rank took every batch.
-    steps: RankSteps,
-    /// Steps of the ranks of a fetcher.
-    ranks: Vec<RankCounts>,
+    /// Steps of the ranks; of those of the fetcher, if it reports.
+    ranks: RankSteps,
     /// Fetchers that are processes of their own, one for each host.
     hosts: Option<NonZeroU32>,
     observed: Observed,
@@ -40,8 +42,6 @@ pub struct Report {
     left_out: SkippedRecords,
     /// Files of the dataset that are not read.
     files: LeftOut,
-    /// Causes of waiting, by epoch.
-    stalls: Vec<Stalls>,
     timeline: Timeline,
     /// Why buckets have no effect, if they have none.
     idle_buckets: Option<String>,
@@ -64,8 +64,6 @@ impl Report {
         };
         let JobStatus { profile, job: known, .. } = job.status(PATIENCE).await?;
         let pipeline = &observed.pipeline;
-        let of = |epoch| timeline::stalls(pipeline, &known.spec, epoch, &profile);
-        let stalls = observed.epochs.iter().map(of).collect();
         let dataset = match &job.dataset {
             Some(dataset) => dataset.clone(),
             None => format!("dataset {}", known.dataset_version),
@@ -73,16 +71,14 @@ impl Report {
         let timeline = timeline::timeline(pipeline, (&known, &dataset), &observed, &profile);
         let idle_buckets = idle_buckets(&known, pipeline);
         Ok(Self {
-            job: known.job,
-            seed: known.spec.seed,
+            job: known,
+            profile,
             kills: 0,
-            steps: RankSteps::default(),
-            ranks: Vec::new(),
+            ranks: RankSteps::default(),
             hosts: None,
             usage,
             left_out,
             files: job.left_out.clone(),
-            stalls,
             timeline,
             idle_buckets,
             observed,
@@ -94,13 +90,8 @@ impl Report {
         Self { kills, ..self }
     }
 
-    /// The same, with the steps of each rank. Without them, one rank took every batch.
-    pub fn with_steps(self, steps: RankSteps) -> Self {
-        Self { steps, ..self }
-    }
-
-    /// The same, with the steps of the ranks of a fetcher.
-    pub fn with_ranks(self, ranks: Vec<RankCounts>) -> Self {
+    /// The same, with the steps of each rank.
+    pub fn with_ranks(self, ranks: RankSteps) -> Self {
         Self { ranks, ..self }
     }
 
@@ -196,7 +187,7 @@ impl Report {
 
     fn json(&self) -> Value {
         let per_sample = |ms: u64| rounded(ms as f64 / self.elements().max(1) as f64, 4);
-        let epoch = |(epoch, stalls): (&EpochReport, &Stalls)| {
+        let epoch = |epoch: &EpochReport| {
             let [source, compute, put] = epoch.worker_seconds;
             json!({
                 "epoch": epoch.epoch,
@@ -216,7 +207,7 @@ impl Report {
                     "compute": rounded(compute, 3),
                     "put": rounded(put, 3),
                 },
-                "stalls": stalls_json(stalls),
+                "stalls": stalls_json(&self.stalls(epoch)),
                 "worker_cpu_ms": self.usage.local.then_some(epoch.worker_cpu_ms),
                 "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
             })
@@ -224,9 +215,9 @@ impl Report {
         let scaling: Vec<Value> =
             self.observed.scaling.iter().map(|decision| json!(decision)).collect();
         let mut report = json!({
-            "job": self.job,
-            "seed": self.seed,
-            "epochs": self.observed.epochs.iter().zip(&self.stalls).map(epoch).collect::<Vec<_>>(),
+            "job": self.job.job,
+            "seed": self.job.spec.seed,
+            "epochs": self.observed.epochs.iter().map(epoch).collect::<Vec<_>>(),
             "elements_expected": self.observed.elements_expected,
             "elements_delivered": self.elements(),
             "skipped": self.sum(|epoch| epoch.skipped),
@@ -248,13 +239,10 @@ impl Report {
                 "control": per_sample(self.usage.control_cpu_ms),
             },
             "began": self.observed.began,
-            "steps": match self.steps.runs().is_empty() {
-                true => vec![self.sum(|epoch| epoch.batches)],
-                false => self.steps.totals(),
-            },
-            "runs": self.steps.runs(),
-            "ranks": self.ranks,
-            "tail_repeats": self.steps.tail_repeats,
+            "steps": self.ranks.iter().map(|rank| rank.steps).collect::<Vec<_>>(),
+            "runs": self.ranks.runs(),
+            "ranks": self.ranks.iter().map(|rank| self.rank_json(rank)).collect::<Vec<_>>(),
+            "tail_repeats": self.ranks.iter().map(|rank| rank.repeats).sum::<u64>(),
             "left_out_batches": self.observed.left_out_batches,
             "batches_blake3": self.observed.batches_blake3,
             "empty": self.observed.empty,
@@ -263,6 +251,22 @@ impl Report {
             report.extend(self.hosts_json(hosts));
         }
         report
+    }
+
+    /// Causes of the waits in an epoch, or in all of them as one.
+    fn stalls(&self, epoch: &EpochReport) -> Stalls {
+        timeline::stalls(&self.observed.pipeline, &self.job.spec, epoch, &self.profile)
+    }
+
+    /// A rank, and the causes of its waits in all epochs.
+    fn rank_json(&self, rank: &RankCounts) -> Value {
+        let mut whole = EpochReport::whole(&self.observed.epochs);
+        if let Some(waits) = rank.waits {
+            (whole.waited_seconds, whole.waits) = (waits.total().as_secs_f64(), waits);
+        }
+        let mut json = json!(rank);
+        json["stalls"] = stalls_json(&self.stalls(&whole));
+        json
     }
 
     /// The hosts, and the bytes of chunks that their fetchers read and workers wrote.
@@ -300,7 +304,8 @@ impl Report {
             );
         }
         text += &self.modes();
-        for (epoch, stalls) in self.observed.epochs.iter().zip(&self.stalls) {
+        for epoch in &self.observed.epochs {
+            let stalls = self.stalls(epoch);
             if stalls.percent >= WORTH_NAMING_PERCENT {
                 text += &format!("epoch {} {stalls}; {}\n", epoch.epoch, stalls.advice);
             }

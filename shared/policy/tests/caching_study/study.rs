@@ -5,8 +5,11 @@
 //! time of an epoch in its steady state, in seconds of one worker: after the profile and the put. The
 //! whole job, including both, is reported beside it.
 
-use gristmill_policy::caching::{PROBES, PROFILE_BATCHES, Mode, OpProfile, PointProfile, Profile, ReadTime, Reads, Settings, decide};
 use fastrand::Rng;
+use gristmill_policy::caching::{
+    Mode, OpProfile, PROBES, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads, Settings,
+    decide,
+};
 use serde::Serialize;
 use std::{fmt, ops::Range};
 

@@ -17,14 +17,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(view: &JobView, epochs: u32) -> Self {
+    pub fn new(view: &JobView) -> Self {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(120));
         bar.set_message(format!("job {}: waiting for the first batch", view.job));
-        Self { bar, epochs, pace: Pace::default() }
+        Self { bar, epochs: view.spec.epochs, pace: Pace::default() }
     }
 
     /// Shows progress while the dataset is indexed.

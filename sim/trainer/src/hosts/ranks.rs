@@ -6,18 +6,68 @@ use super::{
     run::Run,
     summary::Summary,
 };
-use gristmill_client::{Failure, Job, cursor::Identity};
+use bytes::Bytes;
+use gristmill_chunk::{Frame, Limits};
+use gristmill_client::{Batch, Failure, Job, RankBatch, Room, cursor::Identity};
 use gristmill_model::splits::Cursor;
+use gristmill_pipeline::KEY_FIELD;
 use std::time::Duration;
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// A step: the batch of each rank.
+/// What all ranks have received.
 #[derive(Debug)]
-pub struct Step {
-    /// None for a rank that has no batch at an uneven end of an epoch.
-    pub batches: Vec<Option<Given>>,
-    /// The text of the checkpoint after this step.
-    pub text: String,
+pub struct Came {
+    /// The first batch of the step; none at the end of the job.
+    pub start: Option<Cursor>,
+    /// The batch of each rank; none for one that has no batch at an uneven end of an epoch.
+    batches: Vec<Option<Given>>,
+}
+
+impl Came {
+    /// The start of a later run that goes on after this step. Only the last ranks may have no batch, at the end of an
+    /// epoch.
+    ///
+    /// # Errors
+    /// Other ranks have none.
+    pub fn next(&self) -> Result<Cursor, String> {
+        let given = self.batches.iter().take_while(|batch| batch.is_some()).count();
+        if let Some(rank) = self.batches.iter().skip(given).position(Option::is_some) {
+            return Err(format!(
+                "rank {given} got no batch at the step that begins at {}, and rank {} got one",
+                self.start.unwrap_or_default(),
+                given + rank
+            ));
+        }
+        // At the end of an epoch some fetchers know that no step follows, and others do not yet.
+        let next = self.batches.iter().flatten().map(|batch| batch.next).max();
+        Ok(next.unwrap_or_default())
+    }
+
+    /// The batches of the step.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn into_batches(self) -> Result<Vec<Option<RankBatch>>, Failure> {
+        let batch = |given: Option<Given>| given.map(Given::into_batch).transpose();
+        self.batches.into_iter().map(batch).collect()
+    }
+}
+
+impl Given {
+    fn into_batch(self) -> Result<RankBatch, Failure> {
+        let Self { at: Cursor { epoch, batch_index }, is_repeat, frame, .. } = self;
+        let repeated_for = is_repeat.then_some(batch_index);
+        let rows = rows(&frame)?;
+        let batch = Batch { epoch, batch_index, rows, frame, room: Room::default() };
+        Ok(RankBatch { batch, repeated_for })
+    }
+}
+
+/// The rows of a batch.
+fn rows(frame: &Bytes) -> Result<u32, Failure> {
+    let frame = Frame::parse(frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+    let keys = frame.get(KEY_FIELD).map_or(0, |keys| keys.values().len() / size_of::<u64>());
+    u32::try_from(keys).map_err(Failure::failed)
 }
 
 /// One rank, as its trainer sees it.
@@ -26,6 +76,8 @@ struct Seat {
     trained: mpsc::Sender<()>,
     /// The batch that it received and has yet to train on.
     pending: Option<Received>,
+    /// Whether it trains on a batch.
+    trains: bool,
 }
 
 /// The ranks of a run. Dropping it ends them.
@@ -52,13 +104,13 @@ impl Ranks {
             };
             let ((to, received), (trained, acks)) = (mpsc::channel(1), mpsc::channel(1));
             tasks.spawn(rank::run(place, to, acks));
-            seats.push(Seat { received, trained, pending: None });
+            seats.push(Seat { received, trained, pending: None, trains: false });
         }
         Self { seats, missing: Vec::new(), tasks }
     }
 
-    /// The next step of all ranks; none at the end of the job. Cancel safe.
-    pub async fn next(&mut self) -> Result<Option<Step>, Failure> {
+    /// The next step of all ranks, or the end of the job. Cancel safe.
+    pub async fn next(&mut self) -> Result<Came, Failure> {
         let lacks = |(rank, seat): (u32, &Seat)| seat.pending.is_none().then_some(rank);
         self.missing = (0..).zip(&self.seats).filter_map(lacks).collect();
         while let Some(rank) = self.missing.first().copied() {
@@ -69,14 +121,12 @@ impl Ranks {
             self.missing.remove(0);
         }
         let pending: Vec<_> = self.seats.iter().filter_map(|seat| seat.pending.as_ref()).collect();
-        let Some(start) = first_start(&pending) else { return Ok(None) };
-        let batches: Vec<_> = (0..).zip(&pending).map(|(rank, it)| at(start, rank, it)).collect();
-        for (seat, batch) in self.seats.iter_mut().zip(&batches) {
-            if batch.is_some() {
-                seat.pending = None;
-            }
+        let came = step(&pending);
+        for (seat, batch) in self.seats.iter_mut().zip(&came.batches) {
+            seat.pending.take_if(|_| batch.is_some());
+            seat.trains = batch.is_some();
         }
-        step(start, batches).map(Some).map_err(Failure::Failed)
+        Ok(came)
     }
 
     /// Ranks whose batch is missing.
@@ -84,11 +134,13 @@ impl Ranks {
         &self.missing
     }
 
-    /// The ranks of a step have it in their checkpoints.
-    pub async fn trained(&self, batches: &[Option<Given>]) {
-        for (seat, _) in self.seats.iter().zip(batches).filter(|(_, batch)| batch.is_some()) {
-            // A rank that has failed says so when its next batch is asked for.
-            let _ = seat.trained.send(()).await;
+    /// The ranks of the last step have it in their checkpoints.
+    pub async fn trained(&mut self) {
+        for seat in &mut self.seats {
+            if std::mem::take(&mut seat.trains) {
+                // A rank that has failed says so when its next batch is asked for.
+                let _ = seat.trained.send(()).await;
+            }
         }
     }
 
@@ -100,10 +152,10 @@ impl Ranks {
         Ok(())
     }
 
-    /// The summaries of the fetchers at the end.
-    pub fn summaries(&self) -> impl Iterator<Item = &Summary> {
-        self.seats.iter().filter_map(|seat| match &seat.pending {
-            Some(Received::End(summary)) => Some(summary),
+    /// Each rank at the end, and the summary of its fetcher.
+    pub fn summaries(&self) -> impl Iterator<Item = (u32, &Summary)> {
+        (0..).zip(&self.seats).filter_map(|(rank, seat)| match &seat.pending {
+            Some(Received::End(summary)) => Some((rank, summary)),
             _ => None,
         })
     }
@@ -132,64 +184,48 @@ fn at(start: Cursor, rank: u32, received: &Received) -> Option<Given> {
     }
 }
 
-/// The step of these batches. Only the last ranks may have none, at the end of an epoch.
-fn step(start: Cursor, batches: Vec<Option<Given>>) -> Result<Step, String> {
-    let given = batches.iter().take_while(|batch| batch.is_some()).count();
-    if let Some(rank) = batches.iter().skip(given).position(Option::is_some) {
-        return Err(format!(
-            "rank {given} got no batch at the step that begins at {start}, and rank {} got one",
-            given + rank
-        ));
-    }
-    // At the end of an epoch some fetchers know that no step follows, and others do not yet.
-    let last = batches.iter().flatten().max_by_key(|batch| batch.next);
-    let text = last.map(|batch| batch.checkpoint.clone());
-    let text = text.ok_or_else(|| format!("the step that begins at {start} has no batch"))?;
-    Ok(Step { batches, text })
+/// The first step of what the ranks have received.
+fn step(pending: &[&Received]) -> Came {
+    let start = first_start(pending);
+    let of = |(rank, received)| start.and_then(|start| at(start, rank, received));
+    Came { start, batches: (0..).zip(pending.iter().copied()).map(of).collect() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     fn given(epoch: u32, batch_index: u64, next: Cursor) -> Received {
-        Received::Step(Given {
-            at: Cursor { epoch, batch_index },
-            is_repeat: false,
-            frame: Bytes::new(),
-            next,
-            checkpoint: next.to_string(),
-        })
+        let at = Cursor { epoch, batch_index };
+        Received::Step(Given { at, is_repeat: false, frame: Bytes::new(), next })
     }
 
     fn cursor(epoch: u32, batch_index: u64) -> Cursor {
         Cursor { epoch, batch_index }
     }
 
-    fn next_of(pending: &[Received]) -> Result<Option<(Vec<bool>, String)>, String> {
-        let pending: Vec<&Received> = pending.iter().collect();
-        let Some(start) = first_start(&pending) else { return Ok(None) };
-        let batches = (0..).zip(&pending).map(|(rank, it)| at(start, rank, it)).collect();
-        let Step { batches, text } = step(start, batches)?;
-        Ok(Some((batches.iter().map(Option::is_some).collect(), text)))
+    /// Which ranks have a batch of the next step, and the start of a later run.
+    fn next_of(pending: &[Received]) -> Result<Option<(Vec<bool>, Cursor)>, String> {
+        let came = step(&pending.iter().collect::<Vec<_>>());
+        if came.start.is_none() {
+            return Ok(None);
+        }
+        let next = came.next()?;
+        Ok(Some((came.batches.iter().map(Option::is_some).collect(), next)))
     }
 
     #[test]
     fn a_step_is_the_batches_that_begin_at_one_place() {
         let after = cursor(0, 6);
         let all = [given(0, 3, after), given(0, 4, after), given(0, 5, cursor(1, 0))];
-        assert_eq!(next_of(&all), Ok(Some((vec![true; 3], cursor(1, 0).to_string()))));
+        assert_eq!(next_of(&all), Ok(Some((vec![true; 3], cursor(1, 0)))));
     }
 
     #[test]
     fn the_last_ranks_may_have_none_at_the_end_of_an_epoch() {
         let uneven =
             [given(0, 3, cursor(0, 6)), given(1, 1, cursor(1, 3)), given(1, 2, cursor(1, 3))];
-        assert_eq!(
-            next_of(&uneven),
-            Ok(Some((vec![true, false, false], cursor(0, 6).to_string())))
-        );
+        assert_eq!(next_of(&uneven), Ok(Some((vec![true, false, false], cursor(0, 6)))));
         let hole =
             [given(0, 3, cursor(0, 6)), given(1, 1, cursor(1, 3)), given(0, 5, cursor(0, 6))];
         let why = next_of(&hole).unwrap_err();
@@ -201,6 +237,6 @@ mod tests {
         let end = || Received::End(serde_json::from_str(r#"{"closed":false}"#).unwrap());
         assert_eq!(next_of(&[end(), end()]), Ok(None));
         let one = [given(2, 4, cursor(3, 0)), end()];
-        assert_eq!(next_of(&one), Ok(Some((vec![true, false], cursor(3, 0).to_string()))));
+        assert_eq!(next_of(&one), Ok(Some((vec![true, false], cursor(3, 0)))));
     }
 }

@@ -1,9 +1,7 @@
 //! The fetcher processes, one a host: started, watched, killed on purpose, and ended with the run.
 
 use super::run::Run;
-use crate::own_program;
-use gristmill_client::{Failure, Launcher, StreamOptions};
-use gristmill_model::JobName;
+use gristmill_client::{Failure, Job, Launcher, StreamOptions};
 use std::{
     collections::VecDeque,
     ffi::OsString,
@@ -107,27 +105,24 @@ pub struct Program {
 }
 
 impl Program {
-    /// This program, as a fetcher of `job`. `endpoint` is that of a service on this machine.
-    ///
-    /// # Errors
-    /// The system does not report the program's path.
-    pub fn new(
-        endpoint: Option<&str>,
-        job: &JobName,
-        stream: &StreamOptions,
-    ) -> Result<Self, Failure> {
-        let launcher = own_program::get()?;
+    /// The program that `launcher` starts, as a fetcher of `job`.
+    pub fn new(launcher: Launcher, job: &Job, stream: &StreamOptions) -> Self {
         let mut args: Vec<String> = vec!["fetcher".to_owned(), "--attended".to_owned()];
-        match endpoint {
-            Some(endpoint) => args.extend(["--endpoint".to_owned(), endpoint.to_owned()]),
+        match &job.service.local {
+            Some(local) => {
+                args.extend(["--endpoint".to_owned(), local.calls.endpoint().to_owned()])
+            }
             None => args.extend(["--backend".to_owned(), "aws".to_owned()]),
         }
-        args.extend(["--job".to_owned(), job.to_string()]);
+        args.extend(["--job".to_owned(), job.view.job.to_string()]);
+        if job.local_workers > 0 {
+            args.extend(["--local-workers".to_owned(), job.local_workers.to_string()]);
+        }
         if let Some(mib) = stream.prefetch_mib {
             args.extend(["--prefetch-mib".to_owned(), mib.to_string()]);
         }
         args.extend(["--patience".to_owned(), format!("{}s", stream.patience.as_secs().max(1))]);
-        Ok(Self { launcher, args: args.into_iter().map(OsString::from).collect() })
+        Self { launcher, args: args.into_iter().map(OsString::from).collect() }
     }
 
     /// The command of the fetcher of host `host` in `run`.

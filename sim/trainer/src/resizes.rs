@@ -13,6 +13,9 @@ pub struct Resize {
 
 impl Resize {
     /// Reads `3@40`.
+    ///
+    /// # Errors
+    /// What to give instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parsed = text.split_once('@').and_then(|(ranks, step)| {
             Some(Self { ranks: ranks.parse().ok()?, step: step.parse().ok()? })

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// A directory of `e{epoch}-b{batch:06}.safetensors` files.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Sink {
     dir: PathBuf,
 }
@@ -15,6 +15,9 @@ pub struct Sink {
 impl Sink {
     /// Creates the directory if it is missing. One that holds batches of another run is refused,
     /// because the two could not be distinguished.
+    ///
+    /// # Errors
+    /// The directory is not usable.
     pub fn open(dir: &Path) -> Result<Self, Failure> {
         let named = |error: &dyn std::fmt::Display| {
             Failure::usage(format!("cannot use sink {}: {error}", dir.display()))

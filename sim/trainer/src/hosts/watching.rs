@@ -1,13 +1,15 @@
 //! The state of a job, asked from time to time.
 
-use crate::coordinator;
 use gristmill_client::{Job, waiting::Waiting};
 use gristmill_model::wire::{JobStatus, Status};
+use gristmill_ports::call_with_retry;
 use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet};
 
 /// Interval of questions.
 const EVERY: Duration = Duration::from_millis(500);
+/// Time within which the service must answer one.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Asks for the job's status until it is dropped.
 pub struct Watch {
@@ -24,8 +26,9 @@ impl Watch {
         asking.spawn(async move {
             // A service that does not answer is known to its link, and asked again.
             loop {
-                if let Ok(status) =
-                    coordinator::call(&job.service, Status { job: job.view.job.clone() }).await
+                let (ports, status) = (&job.service.ports, Status { job: job.view.job.clone() });
+                let asked = call_with_retry(&*ports.coordinator, &*ports.clock, status, PATIENCE);
+                if let Ok(status) = asked.await
                     && sender.send(Some(status)).is_err()
                 {
                     return;

@@ -1,6 +1,6 @@
 //! `--chaos`: kills processes at random while a job trains.
 
-use super::{TrainOptions, hosts::Victims};
+use crate::hosts::Victims;
 use clap::ValueEnum;
 use gristmill_client::{LocalService, Service};
 use std::{
@@ -38,10 +38,15 @@ pub struct Killer<'a> {
 }
 
 impl<'a> Killer<'a> {
-    /// `fetchers` are those of the run, if they are processes.
-    pub fn new(service: &'a Service, options: &TrainOptions, fetchers: Victims) -> Self {
-        let (mean, kills) = (options.chaos_interval, AtomicU64::new(0));
-        Self { service, chaos: options.chaos, fetchers, mean, kills }
+    /// Kills processes of `chaos`, if any, with `mean` between two. `fetchers` are those of the run, if they are
+    /// processes.
+    pub fn new(
+        service: &'a Service,
+        chaos: Option<Chaos>,
+        mean: Duration,
+        fetchers: Victims,
+    ) -> Self {
+        Self { service, chaos, fetchers, mean, kills: AtomicU64::new(0) }
     }
 
     /// Processes killed so far.

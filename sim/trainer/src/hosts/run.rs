@@ -1,5 +1,6 @@
 //! One run of ranks over the fetchers of several hosts, as flags of those.
 
+use crate::trainer;
 use gristmill_client::Job;
 use gristmill_model::splits::ranks::Tail;
 use std::num::NonZeroU32;
@@ -26,8 +27,8 @@ impl Run {
         Self { ranks, hosts, name: format!("{prefix}-0"), tail, number: 0, resume: None, prefix }
     }
 
-    /// The run of `ranks` ranks that goes on at a checkpoint of this one.
-    pub fn resumed(self, ranks: NonZeroU32, checkpoint: String) -> Self {
+    /// The run that goes on at a checkpoint of this one.
+    pub fn resumed(self, trainer::Run { ranks, checkpoint }: trainer::Run) -> Self {
         let number = self.number + 1;
         let name = format!("{}-{number}", self.prefix);
         Self { ranks, name, number, resume: Some(checkpoint), ..self }
@@ -96,7 +97,7 @@ mod tests {
         };
         assert_eq!((0..6).map(|rank| run.host_of(rank)).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
         assert_eq!(run.flags(2).join(" "), "--ranks 4-5 --of 6 --run r-0 --tail drop");
-        let later = run.resumed(number(3), "{}".to_owned());
+        let later = run.resumed(trainer::Run { ranks: number(3), checkpoint: "{}".to_owned() });
         assert_eq!(
             later.flags(0).join(" "),
             "--ranks 0-0 --of 3 --run r-1 --resume {} --tail drop"

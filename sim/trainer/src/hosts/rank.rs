@@ -33,8 +33,6 @@ pub struct Given {
     pub frame: Bytes,
     /// The first batch of the step after this one.
     pub next: Cursor,
-    /// The text of the checkpoint after this step.
-    pub checkpoint: String,
 }
 
 /// A delivery to a rank.
@@ -153,8 +151,7 @@ impl Client {
             kind => return Ok(Err(format!("{kind:?} after a checkpoint"))),
         };
         self.place.life.served();
-        let checkpoint = frame.text();
-        Ok(Ok(Received::Step(Given { at, is_repeat, frame: payload, next, checkpoint })))
+        Ok(Ok(Received::Step(Given { at, is_repeat, frame: payload, next })))
     }
 
     /// Connects, if there is no connection, to a fetcher that may have to start first.

@@ -1,0 +1,125 @@
+//! The work of ranks at one step.
+
+use crate::{Training, sink::Sink};
+use gristmill_chunk::{DType, Frame, Limits};
+use gristmill_client::{Batch, Failure, RankBatch};
+use gristmill_operators::Normalise;
+use gristmill_pipeline::Pipeline;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// Stand-ins of ranks: between two steps each keeps its buffers.
+pub struct StandIns {
+    first: StandIn,
+    idle: Vec<StandIn>,
+}
+
+/// Ranks that work on their batches.
+pub struct Working(JoinSet<Result<StandIn, Failure>>);
+
+impl StandIns {
+    pub fn new(training: &Training, pipeline: &Pipeline) -> Self {
+        Self { first: StandIn::new(training, pipeline), idle: Vec::new() }
+    }
+
+    /// Begins a step that came at `began`: a rank for each batch.
+    pub fn begin(
+        &mut self,
+        batches: impl IntoIterator<Item = RankBatch>,
+        began: Instant,
+    ) -> Working {
+        let mut working = JoinSet::new();
+        for RankBatch { batch, repeated_for } in batches {
+            let mut stand_in = self.idle.pop().unwrap_or_else(|| self.first.clone());
+            working.spawn(async move {
+                match repeated_for {
+                    None => stand_in.step(&batch, began).await?,
+                    Some(_) => stand_in.compute(&batch, began).await?,
+                }
+                Ok(stand_in)
+            });
+        }
+        Working(working)
+    }
+
+    /// Waits for all ranks of a step. Cancel safe.
+    pub async fn end(&mut self, working: &mut Working) -> Result<(), Failure> {
+        while let Some(done) = working.0.join_next().await {
+            self.idle.push(done.map_err(Failure::failed)??);
+        }
+        Ok(())
+    }
+}
+
+/// The work of one rank with a batch, as a model's would take time.
+#[derive(Clone)]
+struct StandIn {
+    step_time: Duration,
+    /// Discards batches.
+    drain: bool,
+    /// Normalisation of pixels delivered as u8.
+    normalise: Option<Normalise>,
+    sink: Option<Sink>,
+    pixels: Vec<f32>,
+}
+
+impl StandIn {
+    fn new(training: &Training, pipeline: &Pipeline) -> Self {
+        Self {
+            step_time: training.step_time,
+            drain: training.drain,
+            normalise: pipeline
+                .deliver()
+                .normalise
+                .as_ref()
+                .and_then(|op| op.downcast_ref().cloned()),
+            sink: training.sink.clone(),
+            pixels: Vec::new(),
+        }
+    }
+
+    /// Stores the batch, and works on it until the step time after `began`.
+    async fn step(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
+        if let Some(sink) = self.sink.as_ref().filter(|_| !self.drain) {
+            sink.write(batch)?;
+        }
+        self.compute(batch, began).await
+    }
+
+    /// Works on a batch until the step time after `began`.
+    async fn compute(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
+        if self.drain {
+            return Ok(());
+        }
+        self.normalise(batch)?;
+        if let Some(rest) = self.step_time.checked_sub(began.elapsed()) {
+            tokio::time::sleep(rest).await;
+        }
+        Ok(())
+    }
+
+    /// Normalises u8 pixels as a trainer's first step would, (x / 255 - mean) / std, into a buffer
+    /// of its own.
+    fn normalise(&mut self, batch: &Batch) -> Result<(), Failure> {
+        let Some(Normalise { field, mean, std }) = &self.normalise else { return Ok(()) };
+        let frame =
+            Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+        let tensor = frame.get(field).filter(|t| t.spec().dtype == DType::U8);
+        let Some(tensor) = tensor else { return Ok(()) };
+        let values = tensor.values();
+        self.pixels.resize(values.len(), 0.0);
+        // Greyscale has one number for all three channels.
+        let scale: [f32; 3] = std::array::from_fn(|c| (1.0 / (255.0 * std[c % std.len()])) as f32);
+        let shift: [f32; 3] =
+            std::array::from_fn(|c| (-mean[c % mean.len()] / std[c % std.len()]) as f32);
+        let (pixels, _) = values.as_chunks::<3>();
+        let (normalised, _) = self.pixels.as_chunks_mut::<3>();
+        for (pixel, out) in pixels.iter().zip(normalised) {
+            for c in 0..3 {
+                out[c] = f32::from(pixel[c]) * scale[c] + shift[c];
+            }
+        }
+        std::hint::black_box(&self.pixels);
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! The loop of the synthetic trainer: all ranks take a step, and meet at its end, as at a collective operation.
+
+use crate::{Training, progress::Progress, resizes::Resizes, stand_ins::StandIns};
+use gristmill_client::{
+    Failure, Job, RankBatch, Snapshot, StepDelivery,
+    report::{Observable, Observed, Observer, RankSteps},
+    waiting::Waiting,
+};
+use gristmill_model::Checkpoint;
+use gristmill_model::splits::Cursor;
+use gristmill_model::wire::JobView;
+use std::{
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
+
+/// Time between updates of the progress line.
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// A later run of a training.
+pub struct Run {
+    pub ranks: NonZeroU32,
+    /// The text of the checkpoint that it begins at.
+    pub checkpoint: String,
+}
+
+/// What gives the ranks of a run their steps.
+pub trait StepSource: Sized {
+    type Observed: Observable;
+
+    /// The run, as it is now.
+    fn observed(&mut self) -> &Self::Observed;
+
+    /// How long the ranks have been waiting for their next step, and for what.
+    fn waiting(&self) -> (Duration, Waiting);
+
+    /// The next step, the end of an epoch, or the end of the job. Cancel safe.
+    async fn next(&mut self) -> Result<StepDelivery, Failure>;
+
+    /// Fetches the next step while the ranks work on the present one. Cancel safe.
+    async fn prepare(&mut self) -> Result<(), Failure>;
+
+    /// Everything before `next` is in the checkpoints of all ranks.
+    async fn checkpointed(&mut self, next: Cursor);
+
+    /// Ends this run, and begins `run`.
+    async fn resume(self, run: Run) -> Result<Self, Failure>;
+
+    /// Closes the job after its last step, and adds to `view` what is known only then.
+    async fn close(self, view: &mut View) -> Result<(Snapshot, Option<JobView>), Failure>;
+}
+
+/// A training as people and reports see it.
+pub struct View {
+    pub progress: Progress,
+    pub observer: Observer,
+    pub steps: RankSteps,
+}
+
+impl View {
+    /// Shows the progress of `run`.
+    fn look(&mut self, run: &impl Observable) {
+        let Some(snapshot) = self.observer.look(run) else { return };
+        if self.progress.is_waiting() {
+            return;
+        }
+        let Some(view) = run.view() else { return };
+        let Some(plan) = view.plan else {
+            return self.progress.indexing(snapshot.indexed_files, view.n_files);
+        };
+        let (batches, seconds) = self.observer.pace();
+        let rate = batches as f64 / seconds.max(1e-3);
+        let per_split = u64::from(plan.split_records / plan.batch_size.max(1)).max(1);
+        let splits = (batches / per_split, plan.n_splits);
+        self.progress.training(self.observer.epoch(), splits, rate, &snapshot);
+    }
+}
+
+/// The ranks of a training, and its runs.
+pub struct Trainer<'a> {
+    job: &'a Job,
+    resizes: Resizes,
+    stand_ins: StandIns,
+    view: View,
+    /// Steps of the job so far.
+    step: u64,
+    /// Start of a later run.
+    next: Cursor,
+}
+
+impl<'a> Trainer<'a> {
+    /// Trains over `source`, from `from` to the end of `job`. The first epoch began at `began`. Returns the steps of
+    /// each rank as well.
+    pub async fn train(
+        training: &Training,
+        (job, from): (&'a Job, Cursor),
+        began: Instant,
+        mut source: impl StepSource,
+    ) -> Result<(Observed, RankSteps), Failure> {
+        let progress = Progress::new(&job.view);
+        let observer = Observer::new(job, source.observed(), began).await;
+        let observer = if training.drain { observer.of_rows_only() } else { observer };
+        let mut steps = RankSteps::default();
+        steps.begin_run(0..training.ranks.get());
+        let trainer = Self {
+            job,
+            resizes: Resizes::new(&training.resize),
+            stand_ins: StandIns::new(training, source.observed().pipeline()),
+            view: View { progress, observer, steps },
+            step: 0,
+            next: from,
+        };
+        trainer.train_on(source).await
+    }
+
+    async fn train_on(
+        mut self,
+        mut source: impl StepSource,
+    ) -> Result<(Observed, RankSteps), Failure> {
+        loop {
+            let delivery = self.wait(&mut source).await?;
+            if let StepDelivery::Step { .. } = delivery
+                && let Some(ranks) = self.resizes.take_due(self.step)
+            {
+                source = self.resume(source, ranks).await?;
+                continue;
+            }
+            let began = Instant::now();
+            self.view.observer.delivered(&delivery, source.observed()).await?;
+            self.next = match delivery {
+                StepDelivery::Step { batches, next, .. } => {
+                    self.take(&mut source, batches, began).await?;
+                    next
+                }
+                StepDelivery::EpochEnd { totals, .. } => Cursor::start_of(totals.epoch + 1),
+                StepDelivery::End => break,
+            };
+            source.checkpointed(self.next).await;
+        }
+        self.resizes.say_left(self.step);
+        let (last, job) = source.close(&mut self.view).await?;
+        let View { progress, observer, steps } = self.view;
+        progress.end();
+        Ok((observer.finish(&last, job), steps))
+    }
+
+    /// Waits for the next delivery, and shows progress meanwhile.
+    async fn wait(&mut self, source: &mut impl StepSource) -> Result<StepDelivery, Failure> {
+        loop {
+            let next = tokio::time::timeout(REDRAW, source.next()).await;
+            self.view.look(source.observed());
+            match next {
+                Ok(delivery) => {
+                    self.view.progress.came();
+                    return delivery;
+                }
+                Err(_) => {
+                    let (waited, waiting) = source.waiting();
+                    let waiting = self.job.service.link.or(waiting);
+                    self.view.progress.waiting(waited, &waiting);
+                }
+            }
+        }
+    }
+
+    /// Ends the run of `source` and begins one of `ranks` ranks from the text of its checkpoint.
+    async fn resume<S: StepSource>(&mut self, source: S, ranks: NonZeroU32) -> Result<S, Failure> {
+        let checkpoint = Checkpoint::of(&self.job.view, self.next).to_string();
+        gristmill_client::complain!(
+            "after {} steps, {ranks} ranks continue from {checkpoint}",
+            self.step
+        );
+        let mut source = source.resume(Run { ranks, checkpoint }).await?;
+        self.view.observer.resumes(source.observed());
+        self.view.steps.begin_run(0..ranks.get());
+        Ok(source)
+    }
+
+    /// Hands each rank its batch of a step that came at `began`, and waits for all; the next step may arrive meanwhile.
+    async fn take(
+        &mut self,
+        source: &mut impl StepSource,
+        batches: Vec<Option<RankBatch>>,
+        began: Instant,
+    ) -> Result<(), Failure> {
+        self.view.steps.step(&batches);
+        self.step += 1;
+        let mut working = self.stand_ins.begin(batches.into_iter().flatten(), began);
+        let mut is_prepared = false;
+        loop {
+            tokio::select! {
+                biased;
+                done = self.stand_ins.end(&mut working) => return done,
+                prepared = source.prepare(), if !is_prepared => {
+                    prepared?;
+                    is_prepared = true;
+                }
+            }
+        }
+    }
+}
