@@ -269,7 +269,7 @@ def test_two_states_are_kept(
         again.close(abandon=True)
     assert not caplog.records
     again = gm.numpy.Loader(pipeline, **options)
-    # What was deleted behind the last states is computed again.
+    # Splits that were deleted behind the last states are computed again.
     again.load_state_dict(states[0])
     assert [bytes_of(batch) for batch in again] == whole[1:] and again.job == job
     again.close()

@@ -46,7 +46,7 @@ pub struct StepsOfHosts {
     batches: u64,
     /// Steps so far.
     step: u64,
-    /// What has come from all ranks and is not delivered.
+    /// The step that has come from all ranks and is not delivered.
     came: Option<Came>,
 }
 

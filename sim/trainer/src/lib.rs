@@ -32,7 +32,7 @@ use std::{
 };
 use trainer::Trainer;
 
-/// What a synthetic trainer does with a job.
+/// All that a synthetic trainer does with a job.
 #[derive(Debug, Clone)]
 pub struct Training {
     /// Time that a rank takes for a batch.

@@ -24,7 +24,7 @@ pub struct Run {
     pub checkpoint: String,
 }
 
-/// What gives the ranks of a run their steps.
+/// All that gives the ranks of a run their steps.
 pub trait StepSource: Sized {
     type Observed: Observable;
 

@@ -14,7 +14,7 @@ use gristmill_pipeline::KEY_FIELD;
 use std::time::Duration;
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// What all ranks have received.
+/// The deliveries to all ranks.
 #[derive(Debug)]
 pub struct Came {
     /// The first batch of the step; none at the end of the job.
