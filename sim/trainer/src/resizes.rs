@@ -15,7 +15,7 @@ impl Resize {
     /// Reads `3@40`.
     ///
     /// # Errors
-    /// All that to give instead.
+    /// The value to give instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parsed = text.split_once('@').and_then(|(ranks, step)| {
             Some(Self { ranks: ranks.parse().ok()?, step: step.parse().ok()? })

@@ -24,7 +24,7 @@ pub struct Run {
     pub checkpoint: String,
 }
 
-/// All that gives the ranks of a run their steps.
+/// A source of the steps of a run.
 pub trait StepSource: Sized {
     type Observed: Observable;
 
