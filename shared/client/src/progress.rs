@@ -213,15 +213,8 @@ impl Progress {
 
     /// Acknowledges progress at every poll from now on.
     pub fn acknowledge_always(&self) {
-        self.acknowledge_always_if(true);
-    }
-
-    /// As [`Progress::acknowledge_always`], if that `is_asked`.
-    pub fn acknowledge_always_if(&self, is_asked: bool) {
-        if is_asked {
-            self.always.store(true, Ordering::Relaxed);
-            self.urgent.notify_one();
-        }
+        self.always.store(true, Ordering::Relaxed);
+        self.urgent.notify_one();
     }
 
     pub fn acknowledges_always(&self) -> bool {

@@ -116,7 +116,6 @@ enum Phase {
 /// Serves the ranks of one fetcher.
 pub struct Server<C> {
     steps: Steps,
-    own: OwnRanks,
     view: JobView,
     identity: Identity,
     clock: Arc<dyn Clock>,
@@ -126,8 +125,6 @@ pub struct Server<C> {
     opened: Cursor,
     phase: Phase,
     acknowledged: Acknowledged,
-    /// Whether the ranks of an earlier fetcher may have had everything.
-    may_be_gone: bool,
     seats: Seats,
     links: Links,
     /// The position that `cursors` has.
@@ -169,7 +166,6 @@ impl<C: CursorStore> Server<C> {
         let is_done = view.state == JobState::Done;
         let over = clock.monotonic() + END_NOTICE;
         let acknowledged = Acknowledged::of(visitation);
-        let may_be_gone = beginning.is_successor() || !steps.fetcher().has_named_run();
         Ok(Self {
             seats: Seats::new(own, (view.spec.epochs, opened), acknowledged),
             links: Links::new(Arc::clone(&clock)),
@@ -184,14 +180,12 @@ impl<C: CursorStore> Server<C> {
             look_at: Duration::ZERO,
             observer: None,
             steps,
-            own,
             view,
             clock,
             cursors,
             beginning,
             opened,
             acknowledged,
-            may_be_gone,
         })
     }
 
@@ -209,6 +203,16 @@ impl<C: CursorStore> Server<C> {
     /// The stream that is served.
     pub fn fetcher(&self) -> &Fetcher {
         self.steps.fetcher()
+    }
+
+    /// The ranks that are served.
+    fn own(&self) -> OwnRanks {
+        self.fetcher().own()
+    }
+
+    /// Whether the ranks of an earlier fetcher may have had everything.
+    fn may_be_gone(&self) -> bool {
+        self.beginning.is_successor() || !self.fetcher().has_named_run()
     }
 
     /// A receiver of the server's activity.
@@ -293,7 +297,7 @@ impl<C: CursorStore> Server<C> {
 
     /// The payload of the server's hello.
     fn hello(&self) -> Frame {
-        let OwnRanks { run, range, .. } = self.own;
+        let OwnRanks { run, range, .. } = self.own();
         let hello = serde_json::json!({
             "job": self.identity.job,
             "dataset": self.identity.dataset,

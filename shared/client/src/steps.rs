@@ -94,18 +94,14 @@ impl Steps {
     /// [`FetchError::Misplaced`] if no step of the run begins there.
     pub async fn reopen(&mut self, at: Cursor) -> Result<(), FetchError> {
         let ranks = &self.ranks;
-        let step = ranks.step_of(at).filter(|step| ranks.first_of(*step) == at.batch_index);
-        let Some(step) = step else {
+        if ranks.step_of(at).is_none_or(|step| ranks.first_of(step) != at.batch_index) {
             return Err(FetchError::Misplaced(format!(
                 "no step of {ranks} begins at {at}: begin at the first batch of a step"
             )));
-        };
+        }
         self.fetcher.reopen(at).await;
         // Unless batches are visited exactly once, one rank may go on later.
-        match self.fetcher.begin() == at {
-            true => self.begin_step_at(step),
-            false => self.begin_step_at(whole_step(&self.ranks, self.fetcher.begin())),
-        }
+        self.begin_step_at(whole_step(&self.ranks, self.fetcher.begin()));
         Ok(())
     }
 

@@ -41,7 +41,9 @@ impl Fetcher {
         let start = Place::start_of(resume.epoch);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
         let progress = Arc::new(Progress::new(own, resume));
-        progress.acknowledge_always_if(visitation == Visitation::AtMostOnce);
+        if visitation == Visitation::AtMostOnce {
+            progress.acknowledge_always();
+        }
         let bound = bound(&config, own);
         let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
@@ -59,11 +61,9 @@ impl Fetcher {
             patience: config.patience,
         };
         tasks.spawn(poller.run());
-        for _ in 0..config.local_workers {
-            let shared = (Arc::clone(&store), Arc::clone(&bound), Arc::clone(&ledger));
-            let sink = LocalSink::new(&runner, &context, shared, is_shared);
-            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
-        }
+        let shared = || (Arc::clone(&store), Arc::clone(&bound), Arc::clone(&ledger));
+        let sink = || LocalSink::new(&runner, &context, shared(), is_shared);
+        start_local_workers(&mut tasks, config.local_workers, (&runner, &context), sink);
         let downloader = Downloader {
             runner,
             context,
@@ -99,6 +99,18 @@ impl Fetcher {
             streaming,
             _tasks: tasks,
         })
+    }
+}
+
+/// Starts `count` workers inside this process.
+fn start_local_workers(
+    tasks: &mut JoinSet<()>,
+    count: u32,
+    (runner, context): (&Runner, &Arc<JobContext>),
+    sink: impl Fn() -> LocalSink,
+) {
+    for _ in 0..count {
+        tasks.spawn(local::work(runner.clone(), Arc::clone(context), sink()));
     }
 }
 

@@ -77,7 +77,7 @@ impl<C: CursorStore> Server<C> {
 
     /// The seat of a rank of this fetcher.
     fn seat_of(&self, ClientHello { identity, rank, .. }: &ClientHello) -> Result<usize, String> {
-        let OwnRanks { run, range, .. } = self.own;
+        let OwnRanks { run, range, .. } = self.own();
         let holder =
             if rank.is_some() { "the rank's checkpoint" } else { "the trainer's checkpoint" };
         if let Some(why) = identity.mismatch(&self.identity, holder) {
@@ -145,20 +145,20 @@ impl<C: CursorStore> Server<C> {
     /// Opens the stream of a run that begins at `at`.
     async fn begin_run(&mut self, at: Cursor) {
         self.steps.begin_run(at).await;
-        (self.own, self.opened) = (self.fetcher().own(), self.fetcher().begin());
+        self.opened = self.fetcher().begin();
         self.seats = self.seats_at(self.opened);
     }
 
     /// The seats of a run that begins at `at`.
     pub(super) fn seats_at(&self, at: Cursor) -> Seats {
         let from = (self.view.spec.epochs, at);
-        Seats::new(self.own, from, self.acknowledged)
+        Seats::new(self.own(), from, self.acknowledged)
     }
 
     /// The beginning is located: asks the coordinator to accept the ranks. A later position than the stored one is
     /// stored first, an earlier one once it is accepted: what a restart needs must not be deleted.
     pub(super) fn join(&mut self) -> Result<(), ServeError> {
-        if self.may_be_gone && self.fetcher().is_at_end() {
+        if self.may_be_gone() && self.fetcher().is_at_end() {
             self.seats.expect_nobody();
         }
         if self.opened >= self.saved {
@@ -250,7 +250,7 @@ impl<C: CursorStore> Server<C> {
             return Ok(());
         }
         self.seats.leave(seat);
-        tracing::info!("rank {} left", self.own.range.first as usize + seat);
+        tracing::info!("rank {} left", self.own().range.first as usize + seat);
         let Some((link, hello)) = self.links.waiting_for(seat) else { return Ok(()) };
         if let Err(why) = self.on_hello(link, hello).await? {
             self.links.refuse(link, &why);

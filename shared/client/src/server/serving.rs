@@ -54,7 +54,7 @@ impl<C: CursorStore> Server<C> {
             }
             let wanted = self.hand_over().await?;
             self.show();
-            let phase = (self.phase, self.may_be_gone);
+            let phase = (self.phase, self.may_be_gone());
             let left = self.until_overdue();
             let overdue = async {
                 match left {
@@ -298,8 +298,8 @@ impl<C: CursorStore> Server<C> {
                     "no hello within 5 s: a client answers the fetcher's hello with its own, and gets batches then",
                 ),
                 Some(Role::Waiting(seat, _)) => {
-                    let rank = self.own.range.first as usize + seat;
-                    let why = match self.own.run.ranks.count.get() {
+                    let rank = self.own().range.first as usize + seat;
+                    let why = match self.own().run.ranks.count.get() {
                         1 => "another trainer is connected to this fetcher: end it first, because a fetcher serves \
                               one trainer at a time"
                             .to_owned(),
