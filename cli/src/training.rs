@@ -18,7 +18,7 @@ use gristmill_client::{
 use gristmill_model::Visitation;
 use gristmill_model::splits::{Cursor, ranks::Tail};
 use gristmill_trainer_sim::{
-    Chaos, Killer, Opened, Resize, Sink, Training, Victims, refuse_shares,
+    Chaos, Killer, OpenedSteps, Resize, Sink, Training, Victims, refuse_shares,
 };
 use std::{
     num::NonZeroU32,
@@ -233,7 +233,7 @@ async fn train_on(
             None => Cursor::default(),
         };
         let opened = training.open(&job, from, &fetchers).await?;
-        Ok::<(Usage, Job, Opened), Failure>((before, job, opened))
+        Ok::<(Usage, Job, OpenedSteps), Failure>((before, job, opened))
     };
     let say = |what: &str| gristmill_client::complain!("waiting for {what}");
     let (before, job, opened) =

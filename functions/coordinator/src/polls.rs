@@ -47,10 +47,10 @@ impl Handle<Poll> for Coordinator {
             ));
         }
         let has_moved = snapshot.progress.delivered != before;
-        let seen = match steps::is_look_due(&snapshot, poll, has_moved, self.clock.now_ms()) {
-            true => Some(self.look(poll, &mut snapshot, &scale).await?),
-            false => None,
-        };
+        let mut seen = None;
+        if steps::is_look_due(&snapshot, poll, has_moved, self.clock.now_ms()) {
+            seen = Some(self.look(poll, &mut snapshot, &scale).await?);
+        }
         let due = Due::of(&snapshot, from);
         if due.horizon {
             // If the trainer has gone back meanwhile, the job stays open.

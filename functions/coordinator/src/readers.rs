@@ -291,10 +291,10 @@ fn check_ranks(poll: &Poll, read: &Versioned<JobProgress>) -> Result<(), Refusal
     });
     let joined = join.as_ref().map(|join| join.run.ranks.count);
     let run = joined.or(current.and_then(|progress| Some(progress.run?.ranks.count)));
-    match run.is_none_or(|count| count == *of) && ranks.end() <= of.get() {
-        true => Ok(()),
-        false => Err(invalid(format!("{ranks} of {of} are not ranks of this run"))),
+    if run.is_some_and(|count| count != *of) || ranks.end() > of.get() {
+        return Err(invalid(format!("{ranks} of {of} are not ranks of this run")));
     }
+    Ok(())
 }
 
 /// The reader that polls, as processes remember it.

@@ -141,9 +141,10 @@ impl Poller {
             },
             RefusalKind::RunDiffers { ranks } => {
                 let own = self.progress.own().run.ranks;
-                match own == (Ranks { from: own.from, ..ranks }) {
-                    true => FetchError::RunBegan { from: ranks.from, own: own.from },
-                    false => FetchError::Refused(refusal.message),
+                if own == (Ranks { from: own.from, ..ranks }) {
+                    FetchError::RunBegan { from: ranks.from, own: own.from }
+                } else {
+                    FetchError::Refused(refusal.message)
                 }
             }
             RefusalKind::Collected if begins => FetchError::Collected(refusal.message),

@@ -14,7 +14,7 @@ mod seats;
 mod serving;
 
 pub use beginning::Beginning;
-pub use counts::{Counts, EpochCounts};
+pub use counts::{EpochCounts, ServedCounts};
 pub use links::{Visitor, error_frame};
 
 use crate::{
@@ -129,7 +129,7 @@ pub struct Server<C> {
     links: Links,
     /// The position that `cursors` has.
     saved: Cursor,
-    counter: Counts,
+    counter: ServedCounts,
     /// The position that the first rank named.
     named: Option<Cursor>,
     /// Whether a rank had all of a job that was done before.
@@ -170,7 +170,7 @@ impl<C: CursorStore> Server<C> {
             seats: Seats::new(own, (view.spec.epochs, opened), acknowledged),
             links: Links::new(Arc::clone(&clock)),
             phase: if is_done { Phase::Over(over) } else { Phase::Greeting },
-            counter: Counts::new(own.range.first..own.range.end()),
+            counter: ServedCounts::new(own.range.first..own.range.end()),
             identity: Identity::of(&view),
             activity: watch::Sender::default(),
             saved: beginning.kept.unwrap_or_default(),
@@ -221,7 +221,7 @@ impl<C: CursorStore> Server<C> {
     }
 
     /// The steps that the ranks were given.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ServedCounts {
         self.counter.clone()
     }
 

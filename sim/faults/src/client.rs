@@ -3,7 +3,7 @@
 use crate::{
     Process, Simulation,
     cloud::Cloud,
-    host::Host,
+    host::TrainerHost,
     trainer::{BatchSeen, Log, choose_checkpoint},
 };
 use bytes::Bytes;
@@ -27,7 +27,7 @@ pub enum Ending {
 /// A trainer, or another client, on the trainer's machine.
 pub struct Client<'a> {
     pub cloud: &'a Cloud,
-    pub host: &'a Host,
+    pub host: &'a TrainerHost,
     pub log: &'a Log,
     /// Whether it keeps checkpoints of its own.
     pub keeps: bool,

@@ -7,7 +7,7 @@ mod trainer;
 use crate::{
     Fault, FaultPlan, Kind, Process, Simulation,
     cloud::Cloud,
-    host::{Host, Serving},
+    host::{HostFetcher, TrainerHost},
     objects::Store,
     scenario::Scenario,
     trainer::Log,
@@ -87,9 +87,9 @@ async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> 
     let cloud = Cloud::new(sim, Store::new(name("sim")?, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
-    let (host, done) = (Host::new(sim, 0), Arc::new(AtomicBool::new(false)));
+    let (host, done) = (TrainerHost::new(sim, 0), Arc::new(AtomicBool::new(false)));
     let log = Arc::new(Log::default());
-    let serving = Serving {
+    let serving = HostFetcher {
         cloud: Arc::clone(&cloud),
         run: None,
         host: Arc::clone(&host),
@@ -112,7 +112,7 @@ async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> 
 
 /// Serves until the job is over, dying occasionally, sometimes with its state. Returns the number of deaths, and the reason
 /// if the job was given up.
-async fn serve(serving: Serving, done: Arc<AtomicBool>) -> (u32, Option<String>) {
+async fn serve(serving: HostFetcher, done: Arc<AtomicBool>) -> (u32, Option<String>) {
     let (sim, mut deaths) = (Arc::clone(&serving.cloud.sim), 0);
     let mut given_up = None;
     while !done.load(Ordering::Relaxed) {

@@ -29,7 +29,7 @@ use tokio::{io::DuplexStream, sync::mpsc};
 const PIPE_BYTES: usize = 4 << 10;
 
 /// The machine of some ranks.
-pub struct Host {
+pub struct TrainerHost {
     sim: Arc<Simulation>,
     pub index: u32,
     /// The state file as found by a restart: unreadable, absent, or its content.
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Host {
+impl TrainerHost {
     pub fn new(sim: &Arc<Simulation>, index: u32) -> Arc<Self> {
         Arc::new(Self {
             sim: Arc::clone(sim),
@@ -103,7 +103,7 @@ impl Host {
         *lock(&self.mistaken) = Some(own);
     }
 
-    /// Undoes [`Host::mistake_file`]. Returns whether there was anything to undo.
+    /// Undoes [`TrainerHost::mistake_file`]. Returns whether there was anything to undo.
     fn correct(&self) -> bool {
         let own = lock(&self.mistaken).take();
         own.map(|own| *lock(&self.file) = Ok(own)).is_some()
@@ -112,7 +112,7 @@ impl Host {
 
 /// The state file as used by a fetcher.
 struct StateFile {
-    host: Arc<Host>,
+    host: Arc<TrainerHost>,
     process: Process,
     served: Identity,
     /// Saved position that the mutant has not made durable.
@@ -165,18 +165,18 @@ pub fn is_done(why: &str) -> bool {
 }
 
 /// One host's fetcher, as a launcher keeps it running.
-pub struct Serving {
+pub struct HostFetcher {
     pub cloud: Arc<Cloud>,
     /// The run whose ranks it serves; none of a trainer that names none.
     pub run: Option<Arc<Run>>,
-    pub host: Arc<Host>,
+    pub host: Arc<TrainerHost>,
     pub log: Arc<Log>,
     pub register: Register,
     /// Whether the run was superseded when this fetcher started.
     pub is_old: bool,
 }
 
-impl Serving {
+impl HostFetcher {
     fn sim(&self) -> &Arc<Simulation> {
         &self.cloud.sim
     }

@@ -10,7 +10,7 @@ use crate::trainer::choose_checkpoint;
 use crate::{
     Fault, Kind, Process,
     cloud::Cloud,
-    host::{Host, Serving},
+    host::{HostFetcher, TrainerHost},
     scenario::Expected,
     trainer::Log,
 };
@@ -120,10 +120,10 @@ impl Life {
     async fn live(self, is_old: bool) {
         let Self { cloud, log, register, run } = &self;
         let sim = &cloud.sim;
-        let hosts: Vec<_> = (0..run.hosts).map(|index| Host::new(sim, index)).collect();
-        let serve = async |host: &Arc<Host>| {
+        let hosts: Vec<_> = (0..run.hosts).map(|index| TrainerHost::new(sim, index)).collect();
+        let serve = async |host: &Arc<TrainerHost>| {
             run.host_comes(host.index).await;
-            let serving = Serving {
+            let serving = HostFetcher {
                 cloud: Arc::clone(cloud),
                 run: Some(Arc::clone(run)),
                 host: Arc::clone(host),

@@ -3,7 +3,7 @@
 use crate::{
     Fault, FaultPlan, Mutant, Simulation, Tally,
     cloud::Cloud,
-    host::{Host, Serving},
+    host::{HostFetcher, TrainerHost},
     jobs::{Jobs, reuse_name},
     objects::Store,
     progress::{has_ended, watch},
@@ -295,7 +295,7 @@ async fn until_end(cloud: &Arc<Cloud>, log: &Log, trained: impl Future<Output = 
 
 /// Trains with trainers that connect to a fetcher.
 async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
-    let host = Host::new(&cloud.sim, 0);
+    let host = TrainerHost::new(&cloud.sim, 0);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
     let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
     let second = async {
@@ -310,7 +310,7 @@ async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
         serving::disturb(cloud, host, log, register)
     };
     let (cloud, host, log, register) = with();
-    let serving = Serving { cloud, run: None, host, log, register, is_old: false };
+    let serving = HostFetcher { cloud, run: None, host, log, register, is_old: false };
     tokio::select! {
         biased;
         () = serving.serve() => {}

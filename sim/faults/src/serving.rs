@@ -4,14 +4,14 @@ use crate::{
     Fault, Kind, Process,
     client::{Client, Ending},
     cloud::Cloud,
-    host::{Host, is_done},
+    host::{TrainerHost, is_done},
     trainer::Log,
 };
 use gristmill_model::wire::Register;
 use std::sync::Arc;
 
 /// Trains over the connection until the job is done, resuming after every death.
-pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
+pub async fn train(cloud: Arc<Cloud>, host: Arc<TrainerHost>, log: Arc<Log>, register: Register) {
     let sim = Arc::clone(&cloud.sim);
     // Whether it keeps checkpoints, or leaves that to the fetcher.
     let keeps = sim.below(3) > 0;
@@ -35,7 +35,7 @@ pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
 }
 
 /// Connects malicious and faulty clients.
-pub async fn disturb(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
+pub async fn disturb(cloud: Arc<Cloud>, host: Arc<TrainerHost>, log: Arc<Log>, register: Register) {
     let sim = Arc::clone(&cloud.sim);
     while !log.is_done() && !log.is_given_up() {
         sim.time.sleep(sim.between_ms(100, 20_000)).await;

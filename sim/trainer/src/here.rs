@@ -2,7 +2,7 @@
 
 use crate::{
     Training,
-    trainer::{Run, StepSource, View},
+    trainer::{LaterRun, StepSource, View},
 };
 use gristmill_client::{
     Failure, FetchError, Fetcher, Job, OwnRanks, Snapshot, StepDelivery, Steps, StreamOptions,
@@ -83,7 +83,7 @@ impl StepSource for StepsHere {
         self.steps.checkpointed(next);
     }
 
-    async fn resume(self, Run { ranks, checkpoint }: Run) -> Result<Self, Failure> {
+    async fn resume(self, LaterRun { ranks, checkpoint }: LaterRun) -> Result<Self, Failure> {
         let Self { job, stream, steps } = self;
         let tail = steps.ranks().tail;
         // Nothing of the old run is left but the text.

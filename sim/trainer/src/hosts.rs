@@ -23,10 +23,10 @@ use gristmill_model::Epoch;
 use gristmill_model::splits::{Cursor, ranks::Step};
 use gristmill_model::wire::JobView;
 use processes::{Hosts, Program};
-use ranks::{Came, Ranks};
-use run::Run;
+use ranks::{ArrivedStep, Ranks};
+use run::HostedRun;
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
-use summary::Known;
+use summary::KnownEpochs;
 use watching::Watch;
 
 /// Ranks of a job whose fetchers are other processes.
@@ -36,7 +36,7 @@ pub struct StepsOfHosts {
     patience: Duration,
     program: Arc<Program>,
     victims: Victims,
-    run: Run,
+    run: HostedRun,
     hosts: Hosts,
     ranks: Ranks,
     watch: Watch,
@@ -47,7 +47,7 @@ pub struct StepsOfHosts {
     /// Steps so far.
     step: u64,
     /// The step that has come from all ranks and is not delivered.
-    came: Option<Came>,
+    came: Option<ArrivedStep>,
 }
 
 impl StepsOfHosts {
@@ -65,7 +65,7 @@ impl StepsOfHosts {
         let patience = training.stream.patience;
         let program = Arc::new(Program::new(launcher, job, &training.stream));
         let pipeline = job.pipeline().map_err(Failure::failed)?;
-        let run = Run::first(training.ranks, hosts, training.tail, job);
+        let run = HostedRun::first(training.ranks, hosts, training.tail, job);
         let hosts = Hosts::start(&program, &run, victims)?;
         Ok(Self {
             ranks: Ranks::start(&run, &hosts, job, patience),
@@ -149,7 +149,7 @@ impl StepSource for StepsOfHosts {
         self.ranks.trained().await;
     }
 
-    async fn resume(self, run: trainer::Run) -> Result<Self, Failure> {
+    async fn resume(self, run: trainer::LaterRun) -> Result<Self, Failure> {
         // Nothing of the old run is left but the text.
         drop(self.ranks);
         self.hosts.kill().await;
@@ -170,7 +170,7 @@ impl StepSource for StepsOfHosts {
             }
         };
         while_saying(closed, closing, |what| view.progress.say(what)).await?;
-        let mut known = Known::default();
+        let mut known = KnownEpochs::default();
         for (rank, summary) in self.ranks.summaries() {
             known.add(summary);
             view.steps.waited(rank, summary.waits());

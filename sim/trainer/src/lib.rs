@@ -53,7 +53,7 @@ pub struct Training {
 }
 
 /// The steps of a job, and where its ranks begin.
-pub struct Opened {
+pub struct OpenedSteps {
     source: Source,
     from: Cursor,
 }
@@ -78,7 +78,7 @@ impl Training {
         job: &Job,
         from: Cursor,
         victims: &Victims,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<OpenedSteps, Failure> {
         let source = match &self.hosts {
             None => Source::Here(Box::new(StepsHere::open(self, job, from).await?)),
             Some((hosts, launcher)) => {
@@ -86,7 +86,7 @@ impl Training {
                 Source::Hosts(Box::new(StepsOfHosts::start(self, hosts, (job, from), victims)?))
             }
         };
-        Ok(Opened { source, from })
+        Ok(OpenedSteps { source, from })
     }
 
     /// Trains on what is `opened` of `job` to its end, and closes it; returns the steps of each rank as well. The
@@ -96,7 +96,7 @@ impl Training {
     /// Why the job was not trained to its end.
     pub async fn train(
         &self,
-        Opened { source, from }: Opened,
+        OpenedSteps { source, from }: OpenedSteps,
         job: &Job,
         began: Instant,
     ) -> Result<(Observed, RankSteps), Failure> {

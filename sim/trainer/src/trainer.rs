@@ -18,7 +18,7 @@ use std::{
 const REDRAW: Duration = Duration::from_millis(200);
 
 /// A later run of a training.
-pub struct Run {
+pub struct LaterRun {
     pub ranks: NonZeroU32,
     /// The text of the checkpoint that it begins at.
     pub checkpoint: String,
@@ -44,7 +44,7 @@ pub trait StepSource: Sized {
     async fn checkpointed(&mut self, next: Cursor);
 
     /// Ends this run, and begins `run`.
-    async fn resume(self, run: Run) -> Result<Self, Failure>;
+    async fn resume(self, run: LaterRun) -> Result<Self, Failure>;
 
     /// Closes the job after its last step, and adds to `view` what is known only then.
     async fn close(self, view: &mut View) -> Result<(Snapshot, Option<JobView>), Failure>;
@@ -170,7 +170,7 @@ impl<'a> Trainer<'a> {
             "after {} steps, {ranks} ranks continue from {checkpoint}",
             self.step
         );
-        let mut source = source.resume(Run { ranks, checkpoint }).await?;
+        let mut source = source.resume(LaterRun { ranks, checkpoint }).await?;
         self.view.observer.resumes(source.observed());
         self.view.steps.begin_run(0..ranks.get());
         Ok(source)

@@ -101,9 +101,10 @@ impl Acks {
         } else {
             return FirstRefusal::Stands;
         };
-        match is_joined {
-            true => self.membership.ask(),
-            false => (self.generation, self.sent) = (None, None),
+        if is_joined {
+            self.membership.ask();
+        } else {
+            (self.generation, self.sent) = (None, None);
         }
         refusal
     }

@@ -56,12 +56,12 @@ fn read_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, 
 
 /// The steps of all ranks of a fetcher, and the epochs of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counts {
+pub struct ServedCounts {
     pub ranks: RankSteps,
     pub epochs: BTreeMap<Epoch, EpochCounts>,
 }
 
-impl Counts {
+impl ServedCounts {
     pub(super) fn new(range: Range<u32>) -> Self {
         let mut ranks = RankSteps::default();
         ranks.begin_run(range);
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn waits_of_an_epoch_that_ends_again_add_up() {
         let waits = Waits { fetch: Duration::from_secs(1), ..Waits::default() };
-        let mut counts = Counts::new(0..1);
+        let mut counts = ServedCounts::new(0..1);
         for _ in 0..2 {
             counts.end_epoch(&EpochTotals { rows: 5, waits, ..EpochTotals::default() }, 0);
         }

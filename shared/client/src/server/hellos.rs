@@ -136,9 +136,10 @@ impl<C: CursorStore> Server<C> {
     }
 
     async fn set_beginning(&mut self, at: Cursor) {
-        match at == self.opened {
-            true => self.seats = self.seats_at(at),
-            false => self.begin_run(at).await,
+        if at == self.opened {
+            self.seats = self.seats_at(at);
+        } else {
+            self.begin_run(at).await;
         }
     }
 

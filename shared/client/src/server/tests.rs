@@ -21,7 +21,7 @@ struct Serving {
     job: Arc<SampleJob>,
     of: u32,
     visitors: mpsc::Sender<Visitor<DuplexStream>>,
-    served: JoinHandle<(Result<(), ServeError>, Counts)>,
+    served: JoinHandle<(Result<(), ServeError>, ServedCounts)>,
 }
 
 impl Serving {

@@ -139,9 +139,10 @@ impl Horizon {
     /// Every epoch before this one is behind all consumers, and all its splits are made.
     pub fn passed_epochs(&self) -> Epoch {
         // Splits that are lacking may be of an epoch that is passed.
-        match self.slowest < self.fastest {
-            true => self.durable.epoch.min(self.slowest.epoch),
-            false => self.durable.epoch,
+        if self.slowest < self.fastest {
+            self.durable.epoch.min(self.slowest.epoch)
+        } else {
+            self.durable.epoch
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::History;
 use crate::{
     Simulation,
-    host::Host,
+    host::TrainerHost,
     scenario::{BatchName, Scenario},
 };
 use std::{
@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(900);
 /// A trainer with its memory and its checkpoints.
 pub(super) struct Trainer {
     sim: Arc<Simulation>,
-    host: Arc<Host>,
+    host: Arc<TrainerHost>,
     /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
     checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
     pub history: History,
@@ -37,7 +37,7 @@ enum VisitEnd {
 }
 
 impl Trainer {
-    pub(super) fn new(sim: &Arc<Simulation>, host: Arc<Host>) -> Self {
+    pub(super) fn new(sim: &Arc<Simulation>, host: Arc<TrainerHost>) -> Self {
         Self {
             sim: Arc::clone(sim),
             host,

@@ -5,7 +5,7 @@ use super::run::{OtherHosts, Run, Speaks};
 use crate::{
     Process,
     client::{Frame, identity, receive, send_ack, send_hello},
-    host::Host,
+    host::TrainerHost,
     trainer::{BatchSeen, Log},
 };
 use gristmill_model::splits::{Cursor, ranks::Step};
@@ -19,7 +19,7 @@ const RECONNECT: Duration = Duration::from_millis(500);
 /// One rank of a run, as one process.
 pub struct Rank<'a> {
     pub run: &'a Run,
-    pub host: &'a Host,
+    pub host: &'a TrainerHost,
     pub log: &'a Log,
     pub register: &'a Register,
     pub process: &'a Process,

@@ -1,6 +1,6 @@
 //! The fetcher processes, one a host: started, watched, killed on purpose, and ended with the run.
 
-use super::run::Run;
+use super::run::HostedRun;
 use gristmill_client::{Failure, Job, Launcher, StreamOptions};
 use std::{
     collections::VecDeque,
@@ -126,7 +126,7 @@ impl Program {
     }
 
     /// The command of the fetcher of host `host` in `run`.
-    fn command(&self, run: &Run, host: u32, socket: &std::path::Path) -> Command {
+    fn command(&self, run: &HostedRun, host: u32, socket: &std::path::Path) -> Command {
         let mut command = Command::new(&self.launcher.program);
         command.args(&self.launcher.args).args(&self.args).args(run.flags(host));
         command.arg("--socket").arg(socket);
@@ -150,7 +150,11 @@ impl Hosts {
     ///
     /// # Errors
     /// There is no place for the sockets.
-    pub fn start(program: &Arc<Program>, run: &Run, victims: &Victims) -> Result<Self, Failure> {
+    pub fn start(
+        program: &Arc<Program>,
+        run: &HostedRun,
+        victims: &Victims,
+    ) -> Result<Self, Failure> {
         let dir = private_folder().map_err(|error| {
             Failure::failed(format!("no folder can be made for the sockets of fetchers: {error}"))
         })?;

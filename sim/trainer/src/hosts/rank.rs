@@ -1,6 +1,6 @@
 //! One rank: connects to the fetcher of its host as a training process does, and again when the fetcher dies.
 
-use super::{processes::Life, summary::Summary};
+use super::{processes::Life, summary::FetcherSummary};
 use bytes::Bytes;
 use gristmill_client::{
     Failure,
@@ -40,7 +40,7 @@ pub struct Given {
 pub enum Received {
     Step(Given),
     /// All steps are over.
-    End(Summary),
+    End(FetcherSummary),
 }
 
 /// The place of a rank.
@@ -121,7 +121,7 @@ impl Client {
                 continue;
             }
             match self.step().await {
-                Ok(Ok(Received::End(Summary { closed: true, .. }))) => return Ok(()),
+                Ok(Ok(Received::End(FetcherSummary { closed: true, .. }))) => return Ok(()),
                 // It may have closed the job between a look at its end and this connection.
                 Ok(Ok(_) | Err(_)) => {}
                 Err(_) => self.link = None,

@@ -3,8 +3,8 @@
 use super::{
     processes::Hosts,
     rank::{self, Given, Place, Received},
-    run::Run,
-    summary::Summary,
+    run::HostedRun,
+    summary::FetcherSummary,
 };
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
@@ -16,14 +16,14 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 /// The deliveries to all ranks.
 #[derive(Debug)]
-pub struct Came {
+pub struct ArrivedStep {
     /// The first batch of the step; none at the end of the job.
     pub start: Option<Cursor>,
     /// The batch of each rank; none for one that has no batch at an uneven end of an epoch.
     batches: Vec<Option<Given>>,
 }
 
-impl Came {
+impl ArrivedStep {
     /// The start of a later run that goes on after this step. Only the last ranks may have no batch, at the end of an
     /// epoch.
     ///
@@ -89,7 +89,7 @@ pub struct Ranks {
 
 impl Ranks {
     /// Starts the ranks of `run`, which connect to the fetchers of `hosts`.
-    pub fn start(run: &Run, hosts: &Hosts, job: &Job, patience: Duration) -> Self {
+    pub fn start(run: &HostedRun, hosts: &Hosts, job: &Job, patience: Duration) -> Self {
         let (mut seats, mut tasks) = (Vec::new(), JoinSet::new());
         for rank in 0..run.ranks.get() {
             let host = run.host_of(rank);
@@ -110,7 +110,7 @@ impl Ranks {
     }
 
     /// The next step of all ranks, or the end of the job. Cancel safe.
-    pub async fn next(&mut self) -> Result<Came, Failure> {
+    pub async fn next(&mut self) -> Result<ArrivedStep, Failure> {
         let lacks = |(rank, seat): (u32, &Seat)| seat.pending.is_none().then_some(rank);
         self.missing = (0..).zip(&self.seats).filter_map(lacks).collect();
         while let Some(rank) = self.missing.first().copied() {
@@ -153,7 +153,7 @@ impl Ranks {
     }
 
     /// Each rank at the end, and the summary of its fetcher.
-    pub fn summaries(&self) -> impl Iterator<Item = (u32, &Summary)> {
+    pub fn summaries(&self) -> impl Iterator<Item = (u32, &FetcherSummary)> {
         (0..).zip(&self.seats).filter_map(|(rank, seat)| match &seat.pending {
             Some(Received::End(summary)) => Some((rank, summary)),
             _ => None,
@@ -185,10 +185,10 @@ fn at(start: Cursor, rank: u32, received: &Received) -> Option<Given> {
 }
 
 /// The first step of what the ranks have received.
-fn step(pending: &[&Received]) -> Came {
+fn step(pending: &[&Received]) -> ArrivedStep {
     let start = first_start(pending);
     let of = |(rank, received)| start.and_then(|start| at(start, rank, received));
-    Came { start, batches: (0..).zip(pending.iter().copied()).map(of).collect() }
+    ArrivedStep { start, batches: (0..).zip(pending.iter().copied()).map(of).collect() }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 /// A run: it has one number of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
+pub struct HostedRun {
     pub ranks: NonZeroU32,
     pub hosts: NonZeroU32,
     /// The name, another one for each run.
@@ -19,7 +19,7 @@ pub struct Run {
     prefix: String,
 }
 
-impl Run {
+impl HostedRun {
     /// The first run of a training.
     pub fn first(ranks: NonZeroU32, hosts: NonZeroU32, tail: Option<Tail>, job: &Job) -> Self {
         // A job of this name may have been trained on before.
@@ -28,7 +28,7 @@ impl Run {
     }
 
     /// The run that goes on at a checkpoint of this one.
-    pub fn resumed(self, trainer::Run { ranks, checkpoint }: trainer::Run) -> Self {
+    pub fn resumed(self, trainer::LaterRun { ranks, checkpoint }: trainer::LaterRun) -> Self {
         let number = self.number + 1;
         let name = format!("{}-{number}", self.prefix);
         Self { ranks, name, number, resume: Some(checkpoint), ..self }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn each_host_has_its_share_of_the_ranks() {
-        let run = Run {
+        let run = HostedRun {
             ranks: number(6),
             hosts: number(3),
             name: "r-0".to_owned(),
@@ -97,7 +97,8 @@ mod tests {
         };
         assert_eq!((0..6).map(|rank| run.host_of(rank)).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
         assert_eq!(run.flags(2).join(" "), "--ranks 4-5 --of 6 --run r-0 --tail drop");
-        let later = run.resumed(trainer::Run { ranks: number(3), checkpoint: "{}".to_owned() });
+        let later =
+            run.resumed(trainer::LaterRun { ranks: number(3), checkpoint: "{}".to_owned() });
         assert_eq!(
             later.flags(0).join(" "),
             "--ranks 0-0 --of 3 --run r-1 --resume {} --tail drop"

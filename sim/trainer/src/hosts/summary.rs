@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 /// The payload of a fetcher's last frames.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Summary {
+pub struct FetcherSummary {
     /// Whether the job is closed: nothing is left to acknowledge.
     #[serde(default)]
     pub closed: bool,
@@ -15,7 +15,7 @@ pub struct Summary {
     totals: Vec<EpochCounts>,
 }
 
-impl Summary {
+impl FetcherSummary {
     /// Waits of the fetcher's ranks, in all epochs that it has seen to their ends.
     pub fn waits(&self) -> Waits {
         let mut waits = Waits::default();
@@ -26,13 +26,13 @@ impl Summary {
 
 /// The epochs that some fetcher has seen to their ends. One that was started later lacks the earlier ones.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownEpochs {
     pub epochs: BTreeMap<Epoch, EpochCounts>,
 }
 
-impl Known {
+impl KnownEpochs {
     /// Adds what one fetcher knows.
-    pub fn add(&mut self, summary: &Summary) {
+    pub fn add(&mut self, summary: &FetcherSummary) {
         for counts in &summary.totals {
             match self.epochs.entry(counts.totals.epoch) {
                 Entry::Vacant(place) => {
@@ -64,7 +64,7 @@ mod tests {
     use std::time::Duration;
 
     /// The summary of a fetcher whose ranks waited for so many seconds in epoch 1.
-    fn summary(compute_ms: u64, fetch: f64) -> Summary {
+    fn summary(compute_ms: u64, fetch: f64) -> FetcherSummary {
         let waits = json!({ "unclaimed": 0.5, "working": 0, "fetch": fetch, "decode": 0 });
         let epoch = json!({
             "epoch": 1, "batches": 5, "rows": 40, "skipped": 1, "left_out": 2, "splits": 3,
@@ -77,9 +77,9 @@ mod tests {
     fn fetchers_add_the_epochs_that_they_know() {
         let (one, two) = (summary(70, 1.0), summary(60, 2.0));
         assert!(one.closed);
-        let none: Summary = from_value(json!({ "epochs": 2 })).unwrap();
+        let none: FetcherSummary = from_value(json!({ "epochs": 2 })).unwrap();
         assert!(!none.closed && none.waits() == Waits::default());
-        let mut known = Known::default();
+        let mut known = KnownEpochs::default();
         [&one, &two, &none].into_iter().for_each(|summary| known.add(summary));
         assert_eq!(known.epochs.keys().collect::<Vec<_>>(), [&1]);
         let EpochCounts { totals, left_out } = known.epochs[&1];

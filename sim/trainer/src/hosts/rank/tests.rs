@@ -124,7 +124,7 @@ async fn a_rank_takes_steps_and_acknowledges_what_it_trained_on() {
     assert_eq!(rank.fetcher.acknowledged().await, at(0, 3));
     rank.fetcher.send(b"GMBE", at(1, 0), br#"{"closed":false}"#).await;
     let end = rank.received.recv().await.unwrap().unwrap();
-    assert!(matches!(end, Received::End(Summary { closed: false, .. })), "{end:?}");
+    assert!(matches!(end, Received::End(FetcherSummary { closed: false, .. })), "{end:?}");
     rank.fetcher.send(b"GMBE", at(1, 0), br#"{"closed":true}"#).await;
     rank.ended.await.unwrap().unwrap();
 }
