@@ -87,7 +87,7 @@ async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> 
     let cloud = Cloud::new(sim, Store::new(name("sim")?, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
-    let (host, done) = (TrainerHost::new(sim, 0), Arc::new(AtomicBool::new(false)));
+    let (host, done) = (TrainerHost::new(sim, 0, true), Arc::new(AtomicBool::new(false)));
     let log = Arc::new(Log::default());
     let serving = HostFetcher {
         cloud: Arc::clone(&cloud),

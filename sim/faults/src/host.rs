@@ -32,6 +32,8 @@ const PIPE_BYTES: usize = 4 << 10;
 pub struct TrainerHost {
     sim: Arc<Simulation>,
     pub index: u32,
+    /// Whether its trainers keep checkpoints of their own, and may go back to an older one.
+    pub trainer_keeps: bool,
     /// The state file as found by a restart: unreadable, absent, or its content.
     file: Mutex<Result<Option<Saved>, String>>,
     /// The job's own file, while another one has replaced it.
@@ -45,10 +47,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl TrainerHost {
-    pub fn new(sim: &Arc<Simulation>, index: u32) -> Arc<Self> {
+    pub fn new(sim: &Arc<Simulation>, index: u32, trainer_keeps: bool) -> Arc<Self> {
         Arc::new(Self {
             sim: Arc::clone(sim),
             index,
+            trainer_keeps,
             file: Mutex::new(Ok(None)),
             mistaken: Mutex::default(),
             socket: Mutex::default(),
@@ -254,6 +257,9 @@ impl HostFetcher {
         let (host, process) = (Arc::clone(host), process.clone());
         let mut file = StateFile { host, process, served: identity.clone(), unsynced: None };
         let kept = kept(&mut file, &identity)?;
+        if !self.host.trainer_keeps {
+            cloud.store.runs.check_kept(self.sim(), view.registered_ms, kept);
+        }
         let status = Status { job: register.job.clone() };
         let status = call_with_retry(&*ports.coordinator, &*ports.clock, status, patience);
         let status = status.await.map_err(FetchError::from)?;

@@ -142,15 +142,15 @@ impl Coordinator for Link {
         let call = &call;
         sim.count_call();
         show(process, call);
-        if let AnyCall::Poll(Poll { join, report, .. }) = call {
-            let begins = join.iter().map(|join| &join.start);
-            let reports = report.iter().map(|report| &report.ack);
-            begins.chain(reports).for_each(|ack| cloud.store.runs.note_report(ack));
-        }
         if let Some(reply) = self.forgoes(call) {
             return Ok(reply);
         }
         process.point(LATENCY_MS).await;
+        if let AnyCall::Poll(Poll { join, report, registered_ms, .. }) = call {
+            let begins = join.iter().map(|join| &join.start);
+            let reports = report.iter().map(|report| &report.ack);
+            begins.chain(reports).for_each(|ack| cloud.store.runs.note_report(*registered_ms, ack));
+        }
         if sim.lasts(Fault::ServiceDown) {
             cloud.kill_workers();
             process.point(LATENCY_MS).await;

@@ -120,7 +120,8 @@ impl Life {
     async fn live(self, is_old: bool) {
         let Self { cloud, log, register, run } = &self;
         let sim = &cloud.sim;
-        let hosts: Vec<_> = (0..run.hosts).map(|index| TrainerHost::new(sim, index)).collect();
+        let hosts: Vec<_> =
+            (0..run.hosts).map(|index| TrainerHost::new(sim, index, true)).collect();
         let serve = async |host: &Arc<TrainerHost>| {
             run.host_comes(host.index).await;
             let serving = HostFetcher {

@@ -295,7 +295,7 @@ async fn until_end(cloud: &Arc<Cloud>, log: &Log, trained: impl Future<Output = 
 
 /// Trains with trainers that connect to a fetcher.
 async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
-    let host = TrainerHost::new(&cloud.sim, 0);
+    let host = TrainerHost::new(&cloud.sim, 0, cloud.sim.below(3) > 0);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
     let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
     let second = async {

@@ -13,8 +13,7 @@ use std::sync::Arc;
 /// Trains over the connection until the job is done, resuming after every death.
 pub async fn train(cloud: Arc<Cloud>, host: Arc<TrainerHost>, log: Arc<Log>, register: Register) {
     let sim = Arc::clone(&cloud.sim);
-    // Whether it keeps checkpoints, or leaves that to the fetcher.
-    let keeps = sim.below(3) > 0;
+    let keeps = host.trainer_keeps;
     while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
         let process = Process::new(&sim, Kind::Trainer);
         let client = Client { cloud: &cloud, host: &host, log: &log, keeps, process: &process };

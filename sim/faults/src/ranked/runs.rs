@@ -19,6 +19,8 @@ pub struct Runs {
     behind: Mutex<BTreeSet<u64>>,
     /// The furthest position that readers of each generation have reported.
     reported: Mutex<BTreeMap<u64, Cursor>>,
+    /// The furthest position reported to each registration of the job, by its time.
+    reported_to: Mutex<BTreeMap<u64, Cursor>>,
 }
 
 impl Runs {
@@ -32,11 +34,25 @@ impl Runs {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Records what a reader is about to report.
-    pub fn note_report(&self, ack: &Ack) {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = reported.entry(ack.generation).or_default();
-        *most = ack.durable.max(*most);
+    /// Records what a reader is about to report to the job registered at `registered_ms`.
+    pub fn note_report(&self, registered_ms: u64, ack: &Ack) {
+        for (of, key) in [(&self.reported, ack.generation), (&self.reported_to, registered_ms)] {
+            let mut reported = of.lock().unwrap_or_else(PoisonError::into_inner);
+            let most = reported.entry(key).or_default();
+            *most = ack.durable.max(*most);
+        }
+    }
+
+    /// Checks the state file found by a restarted fetcher: it holds all that was reported as durable.
+    pub fn check_kept(&self, sim: &Simulation, registered_ms: u64, kept: Option<Cursor>) {
+        let reported = self.reported_to.lock().unwrap_or_else(PoisonError::into_inner);
+        let reported = reported.get(&registered_ms).copied().unwrap_or_default();
+        let kept = kept.unwrap_or_default();
+        if kept < reported {
+            sim.violated(format_args!(
+                "{reported} was reported as durable, and the state file holds {kept}"
+            ));
+        }
     }
 
     /// Invariant 11: only readers of a run move its position.
