@@ -9,14 +9,14 @@ use crate::{
 };
 use gristmill_client::{
     Authored, Backend, Failure, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
-    Source, StreamOptions, Workers,
+    Source, StreamOptions, TailOption, Workers,
     report::{Report, Usage},
     signals::interruption,
     start_own,
     waiting::while_saying,
 };
 use gristmill_model::Visitation;
-use gristmill_model::splits::{Cursor, ranks::Tail};
+use gristmill_model::splits::Cursor;
 use gristmill_trainer_sim::{
     Chaos, Killer, OpenedSteps, Resize, Sink, Training, Victims, refuse_shares,
 };
@@ -54,10 +54,8 @@ pub struct TrainOptions {
     /// Fetcher processes on this machine, one for each of H hosts: each serves its share of the ranks
     #[arg(long, value_name = "H")]
     pub hosts: Option<NonZeroU32>,
-    /// Last batches of an epoch that are fewer than the ranks: drop, repeat or uneven [default: drop if
-    /// the pipeline drops its remainder, else repeat]
-    #[arg(long)]
-    pub tail: Option<Tail>,
+    #[command(flatten)]
+    pub tail: TailOption,
     /// End the run at its checkpoint after that many steps of the job, and continue with N ranks; may be given
     /// several times
     #[arg(long, value_name = "N@STEP", value_parser = Resize::parse)]

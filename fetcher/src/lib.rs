@@ -7,7 +7,6 @@
 
 mod options;
 mod program;
-mod ranks;
 mod socket;
 
 pub use options::Options;

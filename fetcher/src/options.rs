@@ -1,8 +1,9 @@
 //! The command line of `gristmill-fetcher`.
 
-use crate::ranks::RankOptions;
 use clap::Parser;
-use gristmill_client::{Failure, JobOptions, ReportOptions, ServiceOptions, StreamOptions};
+use gristmill_client::{
+    Failure, JobOptions, RankOptions, ReportOptions, ServiceOptions, StreamOptions,
+};
 use gristmill_model::JobName;
 use std::path::PathBuf;
 

@@ -11,7 +11,8 @@ use gristmill_client::{
     signals::{interruption, survive_size_limits},
     waiting::{Waiting, Watcher, while_saying},
 };
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::Ranks;
 use gristmill_model::splits::run::TrainingRun;
 use gristmill_pipeline::Registry;
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
@@ -216,13 +217,13 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     let (own, beginning) = match ranks.zip(token) {
         None => (None, Beginning::of_one(&status, kept)),
         Some(((range, of), token)) => {
-            let pipeline = job.pipeline().map_err(Failure::failed)?;
-            let tail = options.ranks.tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()));
-            let (beginning, from) = Beginning::of(&status, (token, range, of), (resume, kept))
-                .map_err(Failure::Usage)?;
-            let run = TrainingRun { token, ranks: Ranks { count: of, from, tail } };
+            let tail = options.ranks.tail.of(&job.pipeline().map_err(Failure::failed)?);
+            let ranks = Ranks { count: of, from: Cursor::default(), tail };
+            let run = TrainingRun { token, ranks, epochs: job.epochs };
+            let begins = Beginning::of(&status, (run, range), (resume, kept));
+            let (beginning, run) = begins.map_err(Failure::Usage)?;
             let is_successor = beginning.is_successor();
-            (Some(OwnRanks { run, range, is_successor }), beginning)
+            (Some(OwnRanks { run, range, is_successor, local_workers: 0 }), beginning)
         }
     };
     let fetcher = job.open_for(own, beginning.known(), &options.stream).await?;
@@ -245,14 +246,13 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
 async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> {
     let patience = options.stream.patience;
     let Some(path) = &options.pipeline else {
-        let job =
-            service.join(options.name()?, patience).await.map_err(|failure| match failure {
-                Failure::Usage(why) => {
-                    Failure::Usage(format!("{why}; give --pipeline to start it"))
-                }
-                failure => failure,
-            })?;
-        return Ok(Job { local_workers: options.job.settings.local_workers, ..job });
+        let joined = service.join(options.name()?, &options.job, patience).await;
+        return joined.map_err(|failure| match failure {
+            Failure::Usage(why) if why.starts_with("there is no job") => {
+                Failure::Usage(format!("{why}; give --pipeline to start it"))
+            }
+            failure => failure,
+        });
     };
     let config = JobConfig::read(path, options.job.clone(), service)?;
     let job = service.submit(config, patience).await?;

@@ -25,8 +25,6 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 State = dict[str, Any]
 
 _VERSION = 1
-# The epochs of a loader that was given none.
-_MANY_EPOCHS = 1_000_000
 _IS_OVER = "this iteration is over: another one of this loader has begun, or its state was changed, or it was closed"
 
 
@@ -39,13 +37,14 @@ class Loader(Generic[Item]):
         pipeline: A `Pipeline`, the path of a pipeline file, or its text.
         service: Where the workers run: `gristmill.local(...)` or `gristmill.connect(...)`. Default: a service on
             this machine that ends with this process.
-        job: Name of the job to start, or to go on with. Default: a new name.
+        job: Name of the job to start, or to go on with; options that are not given are then the job's. Default: a new
+            name.
         data: Dataset to read instead of the pipeline's, relative to the current directory.
         epochs: Passes over the dataset. Default: until `close()`.
-        seed: Seed of order and augmentation.
+        seed: Seed of order and augmentation. Default: 0.
         batch_size: Records in a batch. Default: the pipeline's.
-        workers: Workers to run, or "auto" to follow the trainer's pace.
-        local_workers: Threads of this process that work; with workers=0 the cheapest way on one machine.
+        workers: Workers to run, or "auto" to follow the trainer's pace. Default: 2.
+        local_workers: Threads of this process that work; with workers=0 the cheapest way on one machine. Default: 0.
         rank, world_size: This process among the ranks. Default: torch.distributed's, else RANK and WORLD_SIZE, else
             one rank.
         run: Name of this run of all ranks. Default: torchrun's or Slurm's.
@@ -54,7 +53,7 @@ class Loader(Generic[Item]):
         prefetch_mib: Memory for objects that are fetched ahead, and as much for those made by local workers, in MiB.
             Less than the work needs costs speed only. Default: what the work needs, at most an eighth of the memory
             that this process may use, shared with the other ranks of this host.
-        patience: How long the service may not answer, such as "90s" or "10m".
+        patience: How long the service may not answer, such as "90s" or "10m". Default: "120s".
         keys: Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, and `__cursor__`
             (int64 [2]), the place after the batch.
         on_break: What `iter()` does after an epoch was left early: "next" goes to the next epoch, "continue" goes on.
@@ -75,16 +74,16 @@ class Loader(Generic[Item]):
         job: str | None = None,
         data: str | os.PathLike[str] | None = None,
         epochs: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         batch_size: int | None = None,
-        workers: int | Literal["auto"] = 2,
-        local_workers: int = 0,
+        workers: int | Literal["auto"] | None = None,
+        local_workers: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         run: str | None = None,
         tail: Literal["drop", "repeat", "uneven"] | None = None,
         prefetch_mib: int | None = None,
-        patience: str = "120s",
+        patience: str | None = None,
         keys: bool = False,
         on_break: Literal["next", "continue"] = "next",
         acknowledge: Literal["auto", "state"] = "auto",
@@ -99,11 +98,10 @@ class Loader(Generic[Item]):
             raise OptionError(f"epochs={epochs}: there is at least one")
         self._pipeline = pipeline if isinstance(pipeline, Pipeline) else Pipeline.from_yaml(pipeline)
         self._ranks = _ranks.find(rank, world_size, run)
-        self._tail = tail
         self._service = service
         self._job_name = job
         given = dict(
-            epochs=_MANY_EPOCHS if epochs is None else epochs,
+            epochs=epochs,
             seed=seed,
             workers=workers,
             local_workers=local_workers,
@@ -114,7 +112,8 @@ class Loader(Generic[Item]):
             **options,
         )
         self._flags = flags_of(given)
-        _native.check_options(self._flags)
+        self._rank_flags = self._ranks.flags(tail)
+        _native.check_options([*self._flags, *self._rank_flags])
         # Ranks that name no job share one.
         self._ranks_job = _ranks.job(self._ranks, self._pipeline.to_yaml(), self._flags) if job is None else None
         self._epochs = epochs
@@ -399,9 +398,7 @@ class Loader(Generic[Item]):
                     job=(self._job_name or self._ranks_job) if self._loaded is None else self._loaded["job"],
                     state=None if self._loaded is None else _text_of(self._loaded),
                     is_named=self._job_name is not None,
-                    ranks=(self._ranks.rank, self._ranks.world_size, self._ranks.run or "", self._tail)
-                    if self._ranks.world_size > 1
-                    else None,
+                    ranks=self._rank_flags,
                 )
         except PipelineError as error:
             raise self._pipeline.located(error) from None

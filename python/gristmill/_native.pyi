@@ -96,7 +96,6 @@ class Job:
         self,
         options: Sequence[str],
         at: tuple[int, int] | None = None,
-        ranks: tuple[int, int, str, str | None] | None = None,
     ) -> Stream: ...
     def stop(self) -> None: ...
 

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
+from ._flags import flags_of
 from .errors import OptionError
 
 # Loaders that this process has made for ranks, by what they read.
@@ -21,6 +22,12 @@ class Ranks:
     rank: int
     world_size: int
     run: str | None
+
+    def flags(self, tail: str | None) -> list[str]:
+        """The flags of `gristmill-fetcher` for these ranks; none for one, whose steps are its batches."""
+        if self.world_size == 1:
+            return []
+        return flags_of({"ranks": self.rank, "of": self.world_size, "run": self.run, "tail": tail})
 
 
 def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:

@@ -21,13 +21,10 @@ __all__ = ["Reader", "arrays_of", "open_reader"]
 _LOG = logging.getLogger("gristmill")
 _SLICE_S = 0.05
 
-RankArgs = tuple[int, int, str, str | None]
-
-
 class Reader:
     """The stream of a job."""
 
-    def __init__(self, job: _native.Job, flags: list[str], ranks: RankArgs | None, at: Cursor | None) -> None:
+    def __init__(self, job: _native.Job, flags: list[str], ranks: list[str], at: Cursor | None) -> None:
         self.job, self.epochs = job, job.epochs
         self._flags, self._ranks = flags, ranks
         self._held: _native.Batch | None = None
@@ -38,9 +35,9 @@ class Reader:
 
     def _open(self, at: Cursor | None) -> _native.Stream:
         try:
-            stream = self.job.open(self._flags, at, self._ranks)
+            stream = self.job.open([*self._flags, *self._ranks], at)
         except CheckpointError:
-            if at is None or self._ranks is not None:
+            if at is None or self._ranks:
                 raise
             # A service that has lost the job, or never had it, makes the batches before `at` again.
             durable = self.job.durable()
@@ -51,7 +48,7 @@ class Reader:
                 *at,
                 self.job.name,
             )
-            stream = self.job.open(self._flags, durable, None)
+            stream = self.job.open(self._flags, durable)
         #: The place of the next batch of the stream; and that of the first one.
         self.at = self.begin = stream.begin
         if at is not None:
@@ -150,7 +147,7 @@ def open_reader(
     *,
     job: str | None,
     state: str | None,
-    ranks: RankArgs | None,
+    ranks: list[str],
     is_named: bool,
 ) -> Reader:
     """Starts or joins a job, and opens it at `state`, the text of a checkpoint, or where its last trainer was.
@@ -166,10 +163,10 @@ def open_reader(
     try:
         return service._reads(Reader(started, flags, ranks, at))
     except CheckpointError as error:
-        if ranks is not None or is_named:
+        if ranks or is_named:
             raise
         _LOG.info("%s", error)
         _LOG.warning("job %s does not have the batches after the state: they are computed again, in a new job", job)
     started = service._native.submit(text, base, flags)
     at = started.position(json.dumps({**json.loads(state), "job": started.name}))
-    return service._reads(Reader(started, flags, None, at))
+    return service._reads(Reader(started, flags, [], at))

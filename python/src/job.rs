@@ -6,7 +6,7 @@ use crate::{
     wait::{self, OfProcess},
 };
 use clap::Parser;
-use gristmill_client::{JobOptions, StreamOptions};
+use gristmill_client::{JobOptions, RankOptions, StreamOptions};
 use gristmill_model::splits::Cursor;
 use gristmill_model::{Checkpoint, wire::JobState};
 use pyo3::prelude::*;
@@ -14,8 +14,14 @@ use std::time::Duration;
 
 /// Options of a loader, under the names of the command line's flags.
 #[derive(Parser)]
-#[command(no_binary_name = true, disable_help_flag = true)]
+#[command(
+    no_binary_name = true, disable_help_flag = true,
+    // A loader that starts a job reads until it is closed.
+    mut_arg("epochs", |arg| arg.default_value("1000000")),
+)]
 pub struct LoaderOptions {
+    #[command(flatten)]
+    pub ranks: RankOptions,
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
@@ -127,19 +133,17 @@ impl Job {
         Ok((status.durable.epoch, status.durable.batch_index))
     }
 
-    /// The batches from `at` on, `(epoch, g)`, or from where the job's last trainer was. `ranks`: rank, number of
-    /// ranks, name of the run, tail.
-    #[pyo3(signature = (options, at=None, ranks=None))]
+    /// The batches from `at` on, `(epoch, g)`, or from where the job's last trainer was.
+    #[pyo3(signature = (options, at=None))]
     fn open(
         &self,
         py: Python<'_>,
         options: Vec<String>,
         at: Option<(u32, u64)>,
-        ranks: Option<(u32, u32, String, Option<String>)>,
     ) -> PyResult<Stream> {
-        let LoaderOptions { stream, .. } = LoaderOptions::read(py, &options)?;
+        let LoaderOptions { stream, ranks, .. } = LoaderOptions::read(py, &options)?;
         let at = at.map(|(epoch, g)| Cursor::new(epoch, g));
-        Stream::open(py, &self.job, (at, ranks), &stream)
+        Stream::open(py, &self.job, at, (&ranks, &stream))
     }
 
     /// Stops the job: no worker continues it.

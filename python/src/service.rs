@@ -6,9 +6,7 @@ use crate::{
     log,
     wait::{self, OfProcess},
 };
-use gristmill_client::{
-    Authored, Backend, JobConfig, Launcher, ServiceOptions, Source, StreamOptions, operators,
-};
+use gristmill_client::{Authored, Backend, JobConfig, Launcher, ServiceOptions, Source, operators};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
@@ -82,7 +80,7 @@ impl Service {
         base: PathBuf,
         options: Vec<String>,
     ) -> PyResult<Job> {
-        let LoaderOptions { job, stream } = LoaderOptions::read(py, &options)?;
+        let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &options)?;
         let registry = &self.service.ports.operators;
         let authored = Authored::parse_with(yaml, &base, registry);
         let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;
@@ -103,10 +101,11 @@ impl Service {
         Ok(Job::new(job))
     }
 
-    /// Joins the job `name`.
+    /// Joins the job `name` as it is.
     fn join(&self, py: Python<'_>, name: &str) -> PyResult<Job> {
         let name = name.parse().map_err(|error| errors::error(py, "OptionError", error))?;
-        let joined = self.service.join(&name, StreamOptions::default().patience);
+        let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &[])?;
+        let joined = self.service.join(&name, &job, stream.patience);
         let job =
             ask(py, Some(&self.service), joined)?.map_err(|why| errors::of_failure(py, &why))?;
         Ok(Job::new(job))

@@ -7,22 +7,19 @@ use crate::{
 use futures::FutureExt as _;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
-    Acknowledger, FetchError, Fetcher, Job, OwnRanks, RankBatch, StepDelivery, Steps,
-    StreamOptions,
+    Acknowledger, Failure, FetchError, Fetcher, Job, OwnRanks, RankBatch, RankOptions,
+    StepDelivery, Steps, StreamOptions,
     server::Beginning,
     waiting::{Link, Waiting, Watcher},
 };
-use gristmill_model::RunToken;
 use gristmill_model::splits::{
     Cursor,
     ranks::{Ranks, Tail},
-    readers::RankRange,
     run::TrainingRun,
 };
 use pyo3::{exceptions::PyTimeoutError, prelude::*};
 use std::{
     mem,
-    num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard},
     thread,
     time::Duration,
@@ -30,9 +27,6 @@ use std::{
 
 /// How often a thread looks whether another has left the stream.
 const LOOK: Duration = Duration::from_millis(2);
-
-/// Rank, number of ranks, name of the run, tail.
-type RankArgs = (u32, u32, String, Option<String>);
 
 /// An open stream.
 struct Open {
@@ -64,12 +58,11 @@ impl Stream {
     pub fn open(
         py: Python<'_>,
         job: &Job,
-        (at, ranks): (Option<Cursor>, Option<RankArgs>),
-        options: &StreamOptions,
+        at: Option<Cursor>,
+        options: (&RankOptions, &StreamOptions),
     ) -> PyResult<Self> {
         let link = Arc::clone(&job.service.link);
-        let ranks = ranks.map(|ranks| own_ranks(py, ranks)).transpose()?;
-        let opening = open(job, at, ranks, options);
+        let opening = open(job, at, options);
         let steps = wait::wait(py, opening, || Some(link.waiting()))?;
         let (steps, begin) = steps.map_err(|error| match error {
             Opening::Refused(why) => errors::error(py, "CheckpointError", why),
@@ -301,24 +294,6 @@ fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<Batch> {
     Ok(Batch::new(&frame, (at, next), repeated_for))
 }
 
-/// The ranks of a process, as asked for.
-struct AskedRanks {
-    token: RunToken,
-    range: RankRange,
-    of: NonZeroU32,
-    tail: Option<Tail>,
-}
-
-fn own_ranks(py: Python<'_>, (rank, of, run, tail): RankArgs) -> PyResult<AskedRanks> {
-    let refused = |why: String| errors::error(py, "OptionError", why);
-    let of = NonZeroU32::new(of).filter(|of| rank < of.get());
-    let of = of.ok_or_else(|| refused(format!("rank={rank} is not below world_size")))?;
-    let tail = tail.map(|tail| tail.parse::<Tail>()).transpose();
-    let tail = tail.map_err(|error| refused(format!("tail: {error}")))?;
-    let range = RankRange { first: rank, count: NonZeroU32::MIN };
-    Ok(AskedRanks { token: RunToken::of(&run), range, of, tail })
-}
-
 enum Opening {
     Refused(String),
     Failed(FetchError),
@@ -334,23 +309,26 @@ impl From<FetchError> for Opening {
 async fn open(
     job: &Job,
     at: Option<Cursor>,
-    ranks: Option<AskedRanks>,
-    options: &StreamOptions,
+    (ranks, options): (&RankOptions, &StreamOptions),
 ) -> Result<(Steps, Cursor), Opening> {
-    let status = match (&ranks, at) {
+    let refused = |why: Failure| Opening::Refused(why.to_string());
+    let asked = ranks.own().map_err(refused)?;
+    let status = match (asked, at) {
         (None, Some(_)) => None,
         _ => Some(job.status(options.patience).await?),
     };
-    let (own, begin) = match (ranks, status) {
-        (Some(AskedRanks { token, range, of, tail }), Some(status)) => {
-            let (beginning, from) =
-                Beginning::of(&status, (token, range, of), (at, None)).map_err(Opening::Refused)?;
+    let (own, begin) = match (asked, status) {
+        (Some((range, count)), Some(status)) => {
+            let token = ranks.token(|name| std::env::var(name).ok()).map_err(refused)?;
             let pipeline = job.pipeline();
             let pipeline = pipeline.map_err(|error| Opening::Refused(error.to_string()))?;
-            let tail = tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()));
-            let run = TrainingRun { token, ranks: Ranks { count: of, from, tail } };
-            let own = OwnRanks { run, range, is_successor: beginning.is_successor() };
-            (Some(own), beginning.known())
+            let tail = ranks.tail.of(&pipeline);
+            let of = Ranks { count, from: Cursor::default(), tail };
+            let run = TrainingRun { token, ranks: of, epochs: job.epochs };
+            let begins = Beginning::of(&status, (run, range), (at, None));
+            let (beginning, run) = begins.map_err(Opening::Refused)?;
+            let is_successor = beginning.is_successor();
+            (Some(OwnRanks { range, is_successor, ..OwnRanks::all(run) }), beginning.known())
         }
         (_, status) => (None, at.or(status.map(|status| status.durable)).unwrap_or_default()),
     };

@@ -232,10 +232,11 @@ mod tests {
             durable: Cursor::new(0, 12),
             durable_place: Place::new(0, 3),
             heartbeat_ms: 5,
+            local_workers: 0,
         };
         let reader = ReaderStatus { progress, lag_batches: 40, silent_ms: 12_900 };
         let uncovered = Some("rank 0 of 8 has no reader yet".to_owned());
-        let run = TrainingRun { token: RunToken::of("t"), ranks };
+        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
         RunStatus { run, readers: vec![reader], uncovered }
     }
 

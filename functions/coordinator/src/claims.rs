@@ -15,7 +15,6 @@ use crate::{
 use futures::future::try_join_all;
 use gristmill_model::splits::{
     course::{BundleAt, Course, FEWEST_PARTITIONS},
-    job::JobEvent,
     search::{End, Scope, Search, Step},
     window::Ahead,
 };
@@ -79,7 +78,7 @@ impl Handle<Claim> for Coordinator {
                 Err(Unchanged::Fault(fault)) => return Err(fault),
                 Err(Unchanged::Declined(error)) if claim.local => return Err(invalid(error)),
                 Err(Unchanged::Declined(error)) => {
-                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    self.fail_job(&claim.job, item, error).await?;
                     return Ok(idle(IdleReason::JobEnded));
                 }
             }

@@ -102,14 +102,32 @@ impl Coordinator {
         read.item.ok_or_else(|| no_job(job))
     }
 
-    /// Applies an event that ends the job; a job that has ended stays as it is.
-    pub(crate) async fn end_job(
+    /// Fails the job that was read as `seen`; a job that has ended, or gone on after a failure since, stays as it is.
+    pub(crate) async fn fail_job(
         &self,
         job: &JobName,
+        seen: &JobItem,
+        error: String,
+    ) -> Result<JobItem, Refusal> {
+        self.end_job(job, Some(seen.resumed), &JobEvent::Failed { error }).await
+    }
+
+    /// Stops the job; one that has ended stays as it is.
+    pub(crate) async fn stop_job(&self, job: &JobName) -> Result<JobItem, Refusal> {
+        self.end_job(job, None, &JobEvent::Stopped).await
+    }
+
+    async fn end_job(
+        &self,
+        job: &JobName,
+        resumed: Option<u32>,
         event: &JobEvent,
     ) -> Result<JobItem, Refusal> {
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| no_job(job))?;
+            if resumed.is_some_and(|resumed| resumed != before.resumed) {
+                return Ok(Outcome::AlreadyApplied(before.clone()));
+            }
             match apply(&before.state, event) {
                 Ok(Outcome::Write(state)) => {
                     Ok(Outcome::Write(JobItem { state, ..before.clone() }))
@@ -146,7 +164,7 @@ impl Handle<Describe> for Coordinator {
 
 impl Handle<Stop> for Coordinator {
     async fn handle(&self, Stop { job }: &Stop) -> Result<JobView, Refusal> {
-        Ok(self.end_job(job, &JobEvent::Stopped).await?.view(job))
+        Ok(self.stop_job(job).await?.view(job))
     }
 }
 
@@ -167,7 +185,7 @@ pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
         SplitRefusal::Fenced { .. } | SplitRefusal::Replaced { .. } => RefusalKind::Fenced,
         SplitRefusal::Collected { .. } => RefusalKind::Collected,
         SplitRefusal::NotDone { .. } | SplitRefusal::NotDurable { .. } => RefusalKind::Busy,
-        SplitRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { ranks: *run },
+        SplitRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { run: *run },
         SplitRefusal::Contradiction { .. }
         | SplitRefusal::Invalid { .. }
         | SplitRefusal::TooManySkipped { .. }

@@ -10,7 +10,7 @@ use crate::{
 use gristmill_model::splits::{
     Bundle, JobProgress, Outcome, Refusal as SplitRefusal,
     epoch::{self, EpochItem, Seal},
-    job::{JobEvent, JobState},
+    job::JobState,
 };
 use gristmill_model::wire::Refusal;
 use gristmill_model::{Epoch, JobName};
@@ -30,7 +30,7 @@ impl Coordinator {
                 Err(Unchanged::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
                     let error =
                         format!("{refusal}; `gristmill status {job} --skipped` says which and why");
-                    self.end_job(job, &JobEvent::Failed { error }).await?;
+                    self.fail_job(job, &item, error).await?;
                     return self.job(job).await;
                 }
                 Err(unchanged) => return Err(unchanged.into()),

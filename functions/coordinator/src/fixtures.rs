@@ -1,6 +1,11 @@
 //! Items that unit tests share: a job, its trainer, and bundles as workers leave them.
 
-use crate::{bundles::ScannedBundle, items::JobItem, snapshot::JobSnapshot, store::Versioned};
+use crate::{
+    bundles::ScannedBundle,
+    items::{BundleLayout, JobItem},
+    snapshot::JobSnapshot,
+    store::Versioned,
+};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{
     Claim, Commit, Flush, JobProgress, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim,
@@ -29,16 +34,20 @@ pub(crate) fn running_job() -> JobItem {
         window_bytes: 1 << 30,
         batch_bytes: 0,
     };
+    let spec = JobSpec { epochs: EPOCHS, workers: 2, ..JobSpec::new("{}".into()) };
     JobItem {
         registered_ms: 1,
         registered_by: None,
-        spec: JobSpec { epochs: EPOCHS, workers: 2, ..JobSpec::new("{}".into()) },
+        layout: BundleLayout::of(&spec, 16),
+        spec,
         dataset_version: Fingerprint::of("test", b"data"),
         n_files: 16,
         state: JobState::Running,
         plan: Some(plan),
         closed: 0,
         caching: None,
+        changes: Vec::new(),
+        resumed: 0,
     }
 }
 
@@ -78,6 +87,7 @@ pub(crate) fn commit(split_index: u8, rows: u32) -> Commit {
         batches: 1,
         remainder_rows: 0,
         skipped_records: 0,
+        on_error: Default::default(),
     };
     Commit { split_index, outcome }
 }

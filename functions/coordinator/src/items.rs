@@ -8,7 +8,7 @@ use gristmill_model::splits::{
     order::Ramp,
 };
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Home, JobSpec, JobView, Plan};
+use gristmill_model::wire::{Home, JobSpec, JobView, OptionChange, Plan};
 use gristmill_model::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce};
 use gristmill_ports::ItemKey;
 use serde::{Deserialize, Serialize};
@@ -158,12 +158,38 @@ pub(crate) struct JobItem {
     /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<Caching>,
+    pub layout: BundleLayout,
+    /// The latest changes of its options by those who joined.
+    #[serde(default)]
+    pub changes: Vec<OptionChange>,
+    /// How many times it has gone on after it had failed. A late call that fails it is of the time before.
+    #[serde(default)]
+    pub resumed: u32,
+}
+
+/// Where a job's bundles lie. The number of workers at registration determines it, and later ones do not move bundles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BundleLayout {
+    /// Partitions that the bundles of each epoch are spread over.
+    pub partitions: u32,
+    /// Files per index bundle, before [`Ramp::new`] clamps it to 1 to 8.
+    pub index_files: u32,
+}
+
+impl BundleLayout {
+    pub fn of(spec: &JobSpec, n_files: u32) -> Self {
+        let workers = spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
+        Self {
+            partitions: partitions(spec.workers.saturating_add(spec.settings.local_workers)),
+            index_files: n_files / (workers * INDEX_BUNDLES_A_WORKER),
+        }
+    }
 }
 
 impl JobItem {
     /// Number of partitions that the bundles of each epoch are spread over.
     pub fn partitions(&self) -> u32 {
-        partitions(self.spec.workers.saturating_add(self.spec.settings.local_workers))
+        self.layout.partitions
     }
 
     /// Whether this version of the job determines where the objects of `epoch` are. The first claim settles
@@ -187,14 +213,8 @@ impl JobItem {
     pub fn ramp(&self) -> Ramp {
         match self.plan {
             Some(plan) => Ramp::new(plan.n_splits, plan.max_bundle_splits),
-            None => Ramp::new(self.n_files, self.index_r()),
+            None => Ramp::new(self.n_files, self.layout.index_files),
         }
-    }
-
-    /// Files per index bundle, before [`Ramp::new`] clamps it to 1 to 8.
-    fn index_r(&self) -> u32 {
-        let workers = self.spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
-        self.n_files / (workers * INDEX_BUNDLES_A_WORKER)
     }
 
     /// Number of positions in all epochs, or of files to index.
@@ -239,6 +259,8 @@ impl JobItem {
             state,
             plan: self.plan,
             caching: self.caching.as_ref().map(|caching| caching.view.clone()),
+            changes: self.changes.clone(),
+            resumed: self.resumed,
         }
     }
 }

@@ -3,11 +3,11 @@
 use crate::{
     Coordinator, Handle,
     caching::CacheQuery,
-    items::{ItemName, JobItem, Listed, ScaleState},
+    items::{BundleLayout, ItemName, JobItem, Listed, ScaleState},
     kicks::scaler_event,
     plans::planned_state,
     scan::Scan,
-    store::{busy, invalid},
+    store::{Versioned, busy, invalid},
 };
 use bytes::Bytes;
 use gristmill_model::splits::{Outcome, job::JobState};
@@ -26,9 +26,9 @@ impl Handle<Register> for Coordinator {
         let Register { job, spec, dataset, nonce, .. } = register;
         let name = ItemName::Job(job);
         let read = self.store.read::<JobItem>(&name).await?;
-        if let Some(item) = &read.item {
-            return join(item, register);
-        }
+        let Some(dataset) = dataset.as_ref().filter(|_| read.item.is_none()) else {
+            return self.join_job(read, register).await;
+        };
         if spec.autoscale && spec.settings.sharding == Sharding::Off {
             return Err(invalid(
                 "without sharding every worker visits the dataset, so their number must be given",
@@ -45,7 +45,9 @@ impl Handle<Register> for Coordinator {
             invalid("the dataset has too many files: join them into fewer, larger ones")
         })?;
         check_members(pipeline.source(), dataset, register.n_files())?;
-        let dataset_version = register.dataset_version(&pipeline.source().stored_as());
+        let stored_as = pipeline.source().stored_as();
+        let dataset_version = register.dataset_version(&stored_as);
+        let dataset_version = dataset_version.unwrap_or_else(|| dataset.version(&stored_as));
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
         let query = CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics };
         let caching = self.begin_caching(job, &query).await?;
@@ -74,14 +76,18 @@ impl Handle<Register> for Coordinator {
             plan,
             closed: 0,
             caching,
+            layout: BundleLayout::of(spec, n_files),
+            changes: Vec::new(),
+            resumed: 0,
         };
         let decide = |before: Option<&JobItem>| match before {
             // Another call registered it meanwhile, maybe an earlier sending of this one.
             Some(item) => Ok::<_, Refusal>(Outcome::AlreadyApplied(item.clone())),
             None => Ok(Outcome::Write(fresh.clone())),
         };
-        let item = self.store.update_from(&name, read, decide).await?;
-        let reply = join(&item, register)?;
+        let (item, version) = self.store.update_versioned(&name, read, decide).await?;
+        let read = Versioned { version, item: Some(item.clone()) };
+        let reply = self.join_job(read, register).await?;
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
@@ -107,7 +113,7 @@ impl Coordinator {
     }
 
     /// Adds the job to the list of jobs before the job exists, so that upkeep misses none.
-    async fn list(&self, job: &JobName) -> Result<(), Refusal> {
+    pub(crate) async fn list(&self, job: &JobName) -> Result<(), Refusal> {
         let fresh = Listed { registered_ms: self.clock.now_ms(), tidied: false };
         let decide = |before: Option<&Listed>| match before {
             Some(before) if !before.tidied => Ok::<_, Refusal>(Outcome::AlreadyApplied(*before)),
@@ -194,50 +200,6 @@ fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
     gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
-}
-
-/// Joins the stored job, unless it would deliver something else than `register` asks for.
-fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
-    let Register { job, spec, nonce, given, .. } = register;
-    // A resent registration gets the job even if it has failed at once: the view has its error.
-    if nonce.is_some() && *nonce == item.registered_by {
-        return Ok(item.view(job));
-    }
-    let ended = match &item.state {
-        JobState::Stopped => Some("was stopped".to_owned()),
-        JobState::Failed { error } => Some(format!("has failed ({error})")),
-        _ => None,
-    };
-    if let Some(ended) = ended {
-        return Err(invalid(format!(
-            "job {job} {ended}: choose another job name, or free this one with `gristmill forget {job}`"
-        )));
-    }
-    if let Some(difference) = item.spec.difference(spec, given) {
-        let (field, registered, requested) =
-            (difference.field, cut(&difference.registered), cut(&difference.requested));
-        return Err(invalid(format!(
-            "job {job} exists with another {field} ({registered}, not {requested}): \
-             choose another job name or use the same {field}; once the job has ended `gristmill forget \
-             {job}` frees the name"
-        )));
-    }
-    // The pipelines were compared above.
-    let pipeline = pipeline_of(&item.spec)?;
-    if item.dataset_version != register.dataset_version(&pipeline.source().stored_as()) {
-        return Err(invalid(format!(
-            "job {job} exists over another dataset, or its files have changed since: choose another job \
-             name; once the job has ended `gristmill forget {job}` frees this one"
-        )));
-    }
-    Ok(item.view(job))
-}
-
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 pub(crate) fn object_fault(error: &ObjectError) -> Refusal {

@@ -113,7 +113,7 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
 /// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.
 pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
-    let workers = target(item, scale).saturating_add(item.spec.settings.local_workers);
+    let workers = target(item, scale).saturating_add(progress.local_workers);
     let splits = window_of(workers, plan.max_bundle_splits);
     let window = scan::window(item, progress, splits).map_or(0, |window| window.splits());
     u32::try_from(window).unwrap_or(u32::MAX)
@@ -227,7 +227,7 @@ mod tests {
         let windows = |ranks: u32| {
             let count = NonZeroU32::new(ranks).unwrap();
             let ranks = Ranks { count, from: Cursor::default(), tail: Tail::Drop };
-            let run = Some(TrainingRun { token: RunToken::of("run"), ranks });
+            let run = Some(TrainingRun { token: RunToken::of("run"), ranks, epochs: None });
             let progress = JobProgress { run, ..JobProgress::default() };
             let kicks = window(&item, &progress, &scale);
             (kicks, Reach::of(&item, &progress, kicks).end)

@@ -5,9 +5,9 @@ use crate::{
     items::ItemName,
     store::{Unchanged, Versioned},
 };
+use gristmill_model::ErrorPolicy;
 use gristmill_model::splits::{
-    self, Bundle, BundleState, Outcome, Refusal as SplitRefusal, Term, job::JobEvent,
-    retry_delay_ms,
+    self, Bundle, BundleState, Outcome, Refusal as SplitRefusal, Term, retry_delay_ms,
 };
 use gristmill_model::wire::{Applied, Fail, Flush, LeaseRef, Mark, Refusal};
 
@@ -50,7 +50,7 @@ impl Handle<Flush> for Coordinator {
 impl Handle<Fail> for Coordinator {
     /// Returns a bundle for another attempt, or for the same one if it is blameless; a fatal failure ends the job.
     async fn handle(&self, fail: &Fail) -> Result<Applied, Refusal> {
-        let Fail { lease, error, fatal, record: _, blameless } = fail;
+        let Fail { lease, error, fatal, record, blameless } = fail;
         let LeaseRef { attempt, nonce, .. } = *lease;
         if *blameless {
             let command = splits::GiveBack { attempt, nonce };
@@ -63,10 +63,15 @@ impl Handle<Fail> for Coordinator {
             return Ok(Applied {});
         }
         let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(attempt));
-        let command = splits::Fail { attempt, nonce, error, retry_at_ms, fatal: *fatal };
-        self.transition(lease, |before| splits::fail(before, &command)).await?;
-        if *fatal {
-            self.end_job(&lease.job, &JobEvent::Failed { error: error.clone() }).await?;
+        let seen = if *fatal { Some(self.job(&lease.job).await?) } else { None };
+        // Bad records may be left out from the next lease on.
+        let seen = seen
+            .filter(|item| record.is_none() || item.spec.settings.on_error == ErrorPolicy::Fail);
+        let command = splits::Fail { attempt, nonce, error, retry_at_ms, fatal: seen.is_some() };
+        let after = self.transition(lease, |before| splits::fail(before, &command)).await?;
+        // A late copy of the call may find that the job has gone on since.
+        if let Some(seen) = seen.filter(|_| after.state == BundleState::Dead) {
+            self.fail_job(&lease.job, &seen, error.clone()).await?;
         }
         Ok(Applied {})
     }

@@ -19,6 +19,7 @@ mod handler;
 pub mod inspect;
 mod items;
 mod jobs;
+mod joins;
 mod kicks;
 mod leases;
 mod look;

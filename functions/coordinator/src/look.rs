@@ -14,11 +14,7 @@ use crate::{
     snapshot::JobSnapshot,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{
-    self, JobProgress, Place,
-    frontier::Frontier,
-    job::{JobEvent, JobState},
-};
+use gristmill_model::splits::{self, JobProgress, Place, frontier::Frontier, job::JobState};
 use gristmill_model::wire::{Poll, Refusal};
 
 impl Coordinator {
@@ -52,7 +48,7 @@ impl Coordinator {
             hints.trouble = hints.trouble.or(not_kicked);
         }
         if let Some(error) = failure {
-            *item = self.end_job(job, &JobEvent::Failed { error }).await?;
+            *item = self.fail_job(job, item, error).await?;
         }
         let read = frontier.item.clone();
         let decide = |before: Option<&Frontier>| hints.clone().looked(read.as_ref(), before);
@@ -78,7 +74,7 @@ impl Coordinator {
                     scan = self.scan(job, item, progress, from).await?;
                 }
                 Step::Fail { error } => {
-                    *item = self.end_job(job, &JobEvent::Failed { error }).await?;
+                    *item = self.fail_job(job, item, error).await?;
                 }
                 Step::SettleCaching => {
                     let settled = self.settle_caching(job, item.clone(), &scan).await?;
@@ -94,7 +90,7 @@ impl Coordinator {
         if let Some(read) = skips.filter(|_| item.state == JobState::Running)
             && let Some(error) = self.count_skipped(job, item, (&scan, progress), read).await?
         {
-            *item = self.end_job(job, &JobEvent::Failed { error }).await?;
+            *item = self.fail_job(job, item, error).await?;
         }
         Ok(scan)
     }

@@ -145,6 +145,14 @@ impl Coordinator {
                 false => run::join(before, join, now_ms),
             };
             let joined = joined.map(|joined| joined.with(|after| after.with_lacking(lacking)));
+            // Who named no number of epochs reads those that the job has now.
+            let joined = joined.map(|joined| {
+                joined.with(|mut after| {
+                    let run = after.run.iter_mut();
+                    run.for_each(|run| run.epochs = run.epochs.or(Some(item.spec.epochs)));
+                    after
+                })
+            });
             joined.map_err(Unchanged::Declined)
         };
         let joined = self.store.update_versioned(&ItemName::Progress(job), read, decide).await?;

@@ -1,6 +1,6 @@
 //! Reads a range of bundles: which splits are committed, which workers hold leases, what is claimable.
 
-use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
+use crate::{Coordinator, bundles::ScannedBundle, items::JobItem, plans::window_of};
 use gristmill_model::splits::{
     Bundle, BundleState, Committed, JobProgress, ObjectSizes, Place, SplitKind,
     window::{Ahead, Window},
@@ -197,7 +197,9 @@ impl Scan {
 pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Option<Window> {
     let plan = item.plan?;
     let max_bundle_splits = item.ramp().max_bundle_splits();
-    let window = Window::new(plan.window_splits, plan.window_bytes, max_bundle_splits);
+    let workers = item.spec.workers.saturating_add(progress.local_workers);
+    let widest = plan.window_splits.max(window_of(workers, plan.max_bundle_splits));
+    let window = Window::new(widest, plan.window_bytes, max_bundle_splits);
     let ranks = progress.run.map_or(1, |run| run.ranks.count.get());
     let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
     Some(if splits == 0 { window } else { window.at_most(splits) })

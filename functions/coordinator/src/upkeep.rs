@@ -10,7 +10,7 @@ use crate::{
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Outcome, job::JobEvent};
+use gristmill_model::splits::{Outcome, job::JobState};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Refusal, RefusalKind, ScalerEvent};
 use serde::Serialize;
@@ -97,7 +97,7 @@ impl Coordinator {
         match item {
             Some(item) if !item.state.is_ended() && silent > self.settings.retention => {
                 tracing::info!(%job, days = silent.as_secs() / 86_400, "abandoned: stopped");
-                self.end_job(job, &JobEvent::Stopped).await?;
+                self.stop_job(job).await?;
                 done.abandoned += 1;
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
@@ -114,6 +114,9 @@ impl Coordinator {
                 }
             }
             Some(item) if !item.state.is_ended() => {}
+            // Its objects are needed if somebody lets it go on.
+            Some(JobItem { state: JobState::Failed { .. }, .. })
+                if silent <= self.settings.retention => {}
             item if silent > GRACE => {
                 if let Some(item) = &item {
                     done.bundles += self.prune(job, item, &progress).await?;

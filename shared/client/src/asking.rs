@@ -22,7 +22,12 @@ impl Fetcher {
     ) -> Result<JobView, FetchError> {
         let mut register = listing::tell(ports, own, register, patience).await?;
         register.nonce.get_or_insert_with(|| ports.clock.nonce());
-        let view = ask(ports, &register, patience).await?;
+        let mut view = ask(ports, &register, patience).await?;
+        if let JobState::Failed { error } = &view.state {
+            tracing::warn!("job {} has failed, and is tried again: {error}", view.job);
+            (register.resumes, register.nonce) = (Some(view.resumed), Some(ports.clock.nonce()));
+            view = ask(ports, &register, patience).await?;
+        }
         match view.state {
             JobState::Failed { error } => Err(FetchError::JobFailed(error)),
             _ => Ok(view),

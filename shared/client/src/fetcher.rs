@@ -78,7 +78,7 @@ impl Fetcher {
             _ => at.max(self.progress.durable_until()),
         };
         if !self.has_named_run() && !self.progress.may_go_on_at(at) {
-            self.source.own = OwnRanks::one(self.ports.clock.nonce(), at);
+            self.source.own = self.config.one(self.ports.clock.nonce(), at);
             self.progress.serve(self.source.own);
         }
         self.progress.reopen(at);
@@ -376,7 +376,7 @@ impl Fetcher {
         let began = self.ports.clock.monotonic();
         // Progress is not fully reported before the first answer, and the last answer closes the job.
         while !self.progress.is_settled()
-            || self.progress.durable_until().epoch >= epochs && !self.ledger.is_done()
+            || self.progress.durable_until().epoch >= epochs && !self.ledger.has_no_more_to_close()
         {
             if let Some(error) = self.ledger.stream_error() {
                 return Err(error);

@@ -2,11 +2,11 @@
 
 use crate::{
     Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
-    Listing, OwnRanks, PrefetchMemory, Service, Source, StreamOptions, Workers, asking,
+    Listing, OwnRanks, PrefetchMemory, Service, Source, StreamOptions, asking,
 };
-use gristmill_model::JobName;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
+use gristmill_model::{Epoch, JobName};
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
 use std::{path::Path, time::Duration};
@@ -44,18 +44,12 @@ impl JobConfig {
 
     fn spec(&self, service: &Service) -> JobSpec {
         let Self { authored, options, .. } = self;
-        JobSpec {
-            seed: options.seed,
-            epochs: options.epochs,
+        let base = JobSpec {
             numerics: authored.numerics(options.settings.local_workers, service.local.is_some()),
-            workers: options.most_workers(service.backend()),
-            autoscale: options.workers == Workers::Auto,
-            policy: (options.workers == Workers::Auto).then(|| options.policy.to_string()),
-            budget_workers: options.budget_workers(),
-            settings: options.settings.clone(),
-            compress: options.compress.unwrap_or(authored.pipeline.compression()),
+            compress: authored.pipeline.compression(),
             ..JobSpec::new(authored.pipeline.canonical_json())
-        }
+        };
+        options.spec(base, service.backend())
     }
 }
 
@@ -90,7 +84,7 @@ impl Authored {
 #[derive(Clone)]
 pub struct Job {
     pub service: Service,
-    /// The job as it was when it was started or joined.
+    /// The job as it was when it was started or joined, with the epochs to read.
     pub view: JobView,
     /// Files of the dataset that are not read; empty for a job that was joined.
     pub left_out: LeftOut,
@@ -100,6 +94,8 @@ pub struct Job {
     pub dataset: Option<String>,
     /// Workers inside this process.
     pub local_workers: u32,
+    /// Epochs to read, if somebody said so.
+    pub epochs: Option<Epoch>,
 }
 
 impl Service {
@@ -147,29 +143,53 @@ impl Service {
         })?;
         let local_workers = config.options.settings.local_workers;
         let (service, dataset) = (self.clone(), Some(dataset));
-        Ok(Job { service, view, left_out, folders, dataset, local_workers })
+        let epochs = config.options.own_epochs();
+        let view = read_until(view, epochs);
+        Ok(Job { service, view, left_out, folders, dataset, local_workers, epochs })
     }
 
-    /// Joins a job that was started before.
+    /// Joins the job `name`, which was started before: `options` are compared with it, or change it.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if there is none of this name.
-    pub async fn join(&self, name: &JobName, patience: Duration) -> Result<Job, Failure> {
-        let known = Fetcher::describe(&self.ports, name, patience).await;
-        let view = known.map_err(|error| match error {
+    /// [`Failure::Usage`] if there is none of this name, or it fixes another value of an option.
+    pub async fn join(
+        &self,
+        name: &JobName,
+        options: &JobOptions,
+        patience: Duration,
+    ) -> Result<Job, Failure> {
+        let refused = |error| match error {
             FetchError::Refused(why) => Failure::Usage(why),
             error => error.into(),
-        })?;
+        };
+        let view = Fetcher::describe(&self.ports, name, patience).await.map_err(refused)?;
+        let mut spec = options.spec(view.spec, self.backend());
+        if let Some(size) = options.batch_size {
+            let pipeline = Pipeline::from_canonical(&spec.pipeline, &self.ports.operators);
+            let resized = pipeline.and_then(|pipeline| pipeline.with_batch_size(size));
+            spec.pipeline = resized.map_err(Failure::usage)?.canonical_json();
+        }
+        let register = Register::join(name.clone(), spec, options.given.options());
+        let own = (&self.ns, &*self.bucket);
+        let joined = Fetcher::register(&self.ports, own, register, patience).await;
+        let view = joined.map_err(refused)?;
         let folders = self.folders().await;
         Ok(Job {
             service: self.clone(),
-            view,
+            view: read_until(view, options.own_epochs()),
             left_out: LeftOut::default(),
             folders,
             dataset: None,
-            local_workers: 0,
+            local_workers: options.settings.local_workers,
+            epochs: options.own_epochs(),
         })
     }
+}
+
+/// The job as a trainer sees it that reads so many epochs.
+fn read_until(mut view: JobView, epochs: Option<Epoch>) -> JobView {
+    view.spec.epochs = epochs.map_or(view.spec.epochs, |own| own.min(view.spec.epochs));
+    view
 }
 
 impl Job {
@@ -211,8 +231,10 @@ impl Job {
         options: &StreamOptions,
     ) -> Result<Fetcher, FetchError> {
         let Service { ns, bucket, ports, .. } = &self.service;
+        let own = own.map(|own| OwnRanks { local_workers: self.local_workers, ..own });
         let config = FetcherConfig {
             local_workers: self.local_workers,
+            epochs: self.epochs,
             prefetch: PrefetchMemory::of(options.prefetch_mib, own),
             resume: cursor,
             own,

@@ -35,7 +35,10 @@ struct Inner {
     entries: BTreeMap<Place, ReadySplit>,
     /// Every entry before this place is known; later entries may be known too.
     known_until: Place,
+    /// The job, with the epochs that are read here.
     view: Option<JobView>,
+    /// Epochs of the job; 0 if they are all read here.
+    job_epochs: Epoch,
     scale: ScaleState,
     active_workers: u32,
     window: u32,
@@ -103,6 +106,12 @@ impl Ledger {
         Self { inner: Mutex::new(inner), changed: Notify::new() }
     }
 
+    /// This ledger for a job that may go on after the epochs that are read here.
+    pub fn with_job_epochs(self, epochs: Epoch) -> Self {
+        self.lock().job_epochs = epochs;
+        self
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,7 +154,11 @@ impl Ledger {
         if let Some(error) = ending(&polled.job.state) {
             end(&mut inner, error);
         }
-        inner.view = Some(polled.job);
+        let read_here = inner.view.as_ref().map(|view| view.spec.epochs);
+        inner.job_epochs = polled.job.spec.epochs;
+        let mut view = polled.job;
+        view.spec.epochs = read_here.unwrap_or(view.spec.epochs);
+        inner.view = Some(view);
         if let Some(plan) = plan {
             while inner.entries.contains_key(&inner.known_until) {
                 inner.known_until = inner.known_until.next(plan.n_splits);
@@ -279,6 +292,15 @@ impl Ledger {
     /// Whether every epoch is closed.
     pub fn is_done(&self) -> bool {
         self.lock().view.as_ref().is_some_and(|view| view.state == JobState::Done)
+    }
+
+    /// Whether the job is closed, or goes on after the epochs that are read here.
+    pub fn has_no_more_to_close(&self) -> bool {
+        let inner = self.lock();
+        let read_here = inner.view.as_ref().map_or(0, |view| view.spec.epochs);
+        let goes_on = inner.job_epochs > read_here;
+        drop(inner);
+        goes_on || self.is_done()
     }
 
     /// Resolves with the error that ended the run, if one ever does.

@@ -40,6 +40,7 @@ mod own_ranks;
 mod pace;
 mod poller;
 mod progress;
+mod rank_options;
 pub mod report;
 mod rows;
 #[cfg(test)]
@@ -78,6 +79,7 @@ pub use options::{
 };
 pub use own::{Launcher, StartRefusal, start_local, start_own};
 pub use own_ranks::OwnRanks;
+pub use rank_options::{RankOptions, TailOption};
 pub use selection::LeftOut;
 pub use service::{LocalService, Service, Target, connect};
 pub use steps::{RankBatch, StepDelivery, Steps};

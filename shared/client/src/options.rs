@@ -3,8 +3,8 @@
 
 use crate::GivenNames;
 use clap::{Args, Parser, ValueEnum};
-use gristmill_model::wire::JobSettings;
-use gristmill_model::{Compression, JobName, Sharding};
+use gristmill_model::wire::{JobSettings, JobSpec};
+use gristmill_model::{Compression, Epoch, JobName, Sharding};
 use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
 use std::{path::PathBuf, time::Duration};
@@ -131,6 +131,34 @@ impl JobOptions {
         Some((budget / (usd_per_second * HOUR_S)) as u32)
     }
 
+    /// `base` with these options, those that take their defaults included.
+    pub(crate) fn spec(&self, base: JobSpec, backend: Backend) -> JobSpec {
+        let is_auto = self.workers == Workers::Auto;
+        let policy = is_auto || self.is_given("policy");
+        // A limit alone is one of a job that has `auto`.
+        let limit = self.max_workers.filter(|_| is_auto || !self.is_given("workers"));
+        JobSpec {
+            seed: self.seed,
+            epochs: self.epochs,
+            workers: limit.unwrap_or(self.most_workers(backend)),
+            autoscale: is_auto,
+            policy: policy.then(|| self.policy.to_string()),
+            budget_workers: self.budget_workers(),
+            settings: self.settings.clone(),
+            compress: self.compress.unwrap_or(base.compress),
+            ..base
+        }
+    }
+
+    /// Epochs that the trainer reads, if somebody said so.
+    pub(crate) fn own_epochs(&self) -> Option<Epoch> {
+        self.is_given("epochs").then_some(self.epochs)
+    }
+
+    fn is_given(&self, option: &str) -> bool {
+        self.given.options().contains(option)
+    }
+
     /// Refuses combinations that cannot work.
     ///
     /// # Errors
@@ -142,10 +170,20 @@ impl JobOptions {
                  how many there are: write `--workers N`",
             );
         }
-        if self.workers != Workers::Auto && self.policy != PolicyName::default() {
-            return Err("`--policy` decides the number of `--workers auto`: write both");
+        // A job that exists may have `auto`.
+        let is_new = self.job.is_none() || self.is_given("workers");
+        match self.workers != Workers::Auto && is_new {
+            true if self.policy != PolicyName::default() => {
+                Err("`--policy` decides the number of `--workers auto`: write both")
+            }
+            true if self.max_workers.is_some() => {
+                Err("`--max-workers` limits `--workers auto`: write both")
+            }
+            true if self.budget_usd_per_hour.is_some() => {
+                Err("`--budget-usd-per-hour` limits `--workers auto`: write both")
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

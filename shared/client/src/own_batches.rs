@@ -143,9 +143,9 @@ mod tests {
     /// Picks for rank `rank` of three, in an epoch of `n_splits` splits.
     fn picker(rank: u32, n_splits: Position, tail: Tail) -> OwnBatches {
         let ranks = Ranks { count: NonZeroU32::new(3).unwrap(), from: Cursor::default(), tail };
-        let run = TrainingRun { token: RunToken::of("run"), ranks };
+        let run = TrainingRun { token: RunToken::of("run"), ranks, epochs: None };
         let range = RankRange { first: rank, count: NonZeroU32::MIN };
-        let own = OwnRanks { run, range, is_successor: false };
+        let own = OwnRanks { run, range, is_successor: false, local_workers: 0 };
         OwnBatches::new(Some(own), Cursor::default(), (CUT, n_splits), Joiner::new(CUT))
     }
 

@@ -13,13 +13,21 @@ pub struct OwnRanks {
     pub range: RankRange,
     /// An earlier fetcher of the same run served these ranks.
     pub is_successor: bool,
+    /// Workers in the process of the fetcher.
+    pub local_workers: u32,
 }
 
 impl OwnRanks {
     /// The only rank of a run that begins at batch `from` and that nobody has named; `lot` distinguishes it.
     pub fn one(lot: Nonce, from: Cursor) -> Self {
-        let run = TrainingRun { token: RunToken::of(&lot.to_string()), ranks: Ranks::one(from) };
-        Self { run, range: RankRange::all(run.ranks.count), is_successor: false }
+        let (token, ranks) = (RunToken::of(&lot.to_string()), Ranks::one(from));
+        Self::all(TrainingRun { token, ranks, epochs: None })
+    }
+
+    /// All ranks of `run`.
+    pub fn all(run: TrainingRun) -> Self {
+        let range = RankRange::all(run.ranks.count);
+        Self { run, range, is_successor: false, local_workers: 0 }
     }
 
     /// Whether these are all ranks of the run.
@@ -64,9 +72,9 @@ mod tests {
     fn each_batch_of_a_step_belongs_to_one_rank() {
         let (four, two) = (NonZeroU32::new(4).unwrap(), NonZeroU32::new(2).unwrap());
         let ranks = Ranks { count: four, from: Cursor::new(1, 3), tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of("t"), ranks };
+        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
         let range = RankRange { first: 2, count: two };
-        let own = OwnRanks { run, range, is_successor: false };
+        let own = OwnRanks { run, range, is_successor: false, local_workers: 0 };
         assert!(!own.are_all());
         let taken =
             |epoch, index| own.takes(Cursor::new(epoch, index)).map(|(s, own)| (s.number, own));
@@ -82,10 +90,10 @@ mod tests {
             from: Cursor::default(),
             tail: Tail::Repeat,
         };
-        let run = TrainingRun { token: RunToken::of("t"), ranks };
+        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
         let repeats = |first, count, batches| {
             let range = RankRange { first, count: NonZeroU32::new(count).unwrap() };
-            OwnRanks { run, range, is_successor: false }.repeats(0, batches)
+            OwnRanks { run, range, is_successor: false, local_workers: 0 }.repeats(0, batches)
         };
         assert_eq!(repeats(2, 2, 6), [5, 4]);
         assert_eq!(repeats(2, 2, 5), [4, 4]);

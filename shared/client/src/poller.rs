@@ -9,7 +9,7 @@ use crate::{
     waits::StageClock,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Place, ranks::Ranks, readers::HEARTBEAT_MS};
+use gristmill_model::splits::{Place, readers::HEARTBEAT_MS};
 use gristmill_model::wire::{Poll, Polled, Refusal, RefusalKind};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
@@ -139,10 +139,10 @@ impl Poller {
                 FirstRefusal::InDoubt => return Some(CallError::Refused(refusal).into()),
                 FirstRefusal::TakesOver => return None,
             },
-            RefusalKind::RunDiffers { ranks } => {
-                let own = self.progress.own().run.ranks;
-                if own == (Ranks { from: own.from, ..ranks }) {
-                    FetchError::RunBegan { from: ranks.from, own: own.from }
+            RefusalKind::RunDiffers { run } => {
+                let own = self.progress.own().run;
+                if own.is_alike(&run) {
+                    FetchError::RunBegan { from: run.ranks.from, own: own.ranks.from }
                 } else {
                     FetchError::Refused(refusal.message)
                 }

@@ -58,9 +58,9 @@ pub(crate) fn view() -> JobView {
 pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: Tail) -> OwnRanks {
     let number = |count| NonZeroU32::new(count).unwrap();
     let ranks = Ranks { count: number(count), from, tail };
-    let run = TrainingRun { token: RunToken::of("run"), ranks };
+    let run = TrainingRun { token: RunToken::of("run"), ranks, epochs: None };
     let range = RankRange { first: range.start, count: number(range.end - range.start) };
-    OwnRanks { run, range, is_successor: false }
+    OwnRanks { run, range, is_successor: false, local_workers: 0 }
 }
 
 /// The next frame that a server sends, read by the protocol's description: its magic, position and payload.
@@ -302,7 +302,7 @@ impl State {
 /// A refusal of the split table as a coordinator sends it.
 fn refused(refusal: SplitRefusal) -> CallError {
     let kind = match refusal {
-        SplitRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { ranks: run },
+        SplitRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { run },
         SplitRefusal::Fenced { .. } | SplitRefusal::Replaced { .. } => RefusalKind::Fenced,
         _ => RefusalKind::Invalid,
     };

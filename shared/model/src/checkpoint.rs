@@ -133,6 +133,8 @@ mod tests {
             state: JobState::Running,
             plan: None,
             caching: None,
+            changes: Vec::new(),
+            resumed: 0,
         }
     }
 

@@ -30,7 +30,7 @@ impl fmt::Display for RecordKey {
 }
 
 /// Policy for a record that cannot be read or decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorPolicy {
     /// The job fails and names the record.

@@ -40,7 +40,7 @@ pub use bundle::{
     Bundle, BundleState, LeaseView, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
     Suspect, TRIAL_ATTEMPTS,
 };
-pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
+pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms, revive};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use job_progress::{
     Ack, Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, Place, ack, collected, made,

@@ -54,6 +54,13 @@ macro_rules! words {
     };
 }
 
+impl Sharding {
+    /// Whether an epoch is the dataset once.
+    pub fn is_dynamic(self) -> bool {
+        self == Self::Dynamic
+    }
+}
+
 words!(
     Visitation,
     "a visitation",

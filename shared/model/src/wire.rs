@@ -9,6 +9,7 @@ mod caching;
 mod calls;
 mod events;
 mod job;
+mod job_options;
 mod jobs;
 mod leases;
 mod members;
@@ -29,9 +30,10 @@ pub use caching::{
 pub use calls::*;
 pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
-    Dataset, GivenOptions, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register,
-    SkippedAt, SourceFile, SpecDifference, StoredListing,
+    Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
+    SourceFile, StoredListing,
 };
+pub use job_options::{GivenOptions, OPTIONS, OptionChange, OptionMeaning, SpecDifference};
 pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};
 pub use leases::{
     Claim, ClaimReply, Fail, Flush, Home, Idle, IdleReason, Lease, LeaseRef, Leave, Mark, Release,

@@ -12,7 +12,7 @@ use gristmill_model::wire::{
     Claim, ClaimReply, Dataset, Describe, Fail, IdleReason, JobView, Lease, Plan,
 };
 use gristmill_model::{
-    Compression, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
+    Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
 };
 use gristmill_pipeline::{Pipeline, Registry};
 use gristmill_policy::cost::FunctionShape;
@@ -97,12 +97,10 @@ impl JobContext {
         let program = compiler.compile(&pipeline);
         let program =
             program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
-        // Chunks that stay on the trainer's host are not compressed.
-        let asked = if runner.config.local { Compression::None } else { view.spec.compress };
-        let packing = Packing::new(asked, runner.config.shape);
+        let packing = Arc::new(packing(runner, view.spec.compress));
         Ok(Self {
             view: Arc::new(view),
-            packing: Arc::new(packing),
+            packing,
             program: Arc::new(program),
             pipeline: Arc::new(pipeline),
             scratches: Arc::default(),
@@ -112,6 +110,27 @@ impl JobContext {
             dataset: Arc::default(),
             listing: Arc::default(),
         })
+    }
+
+    /// This job with the treatment of bad records of a lease or a commit: it may have changed since.
+    #[must_use]
+    pub fn treating(&self, on_error: ErrorPolicy) -> Self {
+        let mut context = self.clone();
+        if context.view.spec.settings.on_error != on_error {
+            Arc::make_mut(&mut context.view).spec.settings.on_error = on_error;
+        }
+        context
+    }
+
+    /// This job as it is under `lease`.
+    #[must_use]
+    fn under(&self, lease: &Lease, runner: &Runner) -> Self {
+        let mut context = self.treating(lease.on_error);
+        if context.view.spec.compress != lease.compress {
+            Arc::make_mut(&mut context.view).spec.compress = lease.compress;
+            context.packing = Arc::new(packing(runner, lease.compress));
+        }
+        context
     }
 
     /// Scratch buffers of an earlier split if there are any, otherwise new ones.
@@ -210,6 +229,12 @@ impl JobContext {
     }
 }
 
+/// How a worker keeps frames if `asked`. Chunks that stay on the trainer's host are not compressed.
+fn packing(runner: &Runner, asked: Compression) -> Packing {
+    let asked = if runner.config.local { Compression::None } else { asked };
+    Packing::new(asked, runner.config.shape)
+}
+
 fn not_planned(position: Position) -> RunError {
     RunError::fatal(format!("position {position} is not in the plan"))
 }
@@ -249,6 +274,7 @@ impl Runner {
         sink: &dyn Sink,
     ) -> Result<Ended, RunError> {
         let split_ms = AtomicU64::new(0);
+        let mut context = context.clone();
         loop {
             let (needed, turn) = match sink.claimable() {
                 ClaimableBundles::Any => (None, None),
@@ -280,6 +306,8 @@ impl Runner {
                 ClaimReply::Leased(lease) => lease,
                 ClaimReply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
             };
+            context = context.under(&lease, self);
+            let context = &context;
             let run = LeaseRun {
                 runner: self,
                 context,

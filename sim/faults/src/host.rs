@@ -286,14 +286,16 @@ impl HostFetcher {
     ) -> Result<(Option<OwnRanks>, Beginning), ServeError> {
         let resume = run.resume.as_deref().filter(|_| run.tells_fetchers);
         let resume = resume.map(|text| checkpoint(text, view)).transpose().map_err(refused)?;
-        let (token, count) = (run.token(), run.ranks().count);
-        let each = run.per_host();
-        let first = self.host.index * each;
+        let (first, each) = (self.host.index * run.per_host(), run.per_host());
         let range = RankRange { first, count: NonZeroU32::new(each).unwrap_or(NonZeroU32::MIN) };
-        let (beginning, from) =
-            Beginning::of(status, (token, range, count), (resume, kept)).map_err(refused)?;
-        let run = TrainingRun { token, ranks: Ranks { count, from, tail: self.tail(run) } };
-        Ok((Some(OwnRanks { run, range, is_successor: beginning.is_successor() }), beginning))
+        let ranks =
+            Ranks { count: run.ranks().count, from: Cursor::default(), tail: self.tail(run) };
+        let of = TrainingRun { token: run.token(), ranks, epochs: None };
+        let begins = Beginning::of(status, (of, range), (resume, kept));
+        let (beginning, run) = begins.map_err(refused)?;
+        let is_successor = beginning.is_successor();
+        let local_workers = self.register.spec.settings.local_workers;
+        Ok((Some(OwnRanks { run, range, is_successor, local_workers }), beginning))
     }
 
     /// The treatment of the last batches that this host's fetcher believes in.

@@ -165,7 +165,7 @@ impl Coordinator for Link {
             // As in the adapter.
             return Err(CallError::Denied(DENIED.to_owned()));
         }
-        if let AnyCall::Register(Register { dataset, .. }) = call
+        if let AnyCall::Register(Register { dataset: Some(dataset), .. }) = call
             && dataset.files.len() > WORTH_MEASURING
             && is_larger(call, MAX_SYNC_BYTES)
         {

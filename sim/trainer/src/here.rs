@@ -8,12 +8,7 @@ use gristmill_client::{
     Failure, FetchError, Fetcher, Job, OwnRanks, Snapshot, StepDelivery, Steps, StreamOptions,
     waiting::{Waiting, while_saying},
 };
-use gristmill_model::splits::{
-    Cursor,
-    ranks::{Ranks, Tail},
-    readers::RankRange,
-    run::TrainingRun,
-};
+use gristmill_model::splits::{Cursor, ranks::Ranks, run::TrainingRun};
 use gristmill_model::wire::JobView;
 use gristmill_model::{Checkpoint, RunToken};
 use std::{num::NonZeroU32, time::Duration};
@@ -35,8 +30,7 @@ impl StepsHere {
         let fetcher = match training.is_one_rank() {
             true => job.batches(from, &stream).await?,
             false => {
-                let pipeline = job.pipeline().map_err(Failure::failed)?;
-                let tail = training.tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()));
+                let tail = training.tail.of(&job.pipeline().map_err(Failure::failed)?);
                 begin_run(job, &stream, Ranks { count: training.ranks, from, tail }).await?
             }
         };
@@ -46,8 +40,7 @@ impl StepsHere {
 
 async fn begin_run(job: &Job, stream: &StreamOptions, ranks: Ranks) -> Result<Fetcher, FetchError> {
     let token = RunToken::of(&job.service.ports.clock.nonce().to_string());
-    let range = RankRange::all(ranks.count);
-    let own = OwnRanks { run: TrainingRun { token, ranks }, range, is_successor: false };
+    let own = OwnRanks::all(TrainingRun { token, ranks, epochs: job.epochs });
     let fetcher = job.open_for(Some(own), ranks.from, stream).await?;
     fetcher.announce();
     Ok(fetcher)

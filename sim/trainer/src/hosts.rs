@@ -65,7 +65,7 @@ impl StepsOfHosts {
         let patience = training.stream.patience;
         let program = Arc::new(Program::new(launcher, job, &training.stream));
         let pipeline = job.pipeline().map_err(Failure::failed)?;
-        let run = HostedRun::first(training.ranks, hosts, training.tail, job);
+        let run = HostedRun::first(training.ranks, hosts, training.tail.tail, job);
         let hosts = Hosts::start(&program, &run, victims)?;
         Ok(Self {
             ranks: Ranks::start(&run, &hosts, job, patience),

@@ -20,10 +20,10 @@ pub use resizes::Resize;
 pub use sink::Sink;
 
 use gristmill_client::{
-    Failure, Job, Launcher, StreamOptions,
+    Failure, Job, Launcher, StreamOptions, TailOption,
     report::{Observed, RankSteps},
 };
-use gristmill_model::splits::{Cursor, ranks::Tail};
+use gristmill_model::splits::Cursor;
 use here::StepsHere;
 use hosts::StepsOfHosts;
 use std::{
@@ -44,7 +44,7 @@ pub struct Training {
     /// Hosts whose fetchers are processes, and the program that they run; else the fetcher is in this process.
     pub hosts: Option<(NonZeroU32, Launcher)>,
     /// Last batches of an epoch that are fewer than the ranks, if not as the pipeline has it.
-    pub tail: Option<Tail>,
+    pub tail: TailOption,
     /// Later runs.
     pub resize: Vec<Resize>,
     pub stream: StreamOptions,

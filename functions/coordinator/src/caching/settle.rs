@@ -21,7 +21,7 @@ use gristmill_model::wire::{
     CacheEntry, CacheManifest, CacheMode, CachedChunk, EpochMode, OpWork, Plan, PointView, Refusal,
     WorkProfile,
 };
-use gristmill_model::{BundleIndex, Epoch, JobName, Position};
+use gristmill_model::{BundleIndex, Epoch, ErrorPolicy, JobName, Position};
 use gristmill_policy::caching::{
     Decision, Event, Mode, OpProfile, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads,
     Settings, State, decide,
@@ -207,6 +207,11 @@ impl Coordinator {
         if there.shelf == shelf {
             // The entry may be in removal already; then this job reads the shelf as long as it exists.
             self.reads_cache(job, &there).await?;
+        }
+        let skipped = stored.totals.skipped;
+        if skipped > 0 && item.spec.settings.on_error == ErrorPolicy::Fail {
+            let reason = format!("it lacks {skipped} bad records, for which this job must fail");
+            return Ok(computing(after, reason));
         }
         let transition = caching.state.advance(&Event::EpochEnded { complete: true });
         after.state = transition.state;

@@ -11,7 +11,7 @@ use crate::{
 use gristmill_model::JobName;
 use gristmill_model::splits::{
     self, Bundle, BundleState, Death, DeathLog, DeathRecord, Place, Refusal as SplitRefusal, Term,
-    course::BundleAt, job::JobEvent,
+    course::BundleAt,
 };
 use gristmill_model::wire::{ClaimReply, IdleReason, Lease, Refusal, Work};
 
@@ -36,7 +36,7 @@ impl Coordinator {
             }
             BundleState::Dead => {
                 let error = after.error.unwrap_or_default();
-                self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                self.fail_job(&claim.job, item, error).await?;
                 Ok(Some(idle(IdleReason::JobEnded)))
             }
             // Another worker won the race.
@@ -104,7 +104,7 @@ impl Coordinator {
                         Some(self.record_death(&claim.job, record, split_index.is_some()).await?);
                 }
                 SplitRefusal::Dead { error } => {
-                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    self.fail_job(&claim.job, item, error).await?;
                     return Ok(None);
                 }
                 SplitRefusal::Invalid { what } => return Err(invalid(what)),
@@ -146,6 +146,8 @@ pub(super) fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle)
         first,
         todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
         cache,
+        on_error: item.spec.settings.on_error,
+        compress: item.spec.compress,
     })
 }
 

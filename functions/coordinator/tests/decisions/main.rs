@@ -163,6 +163,7 @@ impl World {
                 batches: rows / BATCH,
                 remainder_rows: rows % BATCH,
                 skipped_records: skipped,
+                on_error: Default::default(),
             },
         });
         let flush = Flush {

@@ -21,7 +21,7 @@ impl<'a> Reader<'a> {
     fn new(world: &'a World, (name, count): (&str, u32), rank: u32, over: u64) -> Self {
         let (count, from) = (NonZeroU32::new(count).unwrap(), Cursor::start_of(0));
         let ranks = Ranks { count, from, tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of(name), ranks };
+        let run = TrainingRun { token: RunToken::of(name), ranks, epochs: Some(1) };
         Self { world, run, ranks: RankRange { first: rank, count: NonZeroU32::MIN }, over }
     }
 
@@ -38,6 +38,7 @@ impl<'a> Reader<'a> {
             delivered: Place { epoch: 0, position: durable as u32 },
             durable: Cursor { epoch: 0, batch_index: durable },
             durable_place: Place { epoch: 0, position: durable as u32 },
+            local_workers: 0,
         }
     }
 

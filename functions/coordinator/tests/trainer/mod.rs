@@ -44,10 +44,17 @@ impl Trainer {
     pub fn poll(&mut self, job: &JobName, from: Place, delivered: Place, durable: Place) -> Poll {
         let Self { generation, over, .. } = *self;
         let cursor = Cursor { epoch: durable.epoch, batch_index: u64::from(durable.position) };
-        let ack = Ack { generation, over, delivered, durable: cursor, durable_place: durable };
+        let ack = Ack {
+            generation,
+            over,
+            delivered,
+            durable: cursor,
+            durable_place: durable,
+            local_workers: 0,
+        };
         let is_successor = self.run.is_some();
         let token = RunToken::of(&format!("trainer {generation}"));
-        let begun = TrainingRun { token, ranks: Ranks::one(cursor) };
+        let begun = TrainingRun { token, ranks: Ranks::one(cursor), epochs: None };
         let run = *self.run.get_or_insert(begun);
         let polls = asks(job, from);
         match self.is_joined {

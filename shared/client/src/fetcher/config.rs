@@ -2,7 +2,7 @@
 
 use crate::{Folders, OwnRanks, PrefetchMemory};
 use gristmill_model::splits::{Cursor, ObjectSizes};
-use gristmill_model::{JobName, Namespace};
+use gristmill_model::{Epoch, JobName, Namespace, Nonce};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
 use gristmill_runner::Compute;
@@ -25,6 +25,8 @@ pub struct FetcherConfig {
     pub resume: Cursor,
     /// The ranks to serve; none for one trainer that takes every batch.
     pub own: Option<OwnRanks>,
+    /// Epochs to read; none for those of the run, or else of the job.
+    pub epochs: Option<Epoch>,
     /// How long the service may fail to answer before the run fails.
     pub patience: Duration,
     /// Folders that errors name by their paths.
@@ -43,9 +45,19 @@ impl FetcherConfig {
             object_sizes: ObjectSizes::Real,
             resume: Cursor::default(),
             own: None,
+            epochs: None,
             patience: Duration::from_secs(120),
             folders: Folders::default(),
         }
+    }
+}
+
+impl FetcherConfig {
+    /// The only rank of a run that begins at `from` and that nobody has named.
+    pub(crate) fn one(&self, lot: Nonce, from: Cursor) -> OwnRanks {
+        let mut own = OwnRanks::one(lot, from);
+        (own.run.epochs, own.local_workers) = (self.epochs, self.local_workers);
+        own
     }
 }
 

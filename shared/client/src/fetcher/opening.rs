@@ -32,14 +32,20 @@ impl Fetcher {
     /// start is known.
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let runner = runner(&ports, &config);
-        let context = Arc::new(load(&runner, &config).await?);
+        let mut context = load(&runner, &config).await?;
+        let job_epochs = context.view.spec.epochs;
+        let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
+        Arc::make_mut(&mut context.view).spec.epochs =
+            epochs.map_or(job_epochs, |own| own.min(job_epochs));
+        let context = Arc::new(context);
         let visitation = context.view.spec.settings.visitation;
         let resume = beginning(&ports, &config, visitation).await?;
-        let own = config.own.unwrap_or_else(|| OwnRanks::one(ports.clock.nonce(), resume));
+        let own = config.own.unwrap_or_else(|| config.one(ports.clock.nonce(), resume));
         let is_shared = is_shared(own, visitation)?;
         // Batches are counted from the start of the resumed epoch: request the entries of all its splits again.
         let start = Place::start_of(resume.epoch);
-        let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
+        let ledger = Ledger::new((*context.view).clone(), start, config.folders.clone());
+        let ledger = Arc::new(ledger.with_job_epochs(job_epochs));
         let progress = Arc::new(Progress::new(own, resume));
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();

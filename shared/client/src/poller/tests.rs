@@ -92,9 +92,9 @@ fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
 fn of_run(config: &FetcherConfig, (first, count): (u32, u32), from: u64) -> FetcherConfig {
     let count_of = |count| NonZeroU32::new(count).unwrap();
     let ranks = Ranks { count: count_of(2), from: batch(0, from), tail: Tail::Drop };
-    let run = TrainingRun { token: RunToken::of("t"), ranks };
+    let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
     let range = RankRange { first, count: count_of(count) };
-    let own = Some(OwnRanks { run, range, is_successor: false });
+    let own = Some(OwnRanks { run, range, is_successor: false, local_workers: 0 });
     FetcherConfig { own, resume: batch(0, from), ..config.clone() }
 }
 

@@ -290,7 +290,8 @@ impl Acks {
         let (generation, over) = self.generation?;
         // Ranks that took steps from an earlier fetcher may make more durable than this stream has come to.
         let delivered = self.delivered.max(durable_place);
-        let ack = Ack { generation, over, delivered, durable, durable_place };
+        let local_workers = self.membership.own().local_workers;
+        let ack = Ack { generation, over, delivered, durable, durable_place, local_workers };
         (self.acked != Some(ack)).then_some(ack)
     }
 }

@@ -82,7 +82,7 @@ impl Membership {
 
     /// The next request; `ack` is the progress to report, if that is due. One that has not joined begins with it.
     pub fn request(&self, ack: Option<Ack>) -> Request {
-        let OwnRanks { run, range: ranks, is_successor } = self.own;
+        let OwnRanks { run, range: ranks, is_successor, .. } = self.own;
         let of = run.ranks.count;
         let nothing = Request { ranks, of, join: None, report: None };
         match (self.standing, ack) {
@@ -179,13 +179,18 @@ mod tests {
     fn own(first: u32, count: u32, of: u32) -> OwnRanks {
         let count_of = |n| NonZeroU32::new(n).unwrap();
         let ranks = Ranks { count: count_of(of), from: batch(0, 0), tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of("t"), ranks };
-        OwnRanks { run, range: RankRange { first, count: count_of(count) }, is_successor: false }
+        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
+        OwnRanks {
+            run,
+            range: RankRange { first, count: count_of(count) },
+            is_successor: false,
+            local_workers: 0,
+        }
     }
 
     fn ack(generation: u64) -> Ack {
         let (delivered, durable) = (split(0, 0), batch(0, 0));
-        Ack { generation, over: 0, delivered, durable, durable_place: delivered }
+        Ack { generation, over: 0, delivered, durable, durable_place: delivered, local_workers: 0 }
     }
 
     fn said(number: u64) -> ReaderStanding {

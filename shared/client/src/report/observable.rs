@@ -120,6 +120,8 @@ mod tests {
             state,
             plan: None,
             caching: None,
+            changes: Vec::new(),
+            resumed: 0,
         }
     }
 

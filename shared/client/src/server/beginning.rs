@@ -1,9 +1,7 @@
 //! The beginning of the ranks of a fetcher.
 
-use gristmill_model::RunToken;
-use gristmill_model::splits::{Cursor, readers::RankRange};
+use gristmill_model::splits::{Cursor, readers::RankRange, run::TrainingRun};
 use gristmill_model::wire::JobStatus;
-use std::num::NonZeroU32;
 
 /// The positions that name the beginning, before any rank says hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,8 +22,8 @@ impl Beginning {
         Self { kept, durable: status.durable, ..Self::default() }
     }
 
-    /// The beginning of the ranks `range` of the run of `token`, which has `of` ranks, and the first batch of
-    /// that run. `resume` is named by a person, `kept` by the state file.
+    /// The beginning of the ranks `range` of `run`, and the run with its first batch and its epochs: those of the run as it
+    /// began, if it has begun. `resume` is named by a person, `kept` by the state file.
     ///
     /// A fetcher of a run that has begun takes the place of an earlier one, even if the service knows of none:
     /// that one may have handed out batches before its first report.
@@ -34,13 +32,14 @@ impl Beginning {
     /// One line, if the run began elsewhere than at `resume`.
     pub fn of(
         status: &JobStatus,
-        (token, range, of): (RunToken, RankRange, NonZeroU32),
+        (mut run, range): (TrainingRun, RankRange),
         (resume, kept): (Option<Cursor>, Option<Cursor>),
-    ) -> Result<(Self, Cursor), String> {
+    ) -> Result<(Self, TrainingRun), String> {
         let durable = status.durable;
-        let Some(known) = status.run.as_ref().filter(|known| known.run.token == token) else {
+        let Some(known) = status.run.as_ref().filter(|known| known.run.token == run.token) else {
             let new = Self { succeeds: None, resume, kept, durable };
-            return Ok((new, new.known()));
+            run.ranks.from = new.known();
+            return Ok((new, run));
         };
         let from = known.run.ranks.from;
         if let Some(resume) = resume.filter(|resume| *resume != from) {
@@ -49,12 +48,13 @@ impl Beginning {
             ));
         }
         let earlier = known.readers.iter().find(|reader| reader.progress.ranks == range);
-        let succeeds = match range == RankRange::all(of) {
+        (run.ranks.from, run.epochs) = (from, run.epochs.or(known.run.epochs));
+        let succeeds = match range == RankRange::all(run.ranks.count) {
             // The only reader reports the job's progress, and none of its own.
             true => durable,
             false => earlier.map_or(from, |reader| reader.progress.durable),
         };
-        Ok((Self { succeeds: Some(succeeds.max(from)), resume: None, kept: None, durable }, from))
+        Ok((Self { succeeds: Some(succeeds.max(from)), resume: None, kept: None, durable }, run))
     }
 
     /// The beginning as far as is known.
@@ -82,11 +82,12 @@ impl Beginning {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_model::RunToken;
     use gristmill_model::splits::Place;
     use gristmill_model::splits::ranks::{Ranks, Tail};
     use gristmill_model::splits::readers::ReaderProgress;
-    use gristmill_model::splits::run::TrainingRun;
     use gristmill_model::wire::{ReaderStatus, RunStatus};
+    use std::num::NonZeroU32;
 
     #[test]
     fn a_run_goes_on_before_a_person_a_checkpoint_and_a_file_are_asked() {
@@ -113,29 +114,31 @@ mod tests {
         let at = |batch_index| Cursor::new(0, batch_index);
         let of = NonZeroU32::new(4).unwrap();
         let range = RankRange { first: 2, count: NonZeroU32::new(2).unwrap() };
-        let own = (RunToken::of("r"), range, of);
+        let ranks = Ranks { count: of, from: Cursor::default(), tail: Tail::Drop };
+        let run = TrainingRun { token: RunToken::of("r"), ranks, epochs: None };
+        let own = (run, range);
         let (new, from) = Beginning::of(&status(None), own, (Some(at(8)), Some(at(6)))).unwrap();
-        assert_eq!((new.known(), from, new.is_successor()), (at(8), at(8), false));
+        assert_eq!((new.known(), from.ranks.from, new.is_successor()), (at(8), at(8), false));
         let (new, from) = Beginning::of(&status(None), own, (None, None)).unwrap();
-        assert_eq!((new.known(), from), (at(4), at(4)));
+        assert_eq!((new.known(), from.ranks.from), (at(4), at(4)));
 
         let ranks = Ranks { count: of, from: at(8), tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of("r"), ranks };
+        let run = TrainingRun { token: RunToken::of("r"), ranks, epochs: Some(3) };
         let begun = RunStatus { run, readers: Vec::new(), uncovered: None };
         let known = status(Some(begun.clone()));
         let (joins, from) = Beginning::of(&known, own, (None, Some(at(6)))).unwrap();
-        assert_eq!((joins.known(), from, joins.is_successor()), (at(8), at(8), true));
+        assert_eq!((joins.known(), from, joins.is_successor()), (at(8), run, true));
         let progress = ReaderProgress { ranks: range, durable: at(12), ..progress() };
         let earlier = ReaderStatus { progress, lag_batches: 0, silent_ms: 0 };
         let served = status(Some(RunStatus { readers: vec![earlier], ..begun.clone() }));
         let (goes_on, from) = Beginning::of(&served, own, (Some(at(8)), None)).unwrap();
-        assert_eq!((goes_on.known(), from, goes_on.is_successor()), (at(12), at(8), true));
+        assert_eq!((goes_on.known(), from, goes_on.is_successor()), (at(12), run, true));
         let why = Beginning::of(&served, own, (Some(at(9)), None)).unwrap_err();
         assert!(
             why.contains("--resume is at batch 9 of epoch 0, and this run began at batch 8"),
             "{why}"
         );
-        let other = (RunToken::of("s"), range, of);
+        let other = (TrainingRun { token: RunToken::of("s"), ..run }, range);
         let (later, _) = Beginning::of(&served, other, (Some(at(9)), None)).unwrap();
         assert_eq!((later.known(), later.is_successor()), (at(9), false));
     }
@@ -150,6 +153,7 @@ mod tests {
             durable: Cursor::default(),
             durable_place: Place::default(),
             heartbeat_ms: 0,
+            local_workers: 0,
         }
     }
 }

@@ -95,7 +95,7 @@ pub(super) struct Seats {
 impl Seats {
     /// Ranks that begin at `at`, of a run of `epochs` epochs.
     pub fn new(own: OwnRanks, (epochs, at): (Epoch, Cursor), acknowledged: Acknowledged) -> Self {
-        let OwnRanks { run, range, is_successor } = own;
+        let OwnRanks { run, range, is_successor, .. } = own;
         let seat = Seat {
             link: None,
             is_known: false,

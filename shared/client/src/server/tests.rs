@@ -8,7 +8,6 @@ use crate::{
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{Ranks, Tail};
-use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use std::num::NonZeroU32;
 use tokio::{
@@ -30,9 +29,13 @@ impl Serving {
         let (job, ports, mut config) = SampleJob::new(2, 2).await;
         let count = NonZeroU32::new(of).unwrap();
         let from = beginning.resume.unwrap_or_default();
-        let run = TrainingRun { token: RunToken::of("r"), ranks: Ranks { count, from, tail } };
+        let run = TrainingRun {
+            token: RunToken::of("r"),
+            ranks: Ranks { count, from, tail },
+            epochs: None,
+        };
         let is_successor = beginning.is_successor();
-        config.own = Some(OwnRanks { run, range: RankRange::all(count), is_successor });
+        config.own = Some(OwnRanks { is_successor, ..OwnRanks::all(run) });
         config.resume = beginning.known();
         let fetcher = Fetcher::open(ports, config).await.unwrap();
         let mut server = Server::new(fetcher, NoCursor, beginning).unwrap();

@@ -251,7 +251,7 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
             *after = dead(after.clone(), &error);
             return;
         }
-        let entry = poison(after, records);
+        let entry = poison(after, records, limits.on_error);
         if let Some(slot) = after.entries.get_mut(usize::from(suspect.split_index)) {
             *slot = Some(entry);
         }
@@ -264,8 +264,30 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
     }
 }
 
-fn poison(bundle: &Bundle, records: u32) -> Committed {
-    let outcome = SplitOutcome::poison(records);
+/// REVIVE: a bundle that was given up may be claimed again, because the job goes on after it has failed. Its suspect is
+/// suspected anew.
+///
+/// # Errors
+/// [`Refusal::Invalid`] for a bundle that was never claimed.
+pub fn revive(before: Option<&Bundle>, now_ms: u64) -> Result<Outcome<Bundle>, Refusal> {
+    let before = before.ok_or(Refusal::Invalid { what: "a bundle that was never claimed" })?;
+    if before.state != BundleState::Dead {
+        return Ok(Outcome::AlreadyApplied(before.clone()));
+    }
+    let after = Bundle {
+        state: BundleState::Failed,
+        retry_at_ms: 0,
+        since_ms: now_ms,
+        suspect: None,
+        control: None,
+        ..before.clone()
+    };
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+fn poison(bundle: &Bundle, records: u32, on_error: ErrorPolicy) -> Committed {
+    let outcome = SplitOutcome { on_error, ..SplitOutcome::poison(records) };
     Committed { attempt: bundle.attempt, nonce: bundle.owner, outcome }
 }
 

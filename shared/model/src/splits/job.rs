@@ -1,4 +1,4 @@
-//! The states of a job: indexing, running, then done, stopped or failed for good.
+//! The states of a job: indexing, running, then done, failed or stopped. Only a stopped job is never continued.
 
 use crate::splits::bundle::line_of;
 use crate::splits::{Outcome, Refusal};
@@ -33,10 +33,12 @@ pub enum JobEvent {
     Failed { error: String },
     /// The user stopped the job.
     Stopped,
+    /// Somebody joined a job that had failed, or that was done and has more epochs now.
+    Resumed { is_indexed: bool },
 }
 
 impl JobState {
-    /// Whether the job has ended, one way or another.
+    /// Whether the job is not worked on: it has ended, one way or another.
     pub fn is_ended(&self) -> bool {
         matches!(self, Self::Done | Self::Stopped | Self::Failed { .. })
     }
@@ -52,8 +54,8 @@ impl JobState {
     }
 }
 
-/// Moves a job on. The first ending stays: a job that failed does not become stopped, and the first
-/// error is the one reported.
+/// Moves a job on. The first ending stays until somebody resumes the job: a job that failed does not become stopped,
+/// and the first error is the one reported.
 ///
 /// # Errors
 /// [`Refusal::Ended`] when the job has ended otherwise; [`Refusal::Invalid`] for the end of a job
@@ -75,6 +77,8 @@ pub fn apply(before: &JobState, event: &JobEvent) -> Result<Outcome<JobState>, R
         (JobState::Indexing | JobState::Running, JobEvent::Failed { error }) => {
             JobState::Failed { error: line_of(error, MAX_JOB_ERROR_BYTES) }
         }
+        (JobState::Failed { .. }, JobEvent::Resumed { is_indexed: false }) => JobState::Indexing,
+        (JobState::Failed { .. } | JobState::Done, JobEvent::Resumed { .. }) => JobState::Running,
         (ended, _) => return Err(Refusal::Ended { state: ended.name() }),
     };
     Ok(Outcome::Write(after))
@@ -93,6 +97,18 @@ mod tests {
         assert!(matches!(apply(&state, &JobEvent::Stopped), Err(Refusal::Ended { .. })));
         assert!(matches!(apply(&state, &JobEvent::Indexed), Err(Refusal::Ended { .. })));
         assert!(state.is_ended());
+    }
+
+    #[test]
+    fn a_job_that_failed_or_is_done_is_resumed_and_a_stopped_one_is_not() {
+        let failed = JobState::Failed { error: "e".to_owned() };
+        let resumed =
+            |state: &JobState, is_indexed| apply(state, &JobEvent::Resumed { is_indexed });
+        let running = Outcome::Write(JobState::Running);
+        assert_eq!(resumed(&failed, true).unwrap(), running);
+        assert_eq!(resumed(&failed, false).unwrap(), Outcome::Write(JobState::Indexing));
+        assert_eq!(resumed(&JobState::Done, true).unwrap(), running);
+        assert!(resumed(&JobState::Stopped, true).is_err());
     }
 
     #[test]

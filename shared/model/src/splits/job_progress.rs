@@ -108,6 +108,9 @@ pub struct JobProgress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacking: Option<LackingSplits>,
     pub heartbeat_ms: u64,
+    /// Workers in the processes of the run's readers.
+    #[serde(default)]
+    pub local_workers: u32,
     /// None before the first run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TrainingRun>,
@@ -184,6 +187,9 @@ pub struct Ack {
     pub durable: Cursor,
     /// Objects of splits before it are not needed to replay from `durable`.
     pub durable_place: Place,
+    /// Workers in the process that reports.
+    #[serde(default)]
+    pub local_workers: u32,
 }
 
 impl Ack {
@@ -242,6 +248,7 @@ pub(super) fn begin(
         collected_place: collected.1,
         lacking: before.and_then(|before| before.lacking),
         heartbeat_ms: now_ms,
+        local_workers: from.local_workers,
         run: Some(run),
         past,
     };
@@ -268,6 +275,7 @@ pub fn ack(
     after.durable = before.durable.max(command.durable);
     after.durable_place = before.durable_place.max(command.durable_place);
     after.heartbeat_ms = before.heartbeat_ms.max(now_ms);
+    after.local_workers = command.local_workers;
     if after == *before {
         return Ok(Outcome::AlreadyApplied(after));
     }

@@ -1,7 +1,7 @@
 //! A finished split: the content of its object, and the time that its worker took.
 
 use crate::splits::batches::Counts;
-use crate::{Attempt, Nonce};
+use crate::{Attempt, ErrorPolicy, Nonce};
 use serde::{Deserialize, Serialize};
 
 /// Location of a finished split's content.
@@ -32,6 +32,9 @@ pub struct SplitOutcome {
     pub remainder_rows: u32,
     /// Source records left out.
     pub skipped_records: u32,
+    /// The treatment of bad records under which it was made, and is made again.
+    #[serde(default)]
+    pub on_error: ErrorPolicy,
 }
 
 impl SplitOutcome {
@@ -45,6 +48,7 @@ impl SplitOutcome {
             batches: 0,
             remainder_rows: 0,
             skipped_records: records,
+            on_error: ErrorPolicy::Skip,
         }
     }
 

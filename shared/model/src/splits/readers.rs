@@ -79,15 +79,27 @@ pub struct ReaderProgress {
     /// Objects of splits before this one are not needed from `durable` on.
     pub durable_place: Place,
     pub heartbeat_ms: u64,
+    /// Workers in the reader's process.
+    #[serde(default)]
+    pub local_workers: u32,
 }
 
 impl ReaderProgress {
     /// That of the reader of all ranks, which acknowledges on the job's progress itself.
     pub fn of_all(progress: &JobProgress, ranks: RankRange) -> Self {
-        let JobProgress { generation, delivered, durable, durable_place, heartbeat_ms, .. } =
-            *progress;
+        let JobProgress { generation, delivered, durable, durable_place, .. } = *progress;
+        let JobProgress { heartbeat_ms, local_workers, .. } = *progress;
         let reader = generation;
-        Self { generation, reader, ranks, delivered, durable, durable_place, heartbeat_ms }
+        Self {
+            generation,
+            reader,
+            ranks,
+            delivered,
+            durable,
+            durable_place,
+            heartbeat_ms,
+            local_workers,
+        }
     }
 }
 
@@ -123,6 +135,7 @@ pub fn report(
         durable: ack.durable,
         durable_place: ack.durable_place,
         heartbeat_ms: now_ms,
+        local_workers: ack.local_workers,
     };
     let Some(before) = before.filter(|before| before.generation >= ack.generation) else {
         return Ok(Outcome::Write(fresh));
@@ -143,6 +156,7 @@ pub fn report(
         durable: before.durable.max(ack.durable),
         durable_place: before.durable_place.max(ack.durable_place),
         heartbeat_ms: before.heartbeat_ms.max(now_ms),
+        local_workers: ack.local_workers,
         ..*before
     };
     if after == *before {
@@ -223,6 +237,8 @@ pub fn merge(
 ) -> Result<Outcome<JobProgress>, Refusal> {
     let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
     let covering = covering(before, readers).unwrap_or_default();
+    let of_run = readers.iter().filter(|reader| reader.generation == before.generation);
+    let local_workers = of_run.map(|reader| reader.local_workers).fold(0, u32::saturating_add);
     let delivered = covering.iter().map(|reader| reader.delivered).min();
     // One cursor may be saved with different places: the least is safe.
     let durable = covering.iter().map(|reader| (reader.durable, reader.durable_place)).min();
@@ -235,6 +251,7 @@ pub fn merge(
         durable,
         // A reader may report a place that is earlier than it must be, and another a later one.
         durable_place: durable_place.min(delivered),
+        local_workers,
     };
     job_progress::ack(Some(before), &least, now_ms)
 }

@@ -2,7 +2,7 @@
 //! that says what the caller does next.
 
 use crate::splits::job_progress::Cursor;
-use crate::splits::ranks::Ranks;
+use crate::splits::run::TrainingRun;
 use crate::{Attempt, BundleIndex};
 
 /// The result of a command that is allowed.
@@ -89,7 +89,7 @@ pub enum Refusal {
     Replaced { reader: u64 },
     /// The reader names the current run, and disagrees about it.
     #[error("the run has {run}, and this reader joins with {reader}: start all its readers alike")]
-    RunDiffers { run: Ranks, reader: Ranks },
+    RunDiffers { run: TrainingRun, reader: TrainingRun },
     /// A job whose batches are visited at most once goes on at what is durable, and not before.
     #[error(
         "the job's batches are visited at most once, and those before {durable} were: begin there"

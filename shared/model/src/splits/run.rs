@@ -10,8 +10,9 @@
 
 use crate::splits::ranks::Ranks;
 use crate::splits::{Ack, Cursor, JobProgress, Outcome, Refusal, job_progress};
-use crate::{RunToken, Visitation};
+use crate::{Epoch, RunToken, Visitation};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Superseded runs whose tokens a job remembers.
 pub const PAST_RUNS: usize = 8;
@@ -21,6 +22,25 @@ pub const PAST_RUNS: usize = 8;
 pub struct TrainingRun {
     pub token: RunToken,
     pub ranks: Ranks,
+    /// Epochs that it reads; none of a reader that takes those of its run, or else of the job.
+    #[serde(default)]
+    pub epochs: Option<Epoch>,
+}
+
+impl fmt::Display for TrainingRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.ranks)?;
+        self.epochs.map_or(Ok(()), |epochs| write!(f, " for {epochs} epochs"))
+    }
+}
+
+impl TrainingRun {
+    /// Whether a reader that joins with `other` agrees on everything but the beginning.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let epochs = self.epochs.zip(other.epochs).is_none_or(|(own, other)| own == other);
+        let (own, other) = (self.ranks, other.ranks);
+        epochs && (own.count, own.tail) == (other.count, other.tail)
+    }
 }
 
 /// The tokens of the latest superseded runs, newest first.
@@ -146,10 +166,10 @@ fn agreed<'a>(
             false => Ok(None),
         };
     };
-    let Ranks { count, from, tail } = current.ranks;
+    let from = current.ranks.from;
     let begins_alike = run.ranks.from == from || *is_successor && run.ranks.from >= before.durable;
-    if (run.ranks.count, run.ranks.tail) != (count, tail) || !begins_alike {
-        return Err(Refusal::RunDiffers { run: current.ranks, reader: run.ranks });
+    if !current.is_alike(run) || !begins_alike {
+        return Err(Refusal::RunDiffers { run: current, reader: *run });
     }
     Ok(Some((before, current)))
 }

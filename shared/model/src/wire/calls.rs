@@ -2,7 +2,7 @@
 //!
 //! To add a call: declare it, implement [`Call`], add it to [`for_each_call!`](crate::for_each_call), and implement `Handle` for it in the coordinator. The wire form, the counters and the dispatch follow from the list.
 
-use crate::splits::ranks::Ranks;
+use crate::splits::run::TrainingRun;
 use crate::wire::{
     CacheExplain, CacheList, CacheRemove, Claim, Describe, Fail, Flush, Forget, Leave, Mark, Poll,
     Register, Release, Status, Stop,
@@ -161,7 +161,7 @@ pub enum RefusalKind {
     /// A newer generation of the trainer has registered: stop.
     Fenced,
     /// The reader joins the current run with other ranks or another beginning than it was begun with.
-    RunDiffers { ranks: Ranks },
+    RunDiffers { run: TrainingRun },
     /// The call is malformed, or differs from what is registered: fix it.
     Invalid,
     /// No such job.

@@ -1,9 +1,8 @@
 //! A job: its specification, its dataset, and the split plan derived from both.
 
-use crate::wire::{CachingView, JobSettings, Members};
+use crate::wire::{CachingView, GivenOptions, JobSettings, Members, OptionChange};
 use crate::{Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// One file of a dataset as it was listed; `etag` pins its content for the life of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +98,7 @@ pub struct SkippedAt {
     pub source: String,
 }
 
-/// The settings of a job: those that determine its batches, and how it is run. Frozen at registration.
+/// The settings of a job: those that determine its batches, and how it is run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Canonical JSON of the pipeline, its version included.
@@ -127,14 +126,6 @@ pub struct JobSpec {
     pub settings: JobSettings,
 }
 
-/// A way in which a registration differs from the job it names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpecDifference {
-    pub field: &'static str,
-    pub registered: String,
-    pub requested: String,
-}
-
 impl JobSpec {
     /// A job of one epoch of `pipeline` (its canonical JSON), with one worker and defaults for the
     /// rest.
@@ -153,78 +144,28 @@ impl JobSpec {
         }
     }
 
-    /// Identifies the batches that the job makes of a dataset: jobs of one fingerprint make the
-    /// same batches under the same numbers. The number of epochs and the workers take no part in
-    /// it.
+    /// Identifies the batches that the job makes of a dataset without bad records: jobs of one
+    /// fingerprint make the same batches under the same numbers. Epochs, workers and the treatment
+    /// of bad records take no part in it.
     pub fn fingerprint(&self) -> Fingerprint {
         let copies = match self.settings.sharding {
             Sharding::Dynamic => 1,
             Sharding::Off => self.workers.saturating_add(self.settings.local_workers).max(1),
         };
         let Self { pipeline, seed, settings, .. } = self;
-        let JobSettings { on_error, split_batches, .. } = settings;
-        let text = format!("{seed}\n{on_error}\n{split_batches:?}\n{copies}\n{pipeline}");
-        Fingerprint::of("gristmill batches v1", text.as_bytes())
-    }
-
-    /// The first difference that would change the delivered batches; the number of workers does
-    /// not.
-    pub fn difference(&self, other: &Self, given: &GivenOptions) -> Option<SpecDifference> {
-        let (mine, theirs) = (&self.settings, &other.settings);
-        let pairs = [
-            ("pipeline", self.pipeline.clone(), other.pipeline.clone()),
-            ("seed", self.seed.to_string(), other.seed.to_string()),
-            ("epochs", self.epochs.to_string(), other.epochs.to_string()),
-            ("on-error", mine.on_error.to_string(), theirs.on_error.to_string()),
-            ("visitation", mine.visitation.to_string(), theirs.visitation.to_string()),
-            ("sharding", mine.sharding.to_string(), theirs.sharding.to_string()),
-            (
-                "split-batches",
-                format!("{:?}", mine.split_batches),
-                format!("{:?}", theirs.split_batches),
-            ),
-        ];
-        let open = self.numerics.is_empty() || other.numerics.is_empty();
-        let numerics = ("numerics class", self.numerics.clone(), other.numerics.clone());
-        let mut pairs = pairs.into_iter().chain((!open).then_some(numerics));
-        let differing = pairs.find(|(field, registered, requested)| {
-            registered != requested && given.contains(field)
-        });
-        differing.map(|(field, registered, requested)| SpecDifference {
-            field,
-            registered,
-            requested,
-        })
+        let split_batches = settings.split_batches;
+        let text = format!("{seed}\n{split_batches:?}\n{copies}\n{pipeline}");
+        Fingerprint::of("gristmill batches v2", text.as_bytes())
     }
 }
 
-/// The options that the caller of a registration gave, by their names; the others take the values of a job that exists.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct GivenOptions(Option<BTreeSet<String>>);
-
-impl GivenOptions {
-    /// Options that were all given: those of a caller that does not say which.
-    pub const ALL: Self = Self(None);
-
-    /// Only the options of these names, such as `split-batches`.
-    pub fn only(names: impl IntoIterator<Item = String>) -> Self {
-        Self(Some(names.into_iter().collect()))
-    }
-
-    /// Whether the option was given. A field of the specification that is no option always is.
-    fn contains(&self, field: &str) -> bool {
-        let is_option = !["pipeline", "numerics class"].contains(&field);
-        self.0.as_ref().is_none_or(|given| !is_option || given.contains(field))
-    }
-}
-
-/// Registers a job, or joins the job of that name if what was given of its specification is the same.
+/// Registers a job, or joins the job of that name: see [`OptionMeaning`](crate::wire::OptionMeaning).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Register {
     pub job: JobName,
     pub spec: JobSpec,
-    pub dataset: Dataset,
+    /// None to join a job that exists, whatever it reads.
+    pub dataset: Option<Dataset>,
     /// Version of the listing that holds the dataset's files when they are too many for a call;
     /// `dataset` then has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,28 +175,39 @@ pub struct Register {
     pub nonce: Option<Nonce>,
     #[serde(default)]
     pub given: GivenOptions,
+    /// Lets a job that has failed go on, if it has gone on so many times before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumes: Option<u32>,
 }
 
 impl Register {
     pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
-        Self { job, spec, dataset, listing: None, nonce: None, given: GivenOptions::ALL }
+        let given = GivenOptions::ALL;
+        Self { job, spec, dataset: Some(dataset), listing: None, nonce: None, given, resumes: None }
+    }
+
+    /// Joins a job that exists, whatever it reads.
+    pub fn join(job: JobName, spec: JobSpec, given: GivenOptions) -> Self {
+        Self { job, spec, dataset: None, listing: None, nonce: None, given, resumes: None }
     }
 
     /// This call for a dataset whose listing is stored under `version`.
     #[must_use]
     pub fn with_listing(mut self, version: Fingerprint) -> Self {
-        let files = std::mem::take(&mut self.dataset.files).len();
+        let files = self.dataset.iter_mut().flat_map(|of| std::mem::take(&mut of.files)).count();
         Self { listing: Some(StoredListing { version, files }), ..self }
     }
 
-    /// The version of the dataset, read as `format`: see [`Dataset::version`].
-    pub fn dataset_version(&self, format: &str) -> Fingerprint {
-        self.listing.map_or_else(|| self.dataset.version(format), |listing| listing.version)
+    /// The version of the dataset, read as `format`: see [`Dataset::version`]. None if it names no dataset.
+    pub fn dataset_version(&self, format: &str) -> Option<Fingerprint> {
+        let listed = self.listing.map(|listing| listing.version);
+        listed.or_else(|| self.dataset.as_ref().map(|dataset| dataset.version(format)))
     }
 
     /// Number of files, over all datasets.
     pub fn n_files(&self) -> usize {
-        self.listing.map_or(self.dataset.files.len(), |listing| listing.files)
+        let files = || self.dataset.as_ref().map_or(0, |dataset| dataset.files.len());
+        self.listing.map_or_else(files, |listing| listing.files)
     }
 }
 
@@ -277,8 +229,8 @@ pub struct Plan {
     pub n_splits: Position,
     /// Most positions of a bundle (a power of two).
     pub max_bundle_splits: u32,
-    /// Positions that workers may run ahead of the lowest undelivered one when the job's full
-    /// number of workers is at work, and bytes that may be ready beyond it.
+    /// Positions that workers may run ahead of the lowest undelivered one when the largest number of
+    /// workers that the job has had is at work, and bytes that may be ready beyond it.
     pub window_splits: u32,
     pub window_bytes: u64,
     /// Bytes of a batch as estimated; 0 if not known.
@@ -331,23 +283,10 @@ pub struct JobView {
     /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<CachingView>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_given_is_compared_with_a_job_that_exists() {
-        let job = JobSpec { seed: 4, epochs: 5, ..JobSpec::new("p".to_owned()) };
-        let joins = JobSpec { epochs: 3, ..job.clone() };
-        let only = |names: &[&str]| GivenOptions::only(names.iter().map(ToString::to_string));
-        let differs = |other: &JobSpec, given| job.difference(other, &given).map(|of| of.field);
-        assert_eq!(differs(&joins, only(&[])), None);
-        assert_eq!(differs(&joins, only(&["seed", "workers"])), None);
-        assert_eq!(differs(&joins, only(&["epochs"])), Some("epochs"));
-        assert_eq!(differs(&joins, GivenOptions::ALL), Some("epochs"));
-        let other = JobSpec { pipeline: "q".to_owned(), ..joins };
-        assert_eq!(differs(&other, only(&[])), Some("pipeline"), "it is always given");
-    }
+    /// Changes of its options by those who joined, the latest ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<OptionChange>,
+    /// How many times it has gone on after it had failed.
+    #[serde(default)]
+    pub resumed: u32,
 }

@@ -3,7 +3,10 @@
 use crate::splits::{Commit, Place, WorkerTimes};
 use crate::wire::calls::{Applied, Call};
 use crate::wire::{CacheOrders, WorkProfile};
-use crate::{Attempt, BundleIndex, Epoch, InvocationId, JobName, Nonce, Position, SkippedRecord};
+use crate::{
+    Attempt, BundleIndex, Compression, Epoch, ErrorPolicy, InvocationId, JobName, Nonce, Position,
+    SkippedRecord,
+};
 use serde::{Deserialize, Serialize};
 
 /// Asks for a bundle of splits to work on.
@@ -88,6 +91,11 @@ pub struct Lease {
     /// Orders to store to a cache or read from it.
     #[serde(default)]
     pub cache: CacheOrders,
+    /// The treatment of bad records, and the compression, as the job has them now.
+    #[serde(default)]
+    pub on_error: ErrorPolicy,
+    #[serde(default)]
+    pub compress: Compression,
 }
 
 impl Lease {

@@ -168,7 +168,7 @@ impl Launched {
     }
 
     fn run(&self) -> TrainingRun {
-        TrainingRun { token: self.token(), ranks: self.ranks }
+        TrainingRun { token: self.token(), ranks: self.ranks, epochs: None }
     }
 }
 
@@ -586,7 +586,8 @@ fn join_of(state: &State, run: usize, r: usize) -> Join {
     let (durable_place, delivered) =
         (needed(durable, state.committed), next_split(next, state.committed));
     let generation = found + 1 + u64::try_from(*number).unwrap();
-    let start = Ack { generation, over: found, delivered, durable, durable_place };
+    let start =
+        Ack { generation, over: found, delivered, durable, durable_place, local_workers: 0 };
     Join { run: state.runs[run].run(), start, is_successor }
 }
 
@@ -596,7 +597,14 @@ fn report_of(state: &State, r: usize) -> Call {
     let generation = reader.generation.unwrap_or_default();
     let delivered = Place::of(u64::from(reader.taken), SPLITS);
     let durable_place = needed(rank.saved, reader.taken);
-    let ack = Ack { generation, over: 0, delivered, durable: rank.saved, durable_place };
+    let ack = Ack {
+        generation,
+        over: 0,
+        delivered,
+        durable: rank.saved,
+        durable_place,
+        local_workers: 0,
+    };
     let ranks = RankRange { first: reader.rank, count: NonZeroU32::MIN };
     let Reader { reader, over_reader, .. } = *reader;
     match ranks == RankRange::all(run.ranks.count) {

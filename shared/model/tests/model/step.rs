@@ -630,6 +630,7 @@ fn commit(message: &Message, at: u8, local: bool) -> Commit {
             batches: SPLIT_RECORDS / BATCH_SIZE,
             remainder_rows: SPLIT_RECORDS % BATCH_SIZE,
             skipped_records: 0,
+            on_error: Default::default(),
         },
     }
 }

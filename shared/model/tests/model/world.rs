@@ -526,6 +526,7 @@ impl Trainer {
             delivered: Place { epoch: 0, position: self.joiner.position() },
             durable: Cursor { epoch: 0, batch_index },
             durable_place: Place { epoch: 0, position },
+            local_workers: 0,
         }
     }
 }
@@ -585,7 +586,7 @@ impl State {
         }
         let start = self.trainer.progress(began);
         let token = RunToken::of(&generation.to_string());
-        let run = TrainingRun { token, ranks: Ranks::one(start.durable) };
+        let run = TrainingRun { token, ranks: Ranks::one(start.durable), epochs: None };
         TrainerCall::Join(Join { run, start, is_successor: false })
     }
 }

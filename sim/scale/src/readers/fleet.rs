@@ -49,9 +49,10 @@ impl Fleet {
         let ranks = Ranks { count: positive(RANKS)?, from: Cursor::default(), tail: Tail::Repeat };
         let count = positive(RANKS / self.readers)?;
         Ok(OwnRanks {
-            run: TrainingRun { token: RunToken::of("bench"), ranks },
+            run: TrainingRun { token: RunToken::of("bench"), ranks, epochs: None },
             range: RankRange { first: number * count.get(), count },
             is_successor: false,
+            local_workers: 0,
         })
     }
 }

@@ -118,6 +118,9 @@ impl Program {
         if job.local_workers > 0 {
             args.extend(["--local-workers".to_owned(), job.local_workers.to_string()]);
         }
+        if let Some(epochs) = job.epochs {
+            args.extend(["--epochs".to_owned(), epochs.to_string()]);
+        }
         if let Some(mib) = stream.prefetch_mib {
             args.extend(["--prefetch-mib".to_owned(), mib.to_string()]);
         }

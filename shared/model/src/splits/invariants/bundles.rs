@@ -15,8 +15,8 @@ pub fn invariant_01_committed_never_changes(before: Option<&Bundle>, after: &Bun
         .all(|(before, after)| before.is_none() || before == after);
     hold(1, kept, "a committed entry changed")?;
     hold(1, before.entries.len() == after.entries.len(), "a bundle changed its size")?;
-    let ended = matches!(before.state, BundleState::Done | BundleState::Dead);
-    hold(1, !ended || before == after, "a bundle that had ended changed")
+    let is_done = before.state == BundleState::Done;
+    hold(1, !is_done || before == after, "a bundle that was done changed")
 }
 
 /// 3. Splits are committed only by the current (attempt, owner), while it holds the lease.

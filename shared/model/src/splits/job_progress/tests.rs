@@ -13,13 +13,14 @@ fn at(generation: u64, g: u64, position: Position) -> Ack {
         delivered: Place { epoch: 0, position: position + 1 },
         durable: Cursor { epoch: 0, batch_index: g },
         durable_place: Place { epoch: 0, position },
+        local_workers: 0,
     }
 }
 
 /// A trainer of one rank begins the run of its generation. Times grow with the durable cursor.
 fn join(before: Option<&JobProgress>, from: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
     let token = RunToken::of(&from.generation.to_string());
-    let run = TrainingRun { token, ranks: Ranks::one(from.durable) };
+    let run = TrainingRun { token, ranks: Ranks::one(from.durable), epochs: None };
     let command = Join { run, start: *from, is_successor: false };
     join_alone(before, &command, Visitation::ExactlyOnce, from.durable.batch_index)
 }
@@ -118,8 +119,7 @@ proptest! {
                 over,
                 delivered: Place { epoch, position: position + ahead },
                 durable: Cursor { epoch, batch_index: g },
-                durable_place: Place { epoch, position },
-            };
+                durable_place: Place { epoch, position }, local_workers: 0 };
             let outcome = match command {
                 0 => join(progress.as_ref(), &data),
                 1 => ack(progress.as_ref(), &data),

@@ -29,12 +29,13 @@ fn ack(generation: u64, durable: u64, delivered: u32) -> Ack {
         delivered: place(delivered),
         durable: cursor(durable),
         durable_place: place(u32::try_from(durable).unwrap().min(delivered)),
+        local_workers: 0,
     }
 }
 
 fn started(ranks: u32, generation: u64) -> JobProgress {
     let ranks = Ranks { count: count(ranks), from: cursor(0), tail: Tail::Drop };
-    let run = TrainingRun { token: RunToken([1; 16]), ranks };
+    let run = TrainingRun { token: RunToken([1; 16]), ranks, epochs: None };
     let start = ack(generation, 0, 0);
     join(None, &Join { run, start, is_successor: false }, 0).unwrap().into_item()
 }

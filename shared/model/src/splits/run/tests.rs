@@ -20,8 +20,15 @@ fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> 
     let count = NonZeroU32::new(count).unwrap();
     let ranks = Ranks { count, from: at(from), tail: Tail::Drop };
     let place = place(from as u32);
-    let start = Ack { generation, over, delivered: place, durable: at(from), durable_place: place };
-    let run = TrainingRun { token: RunToken::of(name), ranks };
+    let start = Ack {
+        generation,
+        over,
+        delivered: place,
+        durable: at(from),
+        durable_place: place,
+        local_workers: 0,
+    };
+    let run = TrainingRun { token: RunToken::of(name), ranks, epochs: None };
     Join { run, start, is_successor: false }
 }
 
@@ -39,6 +46,7 @@ fn progress(job: &JobProgress, batch_index: u64) -> JobProgress {
         delivered: place,
         durable: at(batch_index),
         durable_place: place,
+        local_workers: 0,
     };
     ack(Some(job), &command, 0).unwrap().into_item()
 }

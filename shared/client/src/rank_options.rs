@@ -1,10 +1,11 @@
-//! Options about the ranks that a fetcher serves.
+//! Options about the ranks of a run.
 
+use crate::{Failure, read_user_text};
 use clap::Args;
-use gristmill_client::{Failure, read_user_text};
 use gristmill_model::splits::ranks::Tail;
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::{Checkpoint, RunToken};
+use gristmill_pipeline::Pipeline;
 use std::{num::NonZeroU32, path::Path};
 
 /// Most bytes of a checkpoint's file.
@@ -12,7 +13,25 @@ const MAX_CHECKPOINT_BYTES: u64 = 4 << 10;
 /// Most ranks of a run: a larger number is a mistake.
 const MAX_RANKS: u32 = 1 << 20;
 
-/// The ranks of a training run that a fetcher serves.
+/// The last batches of an epoch, if they are fewer than the ranks.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct TailOption {
+    /// Last batches of an epoch that are fewer than the ranks: drop, repeat or uneven
+    ///
+    /// drop: no rank gets them. repeat: ranks that would have none get one of the others, marked as a repeat. uneven:
+    /// the last ranks get none, for evaluation. Default: drop if the pipeline drops its remainder, else repeat.
+    #[arg(long, value_name = "TAIL")]
+    pub tail: Option<Tail>,
+}
+
+impl TailOption {
+    /// The treatment in a run of `pipeline`.
+    pub fn of(self, pipeline: &Pipeline) -> Tail {
+        self.tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()))
+    }
+}
+
+/// The ranks of a training run that one process serves.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Several ranks")]
 pub struct RankOptions {
@@ -34,21 +53,24 @@ pub struct RankOptions {
     /// Checkpoint that a new run begins at, a file or the text itself; default: that of the ranks
     #[arg(long, value_name = "CHECKPOINT", requires = "ranks")]
     pub resume: Option<String>,
-    /// Last batches of an epoch that are fewer than the ranks: drop, repeat or uneven
-    ///
-    /// drop: no rank gets them. repeat: ranks that would have none get one of the others, marked as a repeat. uneven:
-    /// the last ranks get none, for evaluation. Default: drop if the pipeline drops its remainder, else repeat.
-    #[arg(long, value_name = "TAIL", requires = "ranks")]
-    pub tail: Option<Tail>,
+    #[command(flatten)]
+    pub tail: TailOption,
 }
 
 impl RankOptions {
     /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches.
     ///
     /// # Errors
-    /// The ranks are not among those of the run.
+    /// The ranks are not among those of the run, or --tail is given without ranks.
     pub fn own(&self) -> Result<Option<(RankRange, NonZeroU32)>, Failure> {
-        let (Some(range), Some(of)) = (self.ranks, self.of) else { return Ok(None) };
+        let (Some(range), Some(of)) = (self.ranks, self.of) else {
+            return match self.tail.tail {
+                Some(_) => {
+                    Err(Failure::usage("--tail is about several ranks: give --ranks and --of"))
+                }
+                None => Ok(None),
+            };
+        };
         if of.get() > MAX_RANKS {
             return Err(Failure::Usage(format!("--of {of}: {MAX_RANKS} ranks are the most")));
         }
