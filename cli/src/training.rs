@@ -230,6 +230,13 @@ async fn train_on(
             Some(_) => job.status(options.stream.patience).await?.durable,
             None => Cursor::default(),
         };
+        let epochs = job.view.spec.epochs;
+        if from >= Cursor::start_of(epochs) {
+            let job = &job.view.job;
+            gristmill_client::complain!(
+                "job {job} has delivered its {epochs} epochs: `--epochs` with a larger number reads on"
+            );
+        }
         let opened = training.open(&job, from, &fetchers).await?;
         Ok::<(Usage, Job, OpenedSteps), Failure>((before, job, opened))
     };

@@ -113,7 +113,7 @@ class Loader(Generic[Item]):
         )
         self._flags = flags_of(given)
         self._rank_flags = self._ranks.flags(tail)
-        _native.check_options([*self._flags, *self._rank_flags])
+        _native.check_options([*self._flags, *self._rank_flags, *flags_of({"job": job})])
         # Ranks that name no job share one.
         self._ranks_job = _ranks.job(self._ranks, self._pipeline.to_yaml(), self._flags) if job is None else None
         self._epochs = epochs

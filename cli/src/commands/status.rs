@@ -9,10 +9,13 @@ use crate::{
 use gristmill_client::{Failure, Folders, report::SkippedRecords};
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::ranks::Ranks;
-use gristmill_model::splits::{Cursor, ReaderProgress};
-use gristmill_model::wire::{EpochMode, JobState, JobStatus, ReaderStatus, RunStatus, Status};
+use gristmill_model::splits::{Cursor, ReaderProgress, run::TrainingRun};
+use gristmill_model::wire::{
+    EpochMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, Status,
+};
 use gristmill_policy::scaling::PolicyName;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 /// Report the state of a job of a running service
 #[derive(Debug, clap::Args)]
@@ -110,14 +113,21 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "trouble": status.trouble,
         "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "desired": job.spec.workers },
         "policy": job.spec.policy,
+        "options": job.spec.options().collect::<BTreeMap<_, _>>(),
+        "changes": job.changes.iter().map(change_json).collect::<Vec<_>>(),
         "scaling": scale.log,
         "run": status.run.as_ref().map(run_json),
         "modes": job.caching.as_ref().map(|caching| &caching.modes),
     })
 }
 
+fn change_json(OptionChange { option, from, to, since, at_ms, .. }: &OptionChange) -> serde_json::Value {
+    let since = json!({ "epoch": since.epoch, "batch_index": since.batch_index });
+    json!({ "option": option, "from": from, "to": to, "since": since, "at_ms": at_ms })
+}
+
 fn run_json(RunStatus { run, readers, uncovered }: &RunStatus) -> serde_json::Value {
-    let Ranks { count, from, tail } = run.ranks;
+    let TrainingRun { ranks: Ranks { count, from, tail }, epochs, .. } = *run;
     let reader = |reader: &ReaderStatus| {
         let ReaderProgress { ranks, delivered, durable, .. } = reader.progress;
         json!({
@@ -133,6 +143,7 @@ fn run_json(RunStatus { run, readers, uncovered }: &RunStatus) -> serde_json::Va
         "ranks": count,
         "from": { "epoch": from.epoch, "batch_index": from.batch_index },
         "tail": tail,
+        "epochs": epochs,
         "readers": readers.iter().map(reader).collect::<Vec<_>>(),
         "waits_for": uncovered,
     })
@@ -140,7 +151,7 @@ fn run_json(RunStatus { run, readers, uncovered }: &RunStatus) -> serde_json::Va
 
 /// The lines that describe the current run, its readers, and what it waits for.
 fn run_text(RunStatus { run, readers, uncovered }: &RunStatus) -> String {
-    let mut text = format!("run       {}\n", run.ranks);
+    let mut text = format!("run       {run}\n");
     for ReaderStatus { progress, lag_batches, silent_ms } in readers {
         text += &format!(
             "reader    {}: {lag_batches} batches behind, last reported {} s ago\n",
@@ -203,6 +214,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
     }
     for EpochMode { from, mode, reason, .. } in job.caching.iter().flat_map(|c| &c.modes) {
         text += &format!("mode      from epoch {}: {mode} ({reason})\n", from + 1);
+    }
+    for OptionChange { option, from, to, since, .. } in job.changes.iter().rev().take(3).rev() {
+        text += &format!("changed   {option}: {from}, then {to} from {since} on\n");
     }
     for decision in scale.log.iter().rev().take(3).rev() {
         text += &format!(

@@ -87,7 +87,6 @@ pub(crate) fn commit(split_index: u8, rows: u32) -> Commit {
         batches: 1,
         remainder_rows: 0,
         skipped_records: 0,
-        on_error: Default::default(),
     };
     Commit { split_index, outcome }
 }

@@ -3,7 +3,7 @@
 use crate::caching::Caching;
 use gristmill_model::splits::{
     Place,
-    course::{Course, partitions},
+    course::{Course, FEWEST_PARTITIONS, partitions},
     job::JobState,
     order::Ramp,
 };
@@ -158,12 +158,13 @@ pub(crate) struct JobItem {
     /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<Caching>,
+    #[serde(default, skip_serializing_if = "BundleLayout::is_least")]
     pub layout: BundleLayout,
     /// The latest changes of its options by those who joined.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<OptionChange>,
     /// How many times it has gone on after it had failed. A late call that fails it is of the time before.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed: u32,
 }
 
@@ -176,7 +177,22 @@ pub(crate) struct BundleLayout {
     pub index_files: u32,
 }
 
+impl Default for BundleLayout {
+    fn default() -> Self {
+        Self { partitions: FEWEST_PARTITIONS, index_files: 0 }
+    }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 impl BundleLayout {
+    /// Whether it is that of few workers and files, which is not written.
+    fn is_least(&self) -> bool {
+        *self == Self::default()
+    }
+
     pub fn of(spec: &JobSpec, n_files: u32) -> Self {
         let workers = spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
         Self {

@@ -71,7 +71,7 @@ fn decode_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
 pub(crate) const DELETED: &[u8] = &[0];
 
 /// First byte of a packed bundle: the version of its layout.
-const BUNDLE_LAYOUT: u8 = 3;
+const BUNDLE_LAYOUT: u8 = 2;
 
 impl Stored for Bundle {
     fn encode(&self) -> Result<Bytes, String> {

@@ -148,7 +148,6 @@ impl World {
                     batches: u32::from(is_work),
                     remainder_rows: 0,
                     skipped_records: 0,
-                    on_error: Default::default(),
                 },
             });
             let commits: Vec<Commit> = commits.collect();

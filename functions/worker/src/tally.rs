@@ -113,7 +113,6 @@ mod tests {
                 batches: 1,
                 remainder_rows: 0,
                 skipped_records: 1,
-                on_error: Default::default(),
             },
         };
         Flush {

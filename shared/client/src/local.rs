@@ -184,7 +184,7 @@ pub(crate) async fn recompute(
     entry: &ReadySplit,
     Recompute { epoch, position, orders }: &Recompute,
 ) -> Result<Bytes, RunError> {
-    let context = context.treating(entry.outcome.on_error);
+    let context = context.treating(entry.outcome.on_error());
     let split = context.compute_again(runner, orders, Place::new(*epoch, *position)).await?;
     let object = as_committed(split.object, entry);
     let object = object.map_err(|error| RunError::fatal(error.to_string()))?;

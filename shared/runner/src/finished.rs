@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use gristmill_model::splits::{Commit, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::wire::{SkippedAt, WorkProfile};
-use gristmill_model::{ErrorPolicy, Position, RecordKey};
+use gristmill_model::{Position, RecordKey};
 
 /// A split that was computed and awaits its commit.
 #[derive(Debug)]
@@ -41,7 +41,6 @@ impl FinishedSplit {
                 batches: 0,
                 remainder_rows: 0,
                 skipped_records: 0,
-                on_error: ErrorPolicy::Fail,
             },
             skipped: Vec::new(),
             quarantined: Vec::new(),

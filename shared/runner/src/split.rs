@@ -300,7 +300,6 @@ impl Task {
             batches: output.batches,
             remainder_rows: output.remainder_rows,
             skipped_records: u32::try_from(skipped.len()).unwrap_or(u32::MAX),
-            on_error: self.context.view.spec.settings.on_error,
         };
         FinishedSplit {
             position: self.position,

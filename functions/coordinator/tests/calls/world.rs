@@ -172,7 +172,6 @@ impl World {
                     batches,
                     remainder_rows: 0,
                     skipped_records: 0,
-                    on_error: Default::default(),
                 },
             };
             let flush = Flush {

@@ -163,7 +163,6 @@ impl World {
                 batches: rows / BATCH,
                 remainder_rows: rows % BATCH,
                 skipped_records: skipped,
-                on_error: Default::default(),
             },
         });
         let flush = Flush {

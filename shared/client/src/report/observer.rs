@@ -285,6 +285,9 @@ impl Observer {
         let n_epochs = job.as_ref().map_or(0, |job| job.spec.epochs);
         let may_skip = job.is_some_and(|job| job.spec.settings.on_error != ErrorPolicy::Fail);
         let is_known = !self.lacks_totals || self.pipeline.is_one_to_one() && !may_skip;
+        // A run that finds all its epochs delivered reads none.
+        let is_from_start =
+            !epochs.is_empty() && self.began.unwrap_or_default() == Cursor::default();
         let began = self.began.unwrap_or_default();
         // If every record becomes one element, the plan gives their number; otherwise the workers do.
         let elements_expected = match self.pipeline.is_one_to_one() {
@@ -299,7 +302,7 @@ impl Observer {
             pipeline: self.pipeline,
             epochs,
             began,
-            elements_expected: (began == Cursor::default() && is_known && !self.is_part)
+            elements_expected: (is_from_start && is_known && !self.is_part)
                 .then_some(elements_expected),
             dropped: dropped + left_out_rows,
             left_out_batches,

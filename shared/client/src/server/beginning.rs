@@ -1,6 +1,6 @@
 //! The beginning of the ranks of a fetcher.
 
-use gristmill_model::splits::{Cursor, readers::RankRange, run::TrainingRun};
+use gristmill_model::splits::{Cursor, Refusal, readers::RankRange, run::TrainingRun};
 use gristmill_model::wire::JobStatus;
 
 /// The positions that name the beginning, before any rank says hello.
@@ -29,7 +29,7 @@ impl Beginning {
     /// that one may have handed out batches before its first report.
     ///
     /// # Errors
-    /// One line, if the run began elsewhere than at `resume`.
+    /// One line, if the run began elsewhere than at `resume`, or this reader disagrees about it.
     pub fn of(
         status: &JobStatus,
         (mut run, range): (TrainingRun, RankRange),
@@ -41,6 +41,9 @@ impl Beginning {
             run.ranks.from = new.known();
             return Ok((new, run));
         };
+        if !known.run.is_alike(&run) {
+            return Err(Refusal::RunDiffers { run: known.run, reader: run }.to_string());
+        }
         let from = known.run.ranks.from;
         if let Some(resume) = resume.filter(|resume| *resume != from) {
             return Err(format!(
@@ -138,6 +141,9 @@ mod tests {
             why.contains("--resume is at batch 9 of epoch 0, and this run began at batch 8"),
             "{why}"
         );
+        let tail = TrainingRun { ranks: Ranks { tail: Tail::Uneven, ..run.ranks }, ..run };
+        let why = Beginning::of(&served, (tail, range), (None, None)).unwrap_err();
+        assert!(why.contains("tail drop for 3 epochs") && why.contains("tail uneven"), "{why}");
         let other = (TrainingRun { token: RunToken::of("s"), ..run }, range);
         let (later, _) = Beginning::of(&served, other, (Some(at(9)), None)).unwrap();
         assert_eq!((later.known(), later.is_successor()), (at(9), false));

@@ -251,7 +251,7 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
             *after = dead(after.clone(), &error);
             return;
         }
-        let entry = poison(after, records, limits.on_error);
+        let entry = poison(after, records);
         if let Some(slot) = after.entries.get_mut(usize::from(suspect.split_index)) {
             *slot = Some(entry);
         }
@@ -286,8 +286,8 @@ pub fn revive(before: Option<&Bundle>, now_ms: u64) -> Result<Outcome<Bundle>, R
     Ok(Outcome::Write(after))
 }
 
-fn poison(bundle: &Bundle, records: u32, on_error: ErrorPolicy) -> Committed {
-    let outcome = SplitOutcome { on_error, ..SplitOutcome::poison(records) };
+fn poison(bundle: &Bundle, records: u32) -> Committed {
+    let outcome = SplitOutcome::poison(records);
     Committed { attempt: bundle.attempt, nonce: bundle.owner, outcome }
 }
 

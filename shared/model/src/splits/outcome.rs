@@ -32,9 +32,6 @@ pub struct SplitOutcome {
     pub remainder_rows: u32,
     /// Source records left out.
     pub skipped_records: u32,
-    /// The treatment of bad records under which it was made, and is made again.
-    #[serde(default)]
-    pub on_error: ErrorPolicy,
 }
 
 impl SplitOutcome {
@@ -48,7 +45,14 @@ impl SplitOutcome {
             batches: 0,
             remainder_rows: 0,
             skipped_records: records,
-            on_error: ErrorPolicy::Skip,
+        }
+    }
+
+    /// The treatment of bad records that makes it again, whatever the job's is now: one without any is the same under each.
+    pub fn on_error(&self) -> ErrorPolicy {
+        match self.skipped_records {
+            0 => ErrorPolicy::Fail,
+            _ => ErrorPolicy::Skip,
         }
     }
 

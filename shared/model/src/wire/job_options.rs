@@ -147,6 +147,16 @@ impl GivenOptions {
 }
 
 impl JobSpec {
+    /// The options of the job by name, with their values as texts.
+    pub fn options(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let elsewhere = ["pipeline", "data", "batch-size", "max-workers"];
+        let of_job = OPTIONS.iter().filter(move |(name, _)| !elsewhere.contains(name));
+        of_job.filter_map(|(name, meaning)| match meaning {
+            OfJob(value) | OfJoiner(value, _) => Some((*name, value(self))),
+            OfRun | OfReader => None,
+        })
+    }
+
     /// The first of the `given` options of `joiner` that the job fixes to another value. The pipeline and the numerics
     /// class are always compared; without sharding, so are the numbers of workers, which visit the dataset once each.
     pub fn difference(&self, joiner: &Self, given: &GivenOptions) -> Option<SpecDifference> {

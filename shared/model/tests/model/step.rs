@@ -630,7 +630,6 @@ fn commit(message: &Message, at: u8, local: bool) -> Commit {
             batches: SPLIT_RECORDS / BATCH_SIZE,
             remainder_rows: SPLIT_RECORDS % BATCH_SIZE,
             skipped_records: 0,
-            on_error: Default::default(),
         },
     }
 }

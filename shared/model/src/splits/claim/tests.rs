@@ -68,7 +68,6 @@ fn commit_of_second() -> crate::splits::Commit {
             batches: 1,
             remainder_rows: 0,
             skipped_records: 0,
-            on_error: Default::default(),
         },
     }
 }

@@ -14,7 +14,6 @@ fn entry(kind: SplitKind, rows: u32, skipped: u32) -> Option<Committed> {
         batches: rows / 4,
         remainder_rows: rows % 4,
         skipped_records: skipped,
-        on_error: Default::default(),
     };
     Some(Committed { attempt: 1, nonce, outcome })
 }

@@ -45,7 +45,6 @@ fn commit(at: u8) -> Commit {
             batches: 1,
             remainder_rows: 1,
             skipped_records: 0,
-            on_error: Default::default(),
         },
     }
 }
@@ -329,7 +328,6 @@ fn the_largest_bundle_fits_into_one_write_unit() {
         batches: u32::MAX,
         remainder_rows: u32::MAX,
         skipped_records: u32::MAX,
-        on_error: Default::default(),
     };
     let entry = Committed { attempt: u32::MAX, nonce: nonce(255), outcome };
     let bundle = Bundle {
