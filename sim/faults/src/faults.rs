@@ -99,6 +99,8 @@ pub enum Fault {
     ObjectDamaged,
     /// A local service starts again after a power cut, and its table has lost the last writes.
     WritesLost,
+    /// A program joins the job and changes an option.
+    OptionChanged,
     /// A launcher ends a run of several ranks, and starts another.
     RunRestarts,
     /// Fetchers and ranks of a superseded run go on for a while.
@@ -110,7 +112,7 @@ pub enum Fault {
 }
 
 /// Every fault with its usual probability per occasion.
-const USUAL: [(Fault, f64); 52] = [
+const USUAL: [(Fault, f64); 53] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),
@@ -163,6 +165,7 @@ const USUAL: [(Fault, f64); 52] = [
     (Fault::AccountFull, 1.0),
     (Fault::ObjectDamaged, 0.02),
     (Fault::WritesLost, 0.2),
+    (Fault::OptionChanged, 0.3),
 ];
 
 /// The faults of training with several ranks, drawn after the others.

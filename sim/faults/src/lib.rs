@@ -15,6 +15,7 @@ mod hints;
 mod histories;
 mod host;
 mod jobs;
+mod joins;
 mod link;
 mod memory;
 mod mutant;

@@ -5,6 +5,7 @@ use crate::{
     cloud::Cloud,
     host::{HostFetcher, TrainerHost},
     jobs::{Jobs, reuse_name},
+    joins::change_options,
     objects::Store,
     progress::{has_ended, watch},
     ranked::Launcher,
@@ -253,7 +254,8 @@ async fn run_ranked(
     let (cloud, log) = (Arc::clone(cloud), Arc::clone(log));
     let launcher =
         Launcher { cloud: Arc::clone(&cloud), log: Arc::clone(&log), register, expected };
-    until_end(&cloud, &log, launcher.train()).await;
+    let register = launcher.register.clone();
+    until_end(&cloud, &log, &register, launcher.train()).await;
     if log.is_done() && log.latest() != end {
         cloud.sim.violated("the job is done before all ranks have trained to its end");
     }
@@ -263,6 +265,7 @@ async fn run_ranked(
 /// Runs one job from its registration to its end, and checks the result.
 async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
+    let joined = register.clone();
     let trained = async {
         match scenario.served {
             true => train_served(cloud, log, register).await,
@@ -272,7 +275,7 @@ async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io:
             }
         }
     };
-    until_end(cloud, log, trained).await;
+    until_end(cloud, log, &joined, trained).await;
     if log.is_done() && !cloud.sim.is_violated() {
         log.check_visits(&cloud.sim, scenario);
     }
@@ -280,12 +283,18 @@ async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io:
 }
 
 /// Waits until the job has ended, makes no progress, or takes too long.
-async fn until_end(cloud: &Arc<Cloud>, log: &Log, trained: impl Future<Output = ()>) {
+async fn until_end(
+    cloud: &Arc<Cloud>,
+    log: &Log,
+    register: &Register,
+    trained: impl Future<Output = ()>,
+) {
     let sim = &cloud.sim;
     tokio::select! {
         biased;
         () = trained => {}
         () = watch(cloud, log) => {}
+        () = change_options(cloud, log, register) => {}
         () = sim.time.sleep(LONGEST) => sim.violated("invariant 16: the job does not end"),
     }
     if !sim.is_violated() && !log.is_given_up() && !log.is_done() {
