@@ -67,15 +67,24 @@ impl ModelledMemory {
         Self { prefetch: PrefetchMemory::Bytes(1), ..self }
     }
 
+    /// The largest object.
+    fn largest(&self) -> u64 {
+        match self.sizes {
+            ObjectSizes::Real => LARGEST_REAL_BYTES,
+            ObjectSizes::Modelled { most, .. } => most,
+        }
+    }
+
+    /// Whether so many ready objects may fill half of the window by their bytes, so that no workers are woken.
+    pub fn may_be_half_full(&self, ready: u32) -> bool {
+        u64::from(ready) * self.largest() > self.window_bytes / 2
+    }
+
     /// Whether splits that a fetcher with so many local workers holds and that its stream has not taken exceed what they
     /// may: the bound, and what is finished when it is reached.
     pub fn exceeds(&self, snapshot: &Snapshot, local_workers: u32) -> bool {
-        let largest = match self.sizes {
-            ObjectSizes::Real => LARGEST_REAL_BYTES,
-            ObjectSizes::Modelled { most, .. } => most,
-        };
         // One more may work for the stream alone.
-        let more = BEYOND_THE_BOUND * (u64::from(local_workers) + 1) * largest;
+        let more = BEYOND_THE_BOUND * (u64::from(local_workers) + 1) * self.largest();
         snapshot.local_bytes > snapshot.prefetch_bytes.saturating_add(more)
     }
 }

@@ -58,7 +58,8 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
 fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
     let spec = &status.job.spec;
     let bundle = status.job.plan.map_or(1, |plan| plan.max_bundle_splits);
-    if status.job.plan.is_some() && status.ready > status.window / 4 {
+    let is_half_full = cloud.sim.plan.memory.may_be_half_full(status.ready);
+    if status.job.plan.is_some() && (status.ready > status.window / 4 || is_half_full) {
         return 0;
     }
     let target = if spec.autoscale { status.scale.target } else { spec.workers };

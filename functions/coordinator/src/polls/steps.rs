@@ -81,8 +81,9 @@ pub fn check_job(job: &JobName, item: &JobItem, registered_ms: u64) -> Result<()
     if registered_ms == 0 || registered_ms == item.registered_ms {
         return Ok(());
     }
+    // Not a fence of the run, of which a trainer may have to ask twice.
     Err(Refusal {
-        kind: RefusalKind::Fenced,
+        kind: RefusalKind::NotFound,
         message: format!("job {job} was forgotten and started again: start this trainer again"),
     })
 }

@@ -261,11 +261,14 @@ impl Acks {
 
     /// The table is at `generation` and `delivered`. If it was further once, it has lost that: it is reported again.
     pub fn table_is_at(&mut self, generation: u64, delivered: Place) {
-        let Some(acked) = self.acked.filter(|_| self.membership.is_alone()) else { return };
-        if generation < acked.generation {
+        if !self.membership.is_alone() {
+            return;
+        }
+        let has_lost_run = self.generation.is_some_and(|(own, _)| generation < own);
+        if has_lost_run && self.membership.is_joined() {
             self.membership.withdraw();
         }
-        if generation < acked.generation || delivered < acked.delivered {
+        if has_lost_run || self.acked.is_some_and(|acked| delivered < acked.delivered) {
             self.acked = None;
         }
     }
@@ -402,6 +405,11 @@ mod tests {
         acks.table_is_at(second.generation - 1, split(0, 2));
         let join = acks.request(true, false).join.unwrap();
         assert!(join.is_successor && join.start == second, "the run itself is lost");
+        // The table has lost the last report, and then the run: it is joined again although no report stands.
+        accept(&mut acks);
+        acks.table_is_at(second.generation, split(0, 0));
+        acks.table_is_at(0, split(0, 0));
+        assert!(acks.request(true, false).join.is_some());
     }
 
     #[test]
