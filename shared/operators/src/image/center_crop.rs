@@ -46,8 +46,8 @@ impl Operator for CenterCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(canvas::Canvas::centre(self, given, self.fields.fill(0.0))))
+        let choice = canvas::Choice::Centre(self.clone());
+        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(0.0)))
     }
 
     #[cfg(feature = "kernels")]

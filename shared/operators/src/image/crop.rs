@@ -66,8 +66,8 @@ impl Operator for Crop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(canvas::Canvas::fixed(self, given)))
+        let choice = canvas::Choice::Fixed(self.clone());
+        Ok(canvas::kernel(choice, input.field()?, 0.0))
     }
 
     #[cfg(feature = "kernels")]

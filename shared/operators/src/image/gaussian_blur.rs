@@ -70,7 +70,15 @@ impl Operator for GaussianBlur {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(Kernel::in_place(kernel::Blur::new(self, given.dtype, channels_of(given))))
+        let [low, high] = self.sigma;
+        let blur = kernel::Blur {
+            kernel_size: self.kernel_size,
+            dtype: given.dtype,
+            channels: channels_of(given),
+        };
+        Ok(sometimes(self.p, move |value, size, tools, draw| {
+            blur.apply(draw.between(low, high), value, size, tools)
+        }))
     }
 }
 

@@ -64,8 +64,8 @@ impl Operator for Pad {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(canvas::Canvas::padded(self, given, self.fields.fill(self.fill))))
+        let choice = canvas::Choice::Padded(self.clone());
+        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
     }
 
     #[cfg(feature = "kernels")]

@@ -92,8 +92,8 @@ impl Operator for RandomCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(canvas::Canvas::random(self, given, self.fields.fill(self.fill))))
+        let choice = canvas::Choice::Random(self.clone());
+        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
     }
 
     #[cfg(feature = "kernels")]
