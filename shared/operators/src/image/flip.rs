@@ -31,13 +31,7 @@ impl Operator for Flip {
         self.fields.infer("flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     fn does_nothing(&self) -> Option<&'static str> {
         // Boxes are clipped to the image even with p 0.

@@ -24,8 +24,7 @@ impl Define for OneHot {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let classes = whole::<Self>(params, "classes")?;
         let dtype = choice::<Self, _>(params, "dtype", &[CastDType::F32, CastDType::U8])?;
         Ok(OneHot { field, classes, dtype })

@@ -19,9 +19,7 @@ impl Define for Length {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
-        Ok(Length { into: into(params, "length")?, field })
+        Ok(Length { field: required_field(params)?, into: into(params, "length")? })
     }
 }
 

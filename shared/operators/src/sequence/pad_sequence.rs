@@ -40,8 +40,7 @@ impl Define for PadSequence {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let length = whole::<Self>(params, "length")?;
         let truncate = flag::<Self>(params, "truncate")?;
         let value = params.get("value");

@@ -82,8 +82,7 @@ impl Define for Tokenise {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let tokenizer = Asset::parse(params, "tokenizer")?;
         let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
         let max_length = optional_whole::<Self>(params, "max_length")?;

@@ -22,8 +22,7 @@ impl Define for Truncate {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         Ok(Truncate { length: whole::<Self>(params, "length")?, field })
     }
 }
