@@ -73,15 +73,6 @@ impl Program {
         Compiler::new().compile(pipeline)
     }
 
-    /// Like [`compile`](Self::compile), but every operator is a step of its own. Slower, with the
-    /// same output and separate metrics for each operator.
-    ///
-    /// # Errors
-    /// As [`compile`](Self::compile).
-    pub fn compile_apart(pipeline: &Pipeline) -> Result<Program, ExecError> {
-        Compiler::new().apart().compile(pipeline)
-    }
-
     pub(crate) fn compile_with(
         pipeline: &Pipeline,
         compiler: &Compiler<'_>,
