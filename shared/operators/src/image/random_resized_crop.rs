@@ -70,7 +70,8 @@ impl Operator for RandomResizedCrop {
         let given = input.field()?;
         let to = || masks::To::Drawn(kernel::CropAndResize::new(self, 1), self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
-            kernel::CropAndResize::new(self, channels)
+            let crop = kernel::CropAndResize::new(self, channels);
+            transform(move |input, output, tools, draw| crop.run(input, output, tools, draw))
         }))
     }
 
@@ -167,10 +168,8 @@ pub(crate) mod kernel {
                 height: h,
             }
         }
-    }
 
-    impl Transform for CropAndResize {
-        fn run(
+        pub(crate) fn run(
             &self,
             input: View<'_>,
             output: Sink<'_>,

@@ -8,19 +8,19 @@ use gristmill_kernel::*;
 
 /// The kernel of an operator that resizes: to `to` if the first of `fields` is a mask, otherwise
 /// `image`, which is made for the number of channels.
-pub(crate) fn or_resized<K: Transform + 'static>(
+pub(crate) fn or_resized(
     fields: &Fields,
     given: &FieldSchema,
     to: impl FnOnce() -> To,
-    image: impl FnOnce(usize) -> K,
+    image: impl FnOnce(usize) -> Kernel,
 ) -> Kernel {
     if !fields.first_is_mask() {
-        return Kernel::transform(image(channels_of(given)));
+        return image(channels_of(given));
     }
     let (to, pixel_bytes) = (to(), pixel_bytes(given));
     transform(move |input, output, tools, draw| {
         let [height, width] = input.size.map(|side| side as u32);
-        let whole = Window { left: 0, top: 0, width, height };
+        let whole = Window::whole(input.size);
         let (window, size) = match &to {
             To::Size(size) => (whole, *size),
             To::Shorter(op) => (whole, op.output_size([height, width])?),
