@@ -246,6 +246,16 @@ pub(crate) fn in_full_range(field: FieldSchema) -> FieldSchema {
     FieldSchema { range, ..field }
 }
 
+/// Implements the method of an operator that replaces its `field`.
+macro_rules! replaces_field {
+    () => {
+        fn fields(&self) -> Touched<'_> {
+            Touched::Replaces(&self.field)
+        }
+    };
+}
+pub(crate) use replaces_field;
+
 /// Implements the methods of an operator on images whose `fields` move together.
 macro_rules! moves_fields {
     () => {

@@ -114,9 +114,7 @@ impl Operator for Decode {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn typical_bytes(&self) -> Option<f64> {
         self.typical_size.map(|[height, width]| f64::from(height) * f64::from(width) * 3.0)

@@ -108,9 +108,7 @@ impl Operator for Cast {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn does_nothing(&self) -> Option<&'static str> {
         // The caller compares the schemas before and after; the dtype is the same.

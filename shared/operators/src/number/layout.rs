@@ -62,9 +62,7 @@ impl Operator for Layout {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn can_follow_batch(&self) -> bool {
         true

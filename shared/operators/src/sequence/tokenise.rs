@@ -105,9 +105,7 @@ impl Operator for Tokenise {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn asset(&self) -> Option<&Asset> {
         Some(&self.tokenizer)
