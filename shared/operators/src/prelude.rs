@@ -2,8 +2,8 @@
 
 #[cfg(feature = "kernels")]
 pub(crate) use crate::kernels::{
-    boxes, canvas, channels as channels_of, dtype_bytes, item_bytes as item_bytes_of, masks,
-    pixel_bytes, planes::vectorised, sometimes, transform, value_bytes, warp,
+    boxes, canvas, channels as channels_of, dtype_bytes, in_place, item_bytes as item_bytes_of,
+    masks, pixel_bytes, planes::vectorised, sometimes, transform, value_bytes, warp,
 };
 pub(crate) use crate::parameters::*;
 pub(crate) use crate::*;

@@ -44,16 +44,15 @@ pub(crate) fn transform(
     Kernel::transform(Run(run))
 }
 
-/// A kernel that changes each value with probability `p`.
-pub(crate) fn sometimes(
-    p: f64,
+/// A kernel that changes values where they are.
+pub(crate) fn in_place(
     change: impl Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String>
     + Send
     + Sync
     + 'static,
 ) -> Kernel {
-    struct Sometimes<F>(f64, F);
-    impl<F> InPlace for Sometimes<F>
+    struct Change<F>(F);
+    impl<F> InPlace for Change<F>
     where
         F: Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String> + Send + Sync,
     {
@@ -64,10 +63,24 @@ pub(crate) fn sometimes(
             tools: &mut Tools,
             draw: &mut Draw,
         ) -> Result<(), String> {
-            if draw.unit() >= self.0 { Ok(()) } else { (self.1)(value, size, tools, draw) }
+            (self.0)(value, size, tools, draw)
         }
     }
-    Kernel::in_place(Sometimes(p, change))
+    Kernel::in_place(Change(change))
+}
+
+/// A kernel that changes each value with probability `p`.
+pub(crate) fn sometimes(
+    p: f64,
+    change: impl Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String>
+    + Send
+    + Sync
+    + 'static,
+) -> Kernel {
+    in_place(move |value, size, tools, draw| match draw.unit() >= p {
+        true => Ok(()),
+        false => change(value, size, tools, draw),
+    })
 }
 
 /// Channels of an `[h, w, c]` image.

@@ -124,7 +124,10 @@ impl Operator for Cast {
         let given = input.field()?;
         Ok(match self.dtype.dtype() == given.dtype {
             true => Kernel::Nothing,
-            false => Kernel::transform(kernel::Convert::new(given.dtype, self.dtype)),
+            false => {
+                let (from, to) = (given.dtype, self.dtype);
+                transform(move |input, output, _, _| kernel::convert(from, to, input, output))
+            }
         })
     }
 }
