@@ -28,56 +28,30 @@ fn program(yaml: &str) -> Reading {
     Reading { program, source: pipeline.source().clone() }
 }
 
-static NUMBERS: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, image: { dtype: bytes } } }\n\
-         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
-    )
-});
-static MEMBERS: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { webdataset: x, features: { i: { key: cls, dtype: i64 }, f: { key: txt;json, dtype: f32, shape: [3] } } }\n\
-         ops: [batch: { size: 2 }]",
-    )
-});
-static PICTURES: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { images: x }\nops: [decode, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
-    )
-});
+/// Pipelines, each compiled when it is first read.
+macro_rules! readings {
+    ($($name:ident: $yaml:literal,)+) => {
+        $(static $name: LazyLock<Reading> = LazyLock::new(|| program($yaml));)+
+    };
+}
 
-static MASKS: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { images: x }\n\
-         ops: [decode: { mode: indices, dtype: u16 }, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
-    )
-});
-
-static VALUES: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { images: x }\n\
-         ops: [parse_csv: { field: image, columns: [i, f, text], keep: true, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, text: { dtype: bytes } } }, batch: { size: 2, ragged: true }]",
-    )
-});
-
-static LINES: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { jsonl: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }\n\
-         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
-    )
-});
-static TABLE: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { csv: x, header: false, columns: [i, f, text], defaults: { i: 0 }, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, text: { dtype: bytes } } }\n\
-         ops: [batch: { size: 2, ragged: true }]",
-    )
-});
-static ROWS: LazyLock<Reading> = LazyLock::new(|| {
-    program(
-        "source: { parquet: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }\n\
-         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
-    )
-});
+readings! {
+    NUMBERS: "source: { tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, image: { dtype: bytes } } }\n\
+        ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
+    MEMBERS: "source: { webdataset: x, features: { i: { key: cls, dtype: i64 }, f: { key: txt;json, dtype: f32, shape: [3] } } }\n\
+        ops: [batch: { size: 2 }]",
+    PICTURES: "source: { images: x }\nops: [decode, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
+    MASKS: "source: { images: x }\n\
+        ops: [decode: { mode: indices, dtype: u16 }, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
+    VALUES: "source: { images: x }\n\
+        ops: [parse_csv: { field: image, columns: [i, f, text], keep: true, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, text: { dtype: bytes } } }, batch: { size: 2, ragged: true }]",
+    LINES: "source: { jsonl: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }\n\
+        ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
+    TABLE: "source: { csv: x, header: false, columns: [i, f, text], defaults: { i: 0 }, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, text: { dtype: bytes } } }\n\
+        ops: [batch: { size: 2, ragged: true }]",
+    ROWS: "source: { parquet: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }\n\
+        ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
+}
 
 /// TFRecord files.
 pub fn tfrecord(bytes: &[u8]) {

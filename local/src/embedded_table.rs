@@ -64,12 +64,6 @@ impl EmbeddedTable {
         self.submit(|answer| Job::Sweep { now_s, limit, answer }).await
     }
 
-    /// Bytes that the table takes on its disk.
-    #[must_use]
-    pub fn bytes_on_disk(&self) -> u64 {
-        self.store.bytes_on_disk()
-    }
-
     async fn submit<T>(&self, job: impl FnOnce(Answer<T>) -> Job) -> Result<T, TableError> {
         let gone = || TableError::Unavailable("its writer has ended: restart the service".into());
         let (answer, answered) = oneshot::channel();

@@ -13,11 +13,10 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_client::{Failure, JobOptions, Source, Workers, report::Report};
-use gristmill_executor::{Part, Program, Scratch, SplitInput};
-use gristmill_model::RecordKey;
+use gristmill_executor::Program;
 use gristmill_pipeline::Pipeline;
-use gristmill_sources::{IndexBuilder, tfrecord::TfRecord};
 use gristmill_synthetic::DatasetSpec;
+use pipelines::{median, shards};
 use serde_json::json;
 use std::{
     path::Path,
@@ -119,7 +118,7 @@ async fn e2e(args: E2eArgs) -> Result<(), Failure> {
             "ratio": ratio,
         }));
     }
-    let (median, control) = (middle(ratios), middle(controls));
+    let (median, control) = (median(ratios), median(controls));
     let writes = writes_per_split(args.splits).await?;
     say!("worker + fetcher against the executor alone: {median:.3}x (median of {})", args.rounds);
     say!("control (coordinator and scaler): {control:.3} ms of CPU a sample (median)");
@@ -137,62 +136,44 @@ async fn e2e(args: E2eArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The median; of an even number, the upper one.
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// CPU milliseconds per sample of the executor on `threads` threads, reading from memory.
 fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64, Failure> {
     let program = Program::compile(pipeline).map_err(Failure::failed)?;
-    let mut files: Vec<_> = std::fs::read_dir(dir)
-        .map_err(Failure::failed)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_none())
-        .collect();
-    files.sort();
+    let shards = shards(pipeline, dir, ("", "train-"))?;
     let next = AtomicUsize::new(0);
-    let run_some = || -> Result<(Duration, u64), Failure> {
+    let parts = on_threads(threads, || {
         let mut scratch = program.scratch();
         let (mut cpu, mut rows) = (Duration::ZERO, 0);
-        while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let (taken, n_rows) = run_file(&program, &mut scratch, path)?;
-            cpu += taken;
-            rows += n_rows;
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(shard) = shards.get(at) else { return Ok((cpu, rows)) };
+            let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
+            let input = shard.input(data, at, shards.len());
+            let before = thread_cpu();
+            let output = program.run_split(&mut scratch, &input, &|| false);
+            let output = output.map_err(Failure::failed)?;
+            cpu += thread_cpu().saturating_sub(before);
+            scratch.recycle(output.object);
+            rows += u64::from(output.rows);
         }
-        Ok((cpu, rows))
-    };
-    let parts = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(run_some)).collect();
-        let join = |thread: ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(Failure::failed("a benchmark thread panicked")))
-        };
-        running.into_iter().map(join).collect::<Result<Vec<_>, _>>()
     })?;
     let cpu: Duration = parts.iter().map(|(cpu, _)| cpu).sum();
     let rows: u64 = parts.iter().map(|(_, rows)| rows).sum();
     Ok(cpu.as_secs_f64() * 1e3 / rows.max(1) as f64)
 }
 
-/// CPU time of this thread for one file as one split, without reading it, and its rows.
-fn run_file(
-    program: &Program,
-    scratch: &mut Scratch,
-    path: &Path,
-) -> Result<(Duration, u64), Failure> {
-    let data = Bytes::from(std::fs::read(path).map_err(Failure::failed)?);
-    let mut builder = IndexBuilder::new(&TfRecord.into()).map_err(Failure::failed)?;
-    builder.push(&data).map_err(Failure::failed)?;
-    let index = builder.finish().map_err(Failure::failed)?;
-    let first = RecordKey { file: 0, record: 0 };
-    let part = Part { first, n_records: index.len(), data, index: &index };
-    let input = SplitInput::whole(part);
-    let before = thread_cpu();
-    let output = program.run_split(scratch, &input, &|| false).map_err(Failure::failed)?;
-    let taken = thread_cpu().saturating_sub(before);
-    scratch.recycle(output.object);
-    Ok((taken, u64::from(output.rows)))
+/// Results of `work` on each of `threads` threads.
+fn on_threads<T: Send>(
+    threads: usize,
+    work: impl Fn() -> Result<T, Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(&work)).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(Failure::failed("a benchmark thread panicked")))
+        };
+        running.into_iter().map(join).collect()
+    })
 }
 
 async fn whole(

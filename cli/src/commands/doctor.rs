@@ -6,6 +6,7 @@ mod verdicts;
 
 use crate::output::say;
 use gristmill_client::{Failure, ServiceOptions};
+use serde::Serialize;
 use serde_json::json;
 
 /// Check the setup before training, and print how to fix each problem
@@ -25,7 +26,8 @@ pub struct Args {
 }
 
 /// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(into = "&'static str")]
 pub enum Verdict {
     Ok,
     /// Training works, but slower or dearer than it could.
@@ -36,19 +38,19 @@ pub enum Verdict {
     Skip,
 }
 
-impl Verdict {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "FAIL",
-            Self::Skip => "skip",
+impl From<Verdict> for &'static str {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+            Verdict::Skip => "skip",
         }
     }
 }
 
 /// A line of the report.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
     pub verdict: Verdict,
@@ -59,44 +61,25 @@ pub struct Check {
 
 impl Args {
     pub async fn run(self) -> Result<(), Failure> {
-        run(self).await
-    }
-}
-
-async fn run(args: Args) -> Result<(), Failure> {
-    let findings = probing::probe(&args.service).await?;
-    let checks = verdicts::judge(&findings, args.workers);
-    match args.json {
-        true => say!("{}", as_json(&checks)),
-        false => checks.iter().for_each(|check| say!("{}", as_line(check))),
-    }
-    let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
-    match failed {
-        0 => Ok(()),
-        failed => Err(Failure::failed(format!("{failed} of {} checks failed", checks.len()))),
+        let findings = probing::probe(&self.service).await?;
+        let checks = verdicts::judge(&findings, self.workers);
+        let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
+        match self.json {
+            true => say!("{}", json!({ "checks": checks, "ok": failed == 0 })),
+            false => checks.iter().for_each(|check| say!("{}", as_line(check))),
+        }
+        match failed {
+            0 => Ok(()),
+            failed => Err(Failure::failed(format!("{failed} of {} checks failed", checks.len()))),
+        }
     }
 }
 
 fn as_line(check: &Check) -> String {
     let Check { name, verdict, found, advice } = check;
-    let line = format!("{:<5} {name:<12} {found}", verdict.word());
+    let line = format!("{:<5} {name:<12} {found}", <&str>::from(*verdict));
     match advice.is_empty() {
         true => line,
         false => format!("{line}; {advice}"),
     }
-}
-
-fn as_json(checks: &[Check]) -> serde_json::Value {
-    let one = |check: &Check| {
-        json!({
-            "name": check.name,
-            "verdict": check.verdict.word(),
-            "found": check.found,
-            "advice": check.advice,
-        })
-    };
-    json!({
-        "checks": checks.iter().map(one).collect::<Vec<_>>(),
-        "ok": checks.iter().all(|check| check.verdict != Verdict::Fail),
-    })
 }

@@ -34,75 +34,71 @@ pub struct Args {
 
 impl Args {
     pub async fn run(self) -> Result<(), Failure> {
-        run(&self).await
-    }
-}
-
-async fn run(args: &Args) -> Result<(), Failure> {
-    let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
-    let mut left_out = LeftOut::default();
-    let mut idle_buckets = None;
-    let (measured, sampled) = match (args.data.as_deref(), args.sample) {
-        (None, None) => (Measured::new(), 0),
-        (data, most) => {
-            let dir = args.pipeline.parent().unwrap_or(Path::new("."));
-            let data = sample::data(&pipeline, data, dir).await?;
-            left_out.clone_from(&data.left_out);
-            let most = most.unwrap_or(sample::ELEMENTS);
-            let looked = sample::measure((&pipeline, &assets), &data, most).await?;
-            idle_buckets = looked.division.idle_buckets(&pipeline);
-            (looked.measured, looked.elements)
+        let Authored { pipeline, assets } = read_pipeline(&self.pipeline)?;
+        let mut left_out = LeftOut::default();
+        let mut idle_buckets = None;
+        let (measured, sampled) = match (self.data.as_deref(), self.sample) {
+            (None, None) => (Measured::new(), 0),
+            (data, most) => {
+                let dir = self.pipeline.parent().unwrap_or(Path::new("."));
+                let data = sample::data(&pipeline, data, dir).await?;
+                left_out.clone_from(&data.left_out);
+                let most = most.unwrap_or(sample::ELEMENTS);
+                let looked = sample::measure((&pipeline, &assets), &data, most).await?;
+                idle_buckets = looked.division.idle_buckets(&pipeline);
+                (looked.measured, looked.elements)
+            }
+        };
+        let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
+        let compiler = Compiler::new().assets(&assets);
+        let program = compiler.compile(&after).map_err(Failure::usage)?;
+        let steps: Vec<&str> = program.steps().collect();
+        notes.sort_by_key(|note| note.pass != "dead_ops");
+        if self.json {
+            let result = json!({
+                "pipeline": pipeline.name(),
+                "sampled_elements": sampled,
+                "files_left_out": left_out.as_json(),
+                "idle_buckets": idle_buckets,
+                "before": edges(&pipeline, &measured),
+                "after": edges(&after, &measured),
+                "passes": passes(&notes, &steps),
+                "steps": steps,
+                "batch_size": after.batch_size(),
+                "output": after.delivered_schema(),
+            });
+            say!("{result}");
+            return Ok(());
         }
-    };
-    let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
-    let compiler = Compiler::new().assets(&assets);
-    let program = compiler.compile(&after).map_err(Failure::usage)?;
-    let steps: Vec<&str> = program.steps().collect();
-    notes.sort_by_key(|note| note.pass != "dead_ops");
-    if args.json {
-        let result = json!({
-            "pipeline": pipeline.name(),
-            "sampled_elements": sampled,
-            "files_left_out": left_out.as_json(),
-            "idle_buckets": idle_buckets,
-            "before": edges(&pipeline, &measured),
-            "after": edges(&after, &measured),
-            "passes": passes(&notes, &steps),
-            "steps": steps,
-            "batch_size": after.batch_size(),
-            "output": after.delivered_schema(),
-        });
-        say!("{result}");
-        return Ok(());
+        say!("as written:\n{}", table(&pipeline, &measured));
+        match notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
+            true => say!("as it runs:\n{}", table(&after, &measured)),
+            false => say!("It runs in this order."),
+        }
+        for note in &notes {
+            say!("{}", sentence(note));
+        }
+        if let Some(why) = idle_buckets {
+            say!("{why}");
+        }
+        for fused in steps.iter().filter(|step| step.contains('+')) {
+            say!("fusion: {} run as one step", fused.replace('+', " and "));
+        }
+        let unknown = after.factors(&measured);
+        if sampled == 0
+            && unknown.iter().zip(after.stages()).any(|(factor, stage)| {
+                factor.basis == Basis::Unknown
+                    && stage.op.field().is_some()
+                    && stage.op.batching().is_none()
+            })
+        {
+            say!(
+                "Some sizes are unknown until elements are measured: --data or --sample measures them, \
+                 `decode: {{ typical_size: [height, width] }}` states them."
+            );
+        }
+        Ok(())
     }
-    say!("as written:\n{}", table(&pipeline, &measured));
-    match notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
-        true => say!("as it runs:\n{}", table(&after, &measured)),
-        false => say!("It runs in this order."),
-    }
-    for note in &notes {
-        say!("{}", sentence(note));
-    }
-    if let Some(why) = idle_buckets {
-        say!("{why}");
-    }
-    for fused in steps.iter().filter(|step| step.contains('+')) {
-        say!("fusion: {} run as one step", fused.replace('+', " and "));
-    }
-    let unknown = after.factors(&measured);
-    if sampled == 0
-        && unknown.iter().zip(after.stages()).any(|(factor, stage)| {
-            factor.basis == Basis::Unknown
-                && stage.op.field().is_some()
-                && stage.op.batching().is_none()
-        })
-    {
-        say!(
-            "Some sizes are unknown until elements are measured: --data or --sample measures them, \
-             `decode: {{ typical_size: [height, width] }}` states them."
-        );
-    }
-    Ok(())
 }
 
 /// An operator, with the data on the edge after it.

@@ -76,70 +76,66 @@ const MAX_PRICES_BYTES: u64 = 1 << 20;
 
 impl Args {
     pub async fn run(self) -> Result<(), Failure> {
-        run(&self).await
-    }
-}
-
-async fn run(args: &Args) -> Result<(), Failure> {
-    let Authored { mut pipeline, assets } = read_pipeline(&args.pipeline)?;
-    if let Some(size) = args.batch_size {
-        pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
-    }
-    let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
-    let dir = args.pipeline.parent().unwrap_or(Path::new("."));
-    let data = sample::data(&pipeline, args.data.as_deref(), dir).await?;
-    let (mut measured, division) =
-        sample::profile((&pipeline, &assets), &data, args.sample).await?;
-    measured.function_slowdown = args.function_slowdown;
-    let stored_bytes = measured.source_bytes_per_record() as u64;
-    let division = match args.records {
-        Some(records) => sample::chosen_division(&pipeline, records, division.files, stored_bytes),
-        None => division,
-    };
-    let Division { records, split_records, .. } = division;
-    let idle_buckets = division.idle_buckets(&pipeline);
-    let job = Job {
-        records,
-        batch_size: pipeline.batch_size(),
-        epochs: args.epochs,
-        step_s: args.step_time.as_secs_f64(),
-        spare_cores: args.spare_cores,
-        split_records: u32::try_from(split_records).ok(),
-        shape: FunctionShape { memory_mb: args.memory_mb, ..FunctionShape::default() },
-        prices: prices(args)?,
-        ..Job::default()
-    };
-    let limits =
-        Limits { max_workers: args.max_workers, budget_usd_per_hour: args.budget_usd_per_hour };
-    let plan = plan::plan(&measured, &job, &limits);
-    let cores = available_parallelism().map_or(1, NonZero::get) as f64;
-    let here = LocalRun::of(&measured, &job, cores, args.local_workers);
-    let here = predict_local(&here, &LocalCosts::default());
-    if args.json {
+        let Authored { mut pipeline, assets } = read_pipeline(&self.pipeline)?;
+        if let Some(size) = self.batch_size {
+            pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
+        }
+        let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
+        let dir = self.pipeline.parent().unwrap_or(Path::new("."));
+        let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
+        let (mut measured, division) =
+            sample::profile((&pipeline, &assets), &data, self.sample).await?;
+        measured.function_slowdown = self.function_slowdown;
+        let stored_bytes = measured.source_bytes_per_record() as u64;
+        let division = match self.records {
+            Some(records) => sample::chosen_division(&pipeline, records, division.files, stored_bytes),
+            None => division,
+        };
+        let Division { records, split_records, .. } = division;
+        let idle_buckets = division.idle_buckets(&pipeline);
+        let job = Job {
+            records,
+            batch_size: pipeline.batch_size(),
+            epochs: self.epochs,
+            step_s: self.step_time.as_secs_f64(),
+            spare_cores: self.spare_cores,
+            split_records: u32::try_from(split_records).ok(),
+            shape: FunctionShape { memory_mb: self.memory_mb, ..FunctionShape::default() },
+            prices: prices(&self)?,
+            ..Job::default()
+        };
+        let limits =
+            Limits { max_workers: self.max_workers, budget_usd_per_hour: self.budget_usd_per_hour };
+        let plan = plan::plan(&measured, &job, &limits);
+        let cores = available_parallelism().map_or(1, NonZero::get) as f64;
+        let here = LocalRun::of(&measured, &job, cores, self.local_workers);
+        let here = predict_local(&here, &LocalCosts::default());
+        if self.json {
+            say!(
+                "{}",
+                json!({
+                    "plan": plan,
+                    "local": here,
+                    "profile": measured,
+                    "files_left_out": data.left_out.as_json(),
+                    "idle_buckets": idle_buckets,
+                })
+            );
+            return Ok(());
+        }
+        say!("{plan}");
         say!(
-            "{}",
-            json!({
-                "plan": plan,
-                "local": here,
-                "profile": measured,
-                "files_left_out": data.left_out.as_json(),
-                "idle_buckets": idle_buckets,
-            })
+            "on this machine ({cores:.0} cores, {} workers): {:.1} s an epoch, the first {:.1} s",
+            self.local_workers,
+            here.seconds,
+            here.first_seconds
         );
-        return Ok(());
+        if let Some(why) = idle_buckets {
+            say!("{why}");
+        }
+        say!("profiled {:.0} of {records} records of {data}", measured.records);
+        Ok(())
     }
-    say!("{plan}");
-    say!(
-        "on this machine ({cores:.0} cores, {} workers): {:.1} s an epoch, the first {:.1} s",
-        args.local_workers,
-        here.seconds,
-        here.first_seconds
-    );
-    if let Some(why) = idle_buckets {
-        say!("{why}");
-    }
-    say!("profiled {:.0} of {records} records of {data}", measured.records);
-    Ok(())
 }
 
 fn prices(args: &Args) -> Result<Prices, Failure> {

@@ -1,7 +1,7 @@
 //! The items in one redb file: opening, commits, reads, and what follows an error.
 
 use std::fs::{DirBuilder, File, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -186,10 +186,6 @@ impl ItemStore {
             }
             Ok(found)
         })
-    }
-
-    pub fn bytes_on_disk(&self) -> u64 {
-        std::fs::metadata(&self.path).map_or(0, |found| found.blocks() * 512)
     }
 
     /// The answer of a call that fails with `error`.

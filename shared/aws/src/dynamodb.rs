@@ -142,13 +142,17 @@ pub(crate) struct Page {
 /// A client. Clones share connections and credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct DynamoClient {
-    get: Operation<GotItem>,
-    batch: Operation<GotBatch>,
-    put: Operation<IgnoredAny>,
-    query: Operation<Page>,
-    create: Operation<IgnoredAny>,
-    describe: Operation<Value>,
-    expire: Operation<IgnoredAny>,
+    /// Takes a [`GetItem`].
+    pub get_item: Operation<GotItem>,
+    /// Takes a [`BatchGetItem`].
+    pub batch_get_item: Operation<GotBatch>,
+    /// Takes a [`PutItem`].
+    pub put_item: Operation<IgnoredAny>,
+    /// Takes a [`Query`].
+    pub query: Operation<Page>,
+    pub create_table: Operation<IgnoredAny>,
+    pub describe_table: Operation<Value>,
+    pub update_time_to_live: Operation<IgnoredAny>,
 }
 
 impl DynamoClient {
@@ -160,43 +164,14 @@ impl DynamoClient {
     ) -> Self {
         let client = ServiceClient::new(DYNAMODB, sdk, endpoint, interceptor);
         Self {
-            get: Operation::new(&client, "GetItem"),
-            batch: Operation::new(&client, "BatchGetItem"),
-            put: Operation::new(&client, "PutItem"),
+            get_item: Operation::new(&client, "GetItem"),
+            batch_get_item: Operation::new(&client, "BatchGetItem"),
+            put_item: Operation::new(&client, "PutItem"),
             query: Operation::new(&client, "Query"),
-            create: Operation::new(&client, "CreateTable"),
-            describe: Operation::new(&client, "DescribeTable"),
-            expire: Operation::new(&client, "UpdateTimeToLive"),
+            create_table: Operation::new(&client, "CreateTable"),
+            describe_table: Operation::new(&client, "DescribeTable"),
+            update_time_to_live: Operation::new(&client, "UpdateTimeToLive"),
         }
-    }
-
-    pub async fn get_item(&self, input: &GetItem<'_>) -> Result<GotItem, ServiceError> {
-        self.get.send(input).await
-    }
-
-    pub async fn batch_get_item(&self, input: &BatchGetItem<'_>) -> Result<GotBatch, ServiceError> {
-        self.batch.send(input).await
-    }
-
-    pub async fn put_item(&self, input: &PutItem<'_>) -> Result<(), ServiceError> {
-        self.put.send(input).await.map(drop)
-    }
-
-    /// One page.
-    pub async fn query(&self, input: &Query<'_>) -> Result<Page, ServiceError> {
-        self.query.send(input).await
-    }
-
-    pub async fn create_table(&self, input: &Value) -> Result<(), ServiceError> {
-        self.create.send(input).await.map(drop)
-    }
-
-    pub async fn describe_table(&self, input: &Value) -> Result<Value, ServiceError> {
-        self.describe.send(input).await
-    }
-
-    pub async fn update_time_to_live(&self, input: &Value) -> Result<(), ServiceError> {
-        self.expire.send(input).await.map(drop)
     }
 }
 
@@ -208,7 +183,7 @@ pub(crate) fn met(refusal: &ServiceError) -> Result<Option<StoredItem>, serde_js
 }
 
 #[derive(Debug, Clone)]
-struct Operation<O> {
+pub(crate) struct Operation<O> {
     prepared: Prepared<O>,
     target: String,
 }
@@ -221,7 +196,7 @@ where
         Self { prepared: client.prepare(name), target: format!("{VERSION}.{name}") }
     }
 
-    async fn send(&self, input: &(impl Serialize + Sync)) -> Result<O, ServiceError> {
+    pub async fn send(&self, input: &(impl Serialize + Sync)) -> Result<O, ServiceError> {
         let request = request(&self.target, input).map_err(ServiceError::construction_failure)?;
         self.prepared.invoke(request).await
     }

@@ -34,8 +34,8 @@ impl Aws {
             "KeySchema": [key("pk", "HASH"), key("sk", "RANGE")],
             "AttributeDefinitions": [string("pk"), string("sk")],
         });
-        let is_new = match client.create_table(&table).await {
-            Ok(()) => true,
+        let is_new = match client.create_table.send(&table).await {
+            Ok(_) => true,
             Err(error) => {
                 let fault = Fault::new("CreateTable", name, &error);
                 if !fault.has_code("ResourceInUseException") {
@@ -45,7 +45,7 @@ impl Aws {
             }
         };
         for _ in 0..TABLE_LOOKS {
-            let found = client.describe_table(&json!({ "TableName": name })).await;
+            let found = client.describe_table.send(&json!({ "TableName": name })).await;
             let found = found.map_err(|error| Fault::new("DescribeTable", name, &error))?;
             let status = found["Table"]["TableStatus"].as_str();
             if status.is_none_or(|status| status == "ACTIVE") {
@@ -62,8 +62,9 @@ impl Aws {
             "TableName": name,
             "TimeToLiveSpecification": { "AttributeName": "ttl", "Enabled": true },
         });
-        let sent = self.dynamodb().update_time_to_live(&expiry).await;
-        sent.map_err(|error| Fault::new("UpdateTimeToLive", name, &error).into())
+        let sent = self.dynamodb().update_time_to_live.send(&expiry).await;
+        sent.map_err(|error| Fault::new("UpdateTimeToLive", name, &error))?;
+        Ok(())
     }
 
     /// Creates the bucket `name`, unless it exists and belongs to these credentials.

@@ -104,24 +104,6 @@ impl Settings {
         })
     }
 
-    /// The variables from which [`Self::from_lookup`] reads these settings, for child processes.
-    pub fn to_variables(&self) -> Vec<(&'static str, String)> {
-        let optional = [
-            (TABLE, &self.table),
-            (BUCKET, &self.bucket),
-            (COORDINATOR_URL, &self.coordinator_url),
-            (WORKER_FUNCTION, &self.worker_function),
-            (SCALER_FUNCTION, &self.scaler_function),
-            (RETENTION_DAYS, &self.retention_days.map(|days| days.to_string())),
-            (CACHE_GIB, &self.cache_gib.map(|gib| gib.to_string())),
-            (MAX_WORKERS, &self.max_workers.map(|workers| workers.to_string())),
-            (PRIVATE_SOURCES, &self.private_sources.then(|| "true".to_owned())),
-            (METRICS, &self.metrics.then(|| EMF.to_owned())),
-        ];
-        let set = optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
-        std::iter::once((NAMESPACE, self.ns.to_string())).chain(set).collect()
-    }
-
     /// Name of the DynamoDB table.
     pub fn table(&self) -> Result<&str, SettingsError> {
         self.table.as_deref().ok_or(SettingsError::Missing(TABLE))
@@ -180,21 +162,29 @@ mod tests {
     }
 
     #[test]
-    fn variables_read_back() {
-        let lookup = |name: &str| (name != SCALER_FUNCTION).then(|| name.to_lowercase());
-        let lookup = |name: &str| match name {
+    fn every_variable_is_read() {
+        let settings = Settings::from_lookup(|name| match name {
             NAMESPACE => Some("team-a".to_owned()),
             RETENTION_DAYS | CACHE_GIB | MAX_WORKERS => Some("30".to_owned()),
             PRIVATE_SOURCES => Some("true".to_owned()),
             METRICS => Some(EMF.to_owned()),
-            name => lookup(name),
-        };
-        let settings = Settings::from_lookup(lookup).unwrap();
-        let variables = settings.to_variables();
-        let again = Settings::from_lookup(|name| {
-            variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone())
+            SCALER_FUNCTION => None,
+            name => Some(name.to_lowercase()),
         });
-        assert_eq!(again, Ok(settings));
+        let read = Settings {
+            ns: "team-a".parse().unwrap(),
+            table: Some("gristmill_table".to_owned()),
+            bucket: Some("gristmill_bucket".to_owned()),
+            coordinator_url: Some("gristmill_coordinator_url".to_owned()),
+            worker_function: Some("gristmill_worker_function".to_owned()),
+            scaler_function: None,
+            retention_days: NonZeroU32::new(30),
+            cache_gib: NonZeroU32::new(30),
+            max_workers: NonZeroU32::new(30),
+            private_sources: true,
+            metrics: true,
+        };
+        assert_eq!(settings, Ok(read));
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl DynamoTable {
 
     async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
         let input = GetItem { table_name: &self.name, key: wire_key(key), consistent_read: true };
-        let found = self.client.get_item(&input).await;
+        let found = self.client.get_item.send(&input).await;
         let found = found.map_err(|error| self.failed("GetItem", &error))?;
         found.item.map(|item| self.parsed(item).map(|(_, item)| item)).transpose()
     }
@@ -73,7 +73,7 @@ impl DynamoTable {
         for round in 0..BATCH_ROUNDS {
             let wanted = WantedKeys { keys, consistent_read: true };
             let input = BatchGetItem { request_items: HashMap::from([(&*self.name, wanted)]) };
-            let answer = self.client.batch_get_item(&input).await;
+            let answer = self.client.batch_get_item.send(&input).await;
             let answer = answer.map_err(|error| self.failed("BatchGetItem", &error))?;
             for item in answer.responses.into_values().flatten() {
                 found.push(self.parsed(item)?);
@@ -115,7 +115,7 @@ impl DynamoTable {
     ) -> Result<Vec<(String, Item)>, TableError> {
         let mut found = Vec::new();
         while found.len() < limit {
-            let page = self.client.query(&query).await;
+            let page = self.client.query.send(&query).await;
             let page = page.map_err(|error| self.failed("Query", &error))?;
             for item in page.items {
                 let (key, item) = self.parsed(item)?;
@@ -207,8 +207,8 @@ impl Table for DynamoTable {
             expression_attribute_values: values,
             return_values_on_condition_check_failure: "ALL_OLD",
         };
-        match self.client.put_item(&input).await {
-            Ok(()) => Ok(WriteOutcome::Written),
+        match self.client.put_item.send(&input).await {
+            Ok(_) => Ok(WriteOutcome::Written),
             Err(error) => self.refused(&error),
         }
     }

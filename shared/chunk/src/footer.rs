@@ -16,8 +16,6 @@ const ENTRY_BYTES: usize = 40;
 const BLOCK_BYTES: [u64; 2] = [128 << 10, 4];
 /// Size of the trailer: footer length u64, version u32, crc32c u32, magic.
 const TRAILER_BYTES: usize = 24;
-/// Suffix to read to get the footer at once: the index of over 1,600 frames.
-pub const FOOTER_READ_BYTES: u64 = 64 * 1024;
 
 /// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,8 +217,8 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// Reads the index from the end of an object. `tail` is any suffix of the object, usually its
-    /// last [`FOOTER_READ_BYTES`]; `object_bytes` is the length of the whole object.
+    /// Reads the index from the end of an object. `tail` is any suffix of the object: 64 KiB have the index of over
+    /// 1,600 frames. `object_bytes` is the length of the whole object.
     ///
     /// # Errors
     /// [`FormatError::TailTooShort`] with the number of bytes to read instead; otherwise as documented there.

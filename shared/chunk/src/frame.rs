@@ -167,11 +167,6 @@ impl<'a> TensorView<'a> {
         &self.frame.bytes[self.frame.layout.values(self.tensor).unwrap_or_default()]
     }
 
-    /// The values, sharing the frame's buffer.
-    pub fn values_shared(&self) -> Bytes {
-        self.frame.bytes.slice(self.frame.layout.values(self.tensor).unwrap_or_default())
-    }
-
     /// The offsets of a ragged tensor, u64 little-endian `[rows + 1]`; empty for a fixed one.
     pub fn offsets(&self) -> &'a [u8] {
         &self.frame.bytes[self.frame.layout.offsets(self.tensor).unwrap_or_default()]

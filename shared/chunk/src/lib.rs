@@ -22,7 +22,7 @@ mod writer;
 pub use chunk::Chunk;
 pub use dtype::DType;
 pub use error::FormatError;
-pub use footer::{Encoding, FOOTER_READ_BYTES, Footer, FrameInfo, FrameKind, checksum};
+pub use footer::{Encoding, Footer, FrameInfo, FrameKind, checksum};
 pub use frame::{Frame, TensorView};
 pub use join::join_rows;
 pub use layout::FrameLayout;

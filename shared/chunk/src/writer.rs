@@ -118,48 +118,6 @@ impl ChunkWriter {
         Ok(&mut self.frame_mut()[range])
     }
 
-    /// All rows of every tensor at once, by index, for filling by several threads; empty for
-    /// ragged tensors. Cut each into rows with `chunks_exact_mut`.
-    ///
-    /// # Errors
-    /// [`FormatError::Invalid`] if no frame is open.
-    pub fn tensors_mut(&mut self) -> Result<Vec<&mut [u8]>, FormatError> {
-        let planned = self.open_frame()?.planned();
-        let tensors = planned.schema().tensors().len();
-        // In the order of the frame, which is the order of their starts.
-        let mut ranges: Vec<_> = (0..tensors)
-            .map(|tensor| (planned.values(tensor).unwrap_or_default(), tensor))
-            .collect();
-        ranges.sort_by_key(|(range, _)| (range.start, range.end));
-        let mut slices: Vec<(usize, &mut [u8])> = Vec::with_capacity(tensors);
-        let mut rest = self.frame_mut();
-        let mut at = 0;
-        for (range, tensor) in ranges {
-            let (_, from_start) = rest.split_at_mut(range.start - at);
-            let (slice, after) = from_start.split_at_mut(range.len());
-            slices.push((tensor, slice));
-            rest = after;
-            at = range.end;
-        }
-        slices.sort_unstable_by_key(|(tensor, _)| *tensor);
-        Ok(slices.into_iter().map(|(_, slice)| slice).collect())
-    }
-
-    /// Copies row `from` of every fixed tensor over row `to`: closes the gap that a record that
-    /// failed has left when rows are filled out of order.
-    ///
-    /// # Errors
-    /// [`FormatError::Invalid`] if no frame is open or there is no such row.
-    pub fn copy_row(&mut self, from: usize, to: usize) -> Result<(), FormatError> {
-        let schema = self.open_frame()?.planned().schema().clone();
-        for tensor in (0..schema.tensors().len()).filter(|i| !schema.tensors()[*i].ragged) {
-            let open = self.open_frame()?;
-            let (from, to) = (open.row(tensor, from)?, open.row(tensor, to)?);
-            self.frame_mut().copy_within(from, to.start);
-        }
-        Ok(())
-    }
-
     /// Appends the next row of a ragged tensor: any number of whole items.
     ///
     /// # Errors

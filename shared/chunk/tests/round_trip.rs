@@ -264,35 +264,6 @@ fn a_record_that_fails_halfway_leaves_nothing() {
 }
 
 #[test]
-fn tensors_can_be_filled_side_by_side_and_gaps_closed() {
-    let schema = schema();
-    let mut writer = ChunkWriter::new(Codec::Stored);
-    writer.begin_frame(&schema, 4).unwrap();
-    let mut tensors = writer.tensors_mut().unwrap();
-    assert_eq!(tensors.iter().map(|bytes| bytes.len()).collect::<Vec<_>>(), [24, 32, 64, 8]);
-    std::thread::scope(|scope| {
-        for (tensor, bytes) in tensors.iter_mut().enumerate() {
-            scope.spawn(move || {
-                let row_bytes = bytes.len() / 4;
-                for (row, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
-                    bytes.fill((tensor * 16 + row) as u8);
-                }
-            });
-        }
-    });
-    // The record of row 1 has failed.
-    writer.copy_row(3, 1).unwrap();
-    writer.end_frame(FrameKind::Remainder, 3).unwrap();
-    let frame = only_frame(&mut writer);
-    for (tensor, spec) in schema.tensors().iter().enumerate() {
-        for (row, from) in [0, 3, 2].into_iter().enumerate() {
-            let bytes = frame.get(&spec.name).unwrap().row(row).unwrap();
-            assert!(bytes.iter().all(|byte| *byte == (tensor * 16 + from) as u8));
-        }
-    }
-}
-
-#[test]
 fn frames_and_tensors_are_aligned() {
     let mut writer = ChunkWriter::new(Codec::Stored);
     for rows in 1..20 {
@@ -348,7 +319,7 @@ fn a_reused_writer_writes_what_a_new_one_does() {
             reused.recycle(object);
             // An abandoned object must leave no trace.
             reused.begin_frame(&schema(), 5).unwrap();
-            reused.tensors_mut().unwrap().into_iter().for_each(|bytes| bytes.fill(0xaa));
+            (0..5).for_each(|row| reused.row_mut(0, row).unwrap().fill(0xaa));
             reused.end_frame(FrameKind::Remainder, 5).unwrap();
             reused.reset();
         }

@@ -99,14 +99,14 @@ impl Capture {
 impl Run<'_> {
     /// Whether elements are captured at step `i`.
     pub(crate) fn is_captured(&self, i: usize) -> bool {
-        self.capture.as_ref().is_some_and(|capture| capture.point.step == i)
+        self.split.capture.as_ref().is_some_and(|capture| capture.point.step == i)
     }
 
     /// The epoch with which step `i` draws.
     pub(crate) fn drawn_epoch(&self, i: usize) -> Epoch {
-        match &self.capture {
+        match &self.split.capture {
             Some(capture) if i < capture.point.step => REUSED_EPOCH,
-            _ => self.terms.epoch,
+            _ => self.split.terms.epoch,
         }
     }
 
@@ -114,13 +114,13 @@ impl Run<'_> {
     pub(crate) fn put(&mut self, i: usize, element: Element<'_>) -> Result<(), Fault> {
         let bytes = self.store(element)?;
         let active_ns = self.lap();
-        self.metrics[i + 1].add(active_ns, 1, bytes, bytes);
-        if self.capture.as_ref().is_some_and(|capture| capture.failed.is_some()) {
+        self.split.metrics[i + 1].add(active_ns, 1, bytes, bytes);
+        if self.split.capture.as_ref().is_some_and(|capture| capture.failed.is_some()) {
             return Ok(());
         }
         match self.guarded(|run, at| run.steps(i + 1, element, at)) {
             Err(fault @ Fault::Record { .. }) => {
-                if let Some(capture) = &mut self.capture {
+                if let Some(capture) = &mut self.split.capture {
                     capture.failed = Some(fault);
                 }
                 Ok(())
@@ -131,8 +131,8 @@ impl Run<'_> {
 
     /// Copies an element into the cache's frame. Returns its bytes.
     fn store(&mut self, element: Element<'_>) -> Result<usize, Fault> {
-        let (copy, row) = (self.copy, self.row);
-        let Some(capture) = &mut self.capture else { return Ok(0) };
+        let (copy, row) = (self.copy, self.split.row);
+        let Some(capture) = &mut self.split.capture else { return Ok(0) };
         let Scratch { cells, writer, cache, .. } = &mut *self.scratch;
         let point = Arc::clone(&capture.point);
         begin(capture, cache).map_err(|error| capture.fault(error))?;
@@ -176,7 +176,7 @@ impl Run<'_> {
 
     /// Ends the current part if it is large enough. Called after each record.
     pub(crate) fn end_part(&mut self) -> Result<(), Fault> {
-        let Some(capture) = &mut self.capture else { return Ok(()) };
+        let Some(capture) = &mut self.split.capture else { return Ok(()) };
         if capture.bytes >= capture.part_bytes {
             let part = end_object(capture, &mut self.scratch.cache);
             capture.parts.push(part.map_err(|error| capture.fault(error))?);
@@ -190,7 +190,7 @@ impl Run<'_> {
         let object = end_object(capture, &mut self.scratch.cache);
         let object = object.map_err(|error| capture.point.error(error))?;
         let active_ns = self.lap();
-        self.metrics[capture.point.step + 1].add(active_ns, 0, 0, 0);
+        self.split.metrics[capture.point.step + 1].add(active_ns, 0, 0, 0);
         Ok(object)
     }
 }

@@ -52,7 +52,7 @@ impl Run<'_> {
                     other => other,
                 })?;
             let active_ns = self.lap();
-            self.metrics[i + 1].add(active_ns, u64::from(kept), bytes_in, bytes_out);
+            self.split.metrics[i + 1].add(active_ns, u64::from(kept), bytes_in, bytes_out);
             if !kept {
                 return Ok(());
             }
@@ -70,7 +70,7 @@ impl Run<'_> {
     ) -> Result<(), Fault> {
         let saved = self.hold(element.level);
         let active_ns = self.lap();
-        self.metrics[i + 1].add(active_ns, u64::from(copies), 0, 0);
+        self.split.metrics[i + 1].add(active_ns, u64::from(copies), 0, 0);
         for copy in 0..copies {
             let element = self.branch(i, saved, element, copy)?;
             self.steps(i + 1, element, at)?;
@@ -95,7 +95,7 @@ impl Run<'_> {
             return Err(Fault::Record { op: self.program.steps[i].name, reason });
         }
         let active_ns = self.lap();
-        self.metrics[i + 1].add(active_ns, u64::from(items), bytes, bytes);
+        self.split.metrics[i + 1].add(active_ns, u64::from(items), bytes, bytes);
         for item in 0..items {
             let element = self.branch(i, saved, element, item)?;
             self.scratch.cells[field].narrow(item as usize * item_bytes, item_bytes);
@@ -145,7 +145,7 @@ impl Run<'_> {
         let Scratch { cells, tools, writer, .. } = &mut *self.scratch;
         let bad = |reason| Fault::Record { op: "", reason };
         let Element { key: record, copy, .. } = element;
-        let (seed, repeat) = (self.terms.seed, self.copy);
+        let (seed, repeat) = (self.split.terms.seed, self.copy);
         let draw = DrawKey { seed, epoch, record, repeat, copy, ordinal: step.ordinal };
         let done = |bytes_in, bytes_out| Ok(Done { bytes_in, bytes_out, kept: true });
         match &step.action {
@@ -166,7 +166,7 @@ impl Run<'_> {
             }
             _ => {
                 let row: &mut [u8] = match step.in_row(cells) {
-                    Some(field) => writer.row_mut(self.program.tensor_of(field), self.row)?,
+                    Some(field) => writer.row_mut(self.program.tensor_of(field), self.split.row)?,
                     None => &mut [],
                 };
                 let applied = step.apply(cells, (element.record, row), tools, || draw.draw());

@@ -1,7 +1,7 @@
 //! A compiled pipeline, with every decision that does not depend on the split.
 
 use crate::{
-    Compiler, ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished,
+    Compiler, ExecError, Scratch,
     cache_point::{self, Point},
     step::{Action, Step},
     steps::Steps,
@@ -71,15 +71,6 @@ impl Program {
     /// cannot be stored.
     pub fn compile(pipeline: &Pipeline) -> Result<Program, ExecError> {
         Compiler::new().compile(pipeline)
-    }
-
-    /// Like [`compile`](Self::compile), but every operator is a step of its own. Slower, with the
-    /// same output and separate metrics for each operator.
-    ///
-    /// # Errors
-    /// As [`compile`](Self::compile).
-    pub fn compile_apart(pipeline: &Pipeline) -> Result<Program, ExecError> {
-        Compiler::new().apart().compile(pipeline)
     }
 
     pub(crate) fn compile_with(
@@ -175,100 +166,6 @@ impl Program {
     /// Creates the buffers that one thread needs to run splits of this program.
     pub fn scratch(&self) -> Scratch {
         Scratch::new(self)
-    }
-
-    /// Runs the pipeline over the records of one split. Calls `cancelled` before each element.
-    ///
-    /// # Errors
-    /// [`ExecError::Cancelled`] when asked to stop, [`ExecError::Record`] for a bad record under
-    /// [`ErrorPolicy::Fail`](gristmill_model::ErrorPolicy::Fail), [`ExecError::Source`] if `data`
-    /// is not the byte range of the records, [`ExecError::Output`] if the object gets too large.
-    pub fn run_split(
-        &self,
-        scratch: &mut Scratch,
-        input: &SplitInput<'_>,
-        cancelled: &dyn Fn() -> bool,
-    ) -> Result<SplitOutput, ExecError> {
-        crate::run::run(self, scratch, input, cancelled)
-    }
-
-    /// Runs a split whose records are read in several portions: those of `input` after those of
-    /// `before`; `more` records follow in later portions. The inputs differ only in their records.
-    /// [`Unfinished::ran`] returns how many records of the input have run if
-    /// [`SplitInput::in_turns`] is set. [`end_split`](Self::end_split) returns the result of all
-    /// portions.
-    ///
-    /// # Errors
-    /// As [`run_split`](Self::run_split).
-    pub fn run_portion(
-        &self,
-        scratch: &mut Scratch,
-        before: Option<Unfinished>,
-        input: &SplitInput<'_>,
-        more: u32,
-        cancelled: &dyn Fn() -> bool,
-    ) -> Result<Unfinished, ExecError> {
-        crate::run::run_portion(self, (scratch, before), input, more, cancelled)
-    }
-
-    /// Ends a split after its last portion. Needs the scratch of the portions.
-    ///
-    /// # Errors
-    /// [`ExecError::Output`] if the object gets too large.
-    pub fn end_split(
-        &self,
-        scratch: &mut Scratch,
-        unfinished: Unfinished,
-    ) -> Result<SplitOutput, ExecError> {
-        crate::run::end(self, scratch, unfinished)
-    }
-
-    /// Runs the rest of the pipeline over a split that [`run_split`](Self::run_split) captured at a
-    /// cache point. The object and the list of skipped records are the same as from the records
-    /// themselves. The cache has no payloads of skipped records, so `quarantined` is empty. Calls
-    /// `cancelled` before each element.
-    ///
-    /// # Errors
-    /// [`ExecError::Cache`] if `input.object` is damaged or of another pipeline; else as
-    /// [`run_split`](Self::run_split).
-    pub fn resume_split(
-        &self,
-        scratch: &mut Scratch,
-        input: &ResumeInput,
-        cancelled: &dyn Fn() -> bool,
-    ) -> Result<SplitOutput, ExecError> {
-        crate::resume::resume(self, scratch, input, cancelled)
-    }
-
-    /// Like [`resume_split`](Self::resume_split) for a split that was captured in parts: runs the
-    /// part in `input` after those of `before`. [`end_resumed`](Self::end_resumed) returns the
-    /// result of all parts.
-    ///
-    /// # Errors
-    /// As [`resume_split`](Self::resume_split).
-    pub fn resume_part(
-        &self,
-        scratch: &mut Scratch,
-        before: Option<Unfinished>,
-        input: &ResumeInput,
-        is_last: bool,
-        cancelled: &dyn Fn() -> bool,
-    ) -> Result<Unfinished, ExecError> {
-        crate::resume::resume_part(self, (scratch, before), input, is_last, cancelled)
-    }
-
-    /// Ends a split after its last part was resumed from cache point `point`. Needs the scratch of
-    /// the parts.
-    ///
-    /// # Errors
-    /// [`ExecError::Output`] if the object gets too large.
-    pub fn end_resumed(
-        &self,
-        scratch: &mut Scratch,
-        point: u32,
-        unfinished: Unfinished,
-    ) -> Result<SplitOutput, ExecError> {
-        crate::resume::end_resumed(self, scratch, point, unfinished)
     }
 
     /// Tensors of every frame that this program writes. If the program pads sequences, this is the

@@ -35,65 +35,87 @@ const MAX_REASON_BYTES: usize = 4096;
 /// Records refused before the cache point, in order, each with its position in the split.
 type RefusedRecords = Peekable<IntoIter<(u32, SkippedRecord)>>;
 
-pub(crate) fn resume(
-    program: &Program,
-    scratch: &mut Scratch,
-    input: &ResumeInput,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<SplitOutput, ExecError> {
-    let all = resume_part(program, (scratch, None), input, true, cancelled)?;
-    end_resumed(program, scratch, input.point, all)
-}
-
-/// Ends a split after its last part.
-pub(crate) fn end_resumed(
-    program: &Program,
-    scratch: &mut Scratch,
-    point: u32,
-    unfinished: Unfinished,
-) -> Result<SplitOutput, ExecError> {
-    let step = program.point(point)?.step;
-    let mut run = Run::again(program, scratch, unfinished, &|| false)?;
-    run.metrics.drain(1..=step + 1);
-    run.finish()
-}
-
-/// Runs one part of a split after those of `before`.
-pub(crate) fn resume_part(
-    program: &Program,
-    (scratch, before): (&mut Scratch, Option<Unfinished>),
-    input: &ResumeInput,
-    is_last: bool,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<Unfinished, ExecError> {
-    let point = program.point(input.point)?;
-    let chunk = Chunk::open(input.object.clone(), &Limits::default());
-    let chunk = chunk.map_err(|error| point.error(error))?;
-    let frames = 0..chunk.remainder().unwrap_or(chunk.frames().len());
-    // Elements get numbers of type `u32`, like records.
-    let rows: u64 = chunk.frames()[frames.clone()].iter().map(|frame| u64::from(frame.rows)).sum();
-    let left = u32::try_from(rows).map_err(|_| point.error(format!("it has {rows} elements")))?;
-    // Other parts may have enough elements for one more batch.
-    let left = left.saturating_add(if is_last { 0 } else { program.batching.size });
-    let refused = refused(&chunk, point)?;
-    let run = match before {
-        Some(before) => Run::again(program, scratch, before.with_left(left), cancelled)?,
-        None => {
-            let ResumeInput { epoch, seed, on_error, .. } = *input;
-            let terms = Terms { epoch, seed, on_error };
-            let mut run = Run::new(program, scratch, terms, left, cancelled)?;
-            run.metrics[0] = OpMetrics::new(CACHE, None);
-            let after = program.steps[point.step..].iter();
-            run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
-            run
-        }
-    };
-    let mut resumed = Resumed { run, point, refused, reached: 0, left_out: None };
-    for frame in frames {
-        resumed.frame(&chunk.tensors(frame).map_err(|error| point.error(error))?)?;
+impl Program {
+    /// Runs the rest of the pipeline over a split that [`run_split`](Self::run_split) captured at a
+    /// cache point. The object and the list of skipped records are the same as from the records
+    /// themselves. The cache has no payloads of skipped records, so `quarantined` is empty. Calls
+    /// `cancelled` before each element.
+    ///
+    /// # Errors
+    /// [`ExecError::Cache`] if `input.object` is damaged or of another pipeline; else as
+    /// [`run_split`](Self::run_split).
+    pub fn resume_split(
+        &self,
+        scratch: &mut Scratch,
+        input: &ResumeInput,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<SplitOutput, ExecError> {
+        let all = self.resume_part(scratch, None, input, true, cancelled)?;
+        self.end_resumed(scratch, input.point, all)
     }
-    resumed.refuse_before(None)?;
-    Ok(resumed.run.suspend())
+
+    /// Like [`resume_split`](Self::resume_split) for a split that was captured in parts: runs the
+    /// part in `input` after those of `before`. [`end_resumed`](Self::end_resumed) returns the
+    /// result of all parts.
+    ///
+    /// # Errors
+    /// As [`resume_split`](Self::resume_split).
+    pub fn resume_part(
+        &self,
+        scratch: &mut Scratch,
+        before: Option<Unfinished>,
+        input: &ResumeInput,
+        is_last: bool,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Unfinished, ExecError> {
+        let point = self.point(input.point)?;
+        let chunk = Chunk::open(input.object.clone(), &Limits::default());
+        let chunk = chunk.map_err(|error| point.error(error))?;
+        let frames = 0..chunk.remainder().unwrap_or(chunk.frames().len());
+        // Elements get numbers of type `u32`, like records.
+        let rows = chunk.frames()[frames.clone()].iter().map(|frame| u64::from(frame.rows));
+        let rows: u64 = rows.sum();
+        let left = u32::try_from(rows);
+        let left = left.map_err(|_| point.error(format!("it has {rows} elements")))?;
+        // Other parts may have enough elements for one more batch.
+        let left = left.saturating_add(if is_last { 0 } else { self.batching.size });
+        let refused = refused(&chunk, point)?;
+        let run = match before {
+            Some(before) => Run::again(self, scratch, Unfinished { left, ..before }, cancelled)?,
+            None => {
+                let ResumeInput { epoch, seed, on_error, .. } = *input;
+                let terms = Terms { epoch, seed, on_error };
+                let mut run = Run::new(self, scratch, terms, left, cancelled)?;
+                run.split.metrics[0] = OpMetrics::new(CACHE, None);
+                let after = self.steps[point.step..].iter();
+                run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
+                run
+            }
+        };
+        let mut resumed = Resumed { run, point, refused, reached: 0, left_out: None };
+        for frame in frames {
+            resumed.frame(&chunk.tensors(frame).map_err(|error| point.error(error))?)?;
+        }
+        resumed.refuse_before(None)?;
+        Ok(resumed.run.split)
+    }
+
+    /// Ends a split after its last part was resumed from cache point `point`. Needs the scratch of
+    /// the parts.
+    ///
+    /// # Errors
+    /// [`ExecError::Output`] if the object gets too large.
+    pub fn end_resumed(
+        &self,
+        scratch: &mut Scratch,
+        point: u32,
+        unfinished: Unfinished,
+    ) -> Result<SplitOutput, ExecError> {
+        let step = self.point(point)?.step;
+        let mut run = Run::again(self, scratch, unfinished, &|| false)?;
+        run.split.metrics.drain(1..=step + 1);
+        run.finish()
+    }
 }
 
 /// A split that is being resumed.
@@ -165,7 +187,7 @@ impl Resumed<'_> {
                 let origin = (key(keys.row(row)), number(copies.row(row)));
                 self.element(&elements, row, record, origin)?;
             }
-            self.run.left -= 1;
+            self.run.split.left -= 1;
         }
         Ok(())
     }
@@ -187,7 +209,7 @@ impl Resumed<'_> {
             self.run.guarded(|run, at| {
                 let bytes = run.load(point, elements, row)?;
                 let active_ns = run.lap();
-                run.metrics[0].add(active_ns, 1, bytes, bytes);
+                run.split.metrics[0].add(active_ns, 1, bytes, bytes);
                 run.scratch.places.clear();
                 let element = Element { key, record: elements.bytes, copy, level: 0 };
                 run.steps(point.step + 1, element, at)
@@ -239,7 +261,7 @@ impl Run<'_> {
             cell.place = match field.row {
                 None => Place::Record(range),
                 Some(tensor) => {
-                    let to = writer.row_mut(tensor, self.row)?;
+                    let to = writer.row_mut(tensor, self.split.row)?;
                     let value = elements.bytes.get(range).filter(|value| value.len() == to.len());
                     let value =
                         value.ok_or_else(|| Fault::Fatal(point.error("a row is too short")))?;

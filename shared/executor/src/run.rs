@@ -24,7 +24,6 @@ mod portion;
 mod tests;
 
 pub use portion::Unfinished;
-pub(crate) use portion::{end, run_portion};
 
 /// Name of reading and parsing a record in errors and metrics.
 const SOURCE: &str = "source";
@@ -89,16 +88,6 @@ impl From<FormatError> for Fault {
     }
 }
 
-pub(crate) fn run(
-    program: &Program,
-    scratch: &mut Scratch,
-    input: &SplitInput<'_>,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<SplitOutput, ExecError> {
-    let all = run_portion(program, (scratch, None), input, 0, cancelled)?;
-    end(program, scratch, all)
-}
-
 /// Parameters that are the same for all records of a split.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
@@ -110,24 +99,10 @@ pub(crate) struct Terms {
 pub(crate) struct Run<'a> {
     pub(crate) program: &'a Program,
     pub(crate) scratch: &'a mut Scratch,
-    pub(crate) terms: Terms,
     pub(crate) cancelled: &'a dyn Fn() -> bool,
-    /// One entry for the source, one per step, and one for the batch.
-    pub(crate) metrics: Vec<OpMetrics>,
-    skipped: Vec<SkippedRecord>,
-    quarantined: Vec<(RecordKey, Bytes)>,
-    /// Present when elements are captured for the cache.
-    pub(crate) capture: Option<Capture>,
-    /// Records, or elements of a cache, that have not started yet.
-    pub(crate) left: u32,
-    /// Records of the input that have been run.
-    ran: u32,
+    pub(crate) split: Unfinished,
     /// Occurrence of the current record in the epoch, from 0.
     pub(crate) copy: u32,
-    /// True while a frame is open; `row` counts its rows. Staged batches do not use it.
-    open: bool,
-    pub(crate) row: usize,
-    batches: u32,
     /// End of the last timed interval, which is the start of the next.
     pub(crate) lap: Instant,
 }
@@ -144,38 +119,31 @@ impl<'a> Run<'a> {
         scratch.writer.reset();
         scratch.cache.reset();
         scratch.staging.reset();
-        if scratch.cells.len() != program.cells {
-            return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
-        }
         let mut metrics = vec![OpMetrics::new(SOURCE, None)];
         for step in &program.steps {
             metrics.push(OpMetrics::new(step.name, Some(step.stage)));
         }
         let (batch, stage) = program.batch_op;
         metrics.push(OpMetrics::new(batch, Some(stage)));
-        Ok(Run {
-            program,
-            scratch,
+        let split = Unfinished {
             terms,
-            cancelled,
             metrics,
             skipped: Vec::new(),
             quarantined: Vec::new(),
             capture: None,
             left,
             ran: 0,
-            copy: 0,
             open: false,
             row: 0,
             batches: 0,
-            lap: Instant::now(),
-        })
+        };
+        Self::again(program, scratch, split, cancelled)
     }
 
     /// Reserves memory for the rows of all remaining records, each of which can become `width`
     /// rows.
     pub(crate) fn reserve(&mut self, width: u32) {
-        let rows = (self.left as usize).saturating_mul(width.min(64) as usize);
+        let rows = (self.split.left as usize).saturating_mul(width.min(64) as usize);
         // Headers and the footer take a little more; a small split can afford to grow once.
         self.scratch.writer.reserve(rows.saturating_mul(self.program.row_bytes) + (64 << 10));
     }
@@ -183,7 +151,7 @@ impl<'a> Run<'a> {
     fn records(&mut self, input: &SplitInput<'_>) -> Result<(), ExecError> {
         let mut zipped = zip::besides(self.program, input)?;
         let records = records(&input.parts, input.picks.as_deref(), input.copy);
-        self.ran = input.n_records();
+        self.split.ran = input.n_records();
         for (ran, record) in (1..).zip(records) {
             let others =
                 zipped.iter_mut().map(zip::Besides::next).collect::<Result<Vec<_>, _>>()?;
@@ -191,8 +159,8 @@ impl<'a> Run<'a> {
                 continue;
             }
             self.one(&record?, &others)?;
-            if input.in_turns && self.capture.as_ref().is_some_and(Capture::has_parts) {
-                self.ran = ran;
+            if input.in_turns && self.split.capture.as_ref().is_some_and(Capture::has_parts) {
+                self.split.ran = ran;
                 break;
             }
         }
@@ -213,33 +181,34 @@ impl<'a> Run<'a> {
             Err(Fault::Fatal(error)) => return Err(error),
             Err(Fault::Record { op, reason }) => {
                 self.bad_record(SkippedRecord { key, op: op.to_owned(), reason }, Some(stored))?;
-                if self.terms.on_error == ErrorPolicy::Quarantine {
-                    self.quarantined.extend(others.iter().map(zip::Beside::raw));
+                if self.split.terms.on_error == ErrorPolicy::Quarantine {
+                    self.split.quarantined.extend(others.iter().map(zip::Beside::raw));
                 }
             }
         }
-        self.left -= 1;
+        self.split.left -= 1;
         Ok(())
     }
 
     pub(crate) fn finish(mut self) -> Result<SplitOutput, ExecError> {
         self.lap = Instant::now();
-        let mut remainder_rows = self.row as u32;
-        match (self.open, self.row) {
+        let mut remainder_rows = self.split.row as u32;
+        match (self.split.open, self.split.row) {
             (true, 0) => self.scratch.writer.abandon_frame(),
             (true, _) => self.end_frame(FrameKind::Remainder)?,
             (false, _) => {
                 let Scratch { staging, writer, .. } = &mut *self.scratch;
                 let (batches, rows) = staging.finish(self.program, writer)?;
-                self.batches += batches;
+                self.split.batches += batches;
                 remainder_rows = rows;
                 self.count_batches(u64::from(batches) + u64::from(rows > 0), 0);
             }
         }
-        let mut capture = self.capture.take();
+        let mut capture = self.split.capture.take();
         let cached = capture.as_mut().map(|capture| self.end_capture(capture)).transpose()?;
         let cached_before = capture.map_or(Vec::new(), |mut capture| capture.take_parts());
-        let Run { program, scratch, skipped, quarantined, metrics, batches, .. } = self;
+        let Run { program, scratch, split, .. } = self;
+        let Unfinished { skipped, quarantined, metrics, batches, .. } = split;
         let object = scratch.writer.finish()?;
         let batched = batches.saturating_mul(program.batching.size);
         let rows = batched.saturating_add(remainder_rows);
@@ -258,29 +227,29 @@ impl<'a> Run<'a> {
 
     /// Opens a frame for the next rows if none is open.
     pub(crate) fn begin_frame(&mut self) -> Result<(), Fault> {
-        if self.open || self.program.stages() {
+        if self.split.open || self.program.stages() {
             return Ok(());
         }
         let size = self.program.batching.size as usize;
         let rows = match self.program.is_one_to_one() {
-            true => size.min(self.left as usize),
+            true => size.min(self.split.left as usize),
             false => size,
         };
         self.scratch.writer.begin_frame(&self.program.schema, rows)?;
-        (self.open, self.row) = (true, 0);
+        (self.split.open, self.split.row) = (true, 0);
         Ok(())
     }
 
     fn end_frame(&mut self, kind: FrameKind) -> Result<(), FormatError> {
-        self.scratch.writer.end_frame(kind, self.row)?;
-        self.count_batches(1, self.row * self.program.row_bytes);
-        (self.open, self.row) = (false, 0);
+        self.scratch.writer.end_frame(kind, self.split.row)?;
+        self.count_batches(1, self.split.row * self.program.row_bytes);
+        (self.split.open, self.split.row) = (false, 0);
         Ok(())
     }
 
     fn count_batches(&mut self, batches: u64, bytes_produced: usize) {
         let active_ns = self.lap();
-        if let Some(batch) = self.metrics.last_mut() {
+        if let Some(batch) = self.split.metrics.last_mut() {
             batch.add(active_ns, batches, 0, bytes_produced);
         }
     }
@@ -292,20 +261,20 @@ impl<'a> Run<'a> {
         record: SkippedRecord,
         stored: Option<&[u8]>,
     ) -> Result<(), ExecError> {
-        if self.open {
-            self.scratch.writer.truncate_ragged(self.row)?;
+        if self.split.open {
+            self.scratch.writer.truncate_ragged(self.split.row)?;
         }
-        match self.terms.on_error {
+        match self.split.terms.on_error {
             ErrorPolicy::Fail => return Err(ExecError::Record(record)),
             ErrorPolicy::Skip => {}
             ErrorPolicy::Quarantine => {
                 // A copy: a slice would keep the whole split's bytes alive.
                 let raw = stored.map(|stored| self.program.reader.raw(stored));
                 let raw = raw.map(|raw| (record.key, Bytes::copy_from_slice(raw)));
-                self.quarantined.extend(raw);
+                self.split.quarantined.extend(raw);
             }
         }
-        self.skipped.push(record);
+        self.split.skipped.push(record);
         Ok(())
     }
 
@@ -327,11 +296,11 @@ impl<'a> Run<'a> {
                 stored_bytes += other.stored_bytes();
             }
             let active_ns = run.lap();
-            run.metrics[0].add(active_ns, 1, stored_bytes, kept_bytes);
+            run.split.metrics[0].add(active_ns, 1, stored_bytes, kept_bytes);
             run.scratch.places.clear();
             run.steps(0, Element { key, record, copy: 0, level: 0 }, at)
         });
-        match &mut self.capture {
+        match &mut self.split.capture {
             Some(capture) => {
                 let outcome = capture.end_record(key, outcome);
                 self.end_part()?;
@@ -370,14 +339,14 @@ impl<'a> Run<'a> {
             return self.stage(element, copy);
         }
         let copied_bytes = self.stack(element, copy)?;
-        self.row += 1;
+        self.split.row += 1;
         let active_ns = self.lap();
-        if let Some(batch) = self.metrics.last_mut() {
+        if let Some(batch) = self.split.metrics.last_mut() {
             batch.add(active_ns, 0, copied_bytes + 12, 0);
         }
-        if self.row == self.program.batching.size as usize {
+        if self.split.row == self.program.batching.size as usize {
             self.end_frame(FrameKind::Batch)?;
-            self.batches += 1;
+            self.split.batches += 1;
         }
         Ok(())
     }
@@ -398,7 +367,7 @@ impl<'a> Run<'a> {
                 writer.push_ragged(field.tensor, value)?;
                 continue;
             }
-            let row = writer.row_mut(field.tensor, self.row)?;
+            let row = writer.row_mut(field.tensor, self.split.row)?;
             if row.len() != value.len() {
                 let (name, is, wanted) = (&field.name, value.len(), row.len());
                 let reason = format!("`{name}` has {is} bytes, not {wanted}: please report this");
@@ -407,8 +376,10 @@ impl<'a> Run<'a> {
             row.copy_from_slice(value);
         }
         let packed = element.key.packed().to_le_bytes();
-        writer.row_mut(self.program.key_tensor, self.row)?.copy_from_slice(&packed);
-        writer.row_mut(self.program.copy_tensor, self.row)?.copy_from_slice(&copy.to_le_bytes());
+        writer.row_mut(self.program.key_tensor, self.split.row)?.copy_from_slice(&packed);
+        writer
+            .row_mut(self.program.copy_tensor, self.split.row)?
+            .copy_from_slice(&copy.to_le_bytes());
         Ok(copied_bytes)
     }
 
@@ -423,9 +394,9 @@ impl<'a> Run<'a> {
                 Refused::Row(reason) => Fault::Record { op: self.program.batch_op.0, reason },
                 Refused::Fatal(error) => Fault::Fatal(error.into()),
             })?;
-        self.batches += u32::from(full);
+        self.split.batches += u32::from(full);
         let active_ns = self.lap();
-        if let Some(batch) = self.metrics.last_mut() {
+        if let Some(batch) = self.split.metrics.last_mut() {
             batch.add(active_ns, u64::from(full), bytes_in + 12, 0);
         }
         Ok(())

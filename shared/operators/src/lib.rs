@@ -88,116 +88,79 @@ mod sequence {
     pub mod truncate;
 }
 
-pub use batch::bucket_by_sequence_length::BucketBySequenceLength;
-pub use batch::padded_batch::PaddedBatch;
-pub use batch::plain::Batch;
-pub use dataset::in_order::InOrder;
-pub use dataset::interleave::Interleave;
-pub use dataset::repeat::Repeat;
-pub use dataset::shuffle::Shuffle;
-pub use dataset::skip::Skip;
-pub use dataset::take::Take;
-pub use element::autocache::Autocache;
-pub use element::copy_field::CopyField;
-pub use element::drop_fields::DropFields;
-pub use element::duplicate::Duplicate;
-pub use element::filter::Filter;
-pub use element::flat_map::FlatMap;
-pub use element::inflate::Inflate;
-pub use element::sleep::{Sleep, SleepPer};
-pub use image::center_crop::CenterCrop;
-pub use image::color_jitter::ColorJitter;
-pub use image::crop::Crop;
-pub use image::decode::{Decode, DecodeMode};
-pub use image::flip::Flip;
-pub use image::gaussian_blur::GaussianBlur;
-pub use image::grayscale::Grayscale;
-pub use image::pad::Pad;
-pub use image::posterize::Posterize;
-pub use image::random_crop::RandomCrop;
-pub use image::random_erasing::RandomErasing;
-pub use image::random_resized_crop::RandomResizedCrop;
-pub use image::resize::Resize;
-pub use image::resize_shorter::ResizeShorter;
-pub use image::rotate::Rotate;
-pub use image::shear::Shear;
-pub use image::solarize::Solarize;
+pub use element::sleep::SleepPer;
+pub use image::decode::DecodeMode;
 pub use image::turn::{Angle, Angles, Interpolation, Turn};
-pub use image::vertical_flip::VerticalFlip;
-pub use number::cast::{Cast, CastDType};
-pub use number::clip::Clip;
-pub use number::layout::{Layout, Order};
-pub use number::normalise::Normalise;
-pub use number::one_hot::OneHot;
-pub use number::scale::Scale;
-pub use number::standardise::Standardise;
-pub use parse::parse_csv::ParseCsv;
-pub use parse::parse_example::ParseExample;
-pub use parse::parse_json::ParseJson;
-pub use sequence::length::Length;
-pub use sequence::pad_sequence::PadSequence;
-pub use sequence::tokenise::{TokenDType, Tokenise};
-pub use sequence::truncate::Truncate;
-
 #[cfg(feature = "kernels")]
 pub use kernels::floor;
+pub use number::cast::CastDType;
+pub use number::layout::Order;
+pub use sequence::tokenise::TokenDType;
 
 use gristmill_pipeline::{Pipeline, PipelineError, Registry};
 use std::sync::LazyLock;
 
-/// All operators, in the order of the documentation.
-static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
-    Registry::new()
-        .and::<Take>()
-        .and::<Skip>()
-        .and::<Repeat>()
-        .and::<Interleave>()
-        .and::<Shuffle>()
-        .and::<InOrder>()
-        .and::<Decode>()
-        .and::<Resize>()
-        .and::<ResizeShorter>()
-        .and::<CenterCrop>()
-        .and::<RandomCrop>()
-        .and::<Crop>()
-        .and::<Pad>()
-        .and::<RandomResizedCrop>()
-        .and::<Flip>()
-        .and::<VerticalFlip>()
-        .and::<Rotate>()
-        .and::<Shear>()
-        .and::<ColorJitter>()
-        .and::<Grayscale>()
-        .and::<GaussianBlur>()
-        .and::<Solarize>()
-        .and::<Posterize>()
-        .and::<RandomErasing>()
-        .and::<Scale>()
-        .and::<Clip>()
-        .and::<Normalise>()
-        .and::<Standardise>()
-        .and::<Cast>()
-        .and::<Layout>()
-        .and::<OneHot>()
-        .and::<Length>()
-        .and::<Truncate>()
-        .and::<PadSequence>()
-        .and::<Tokenise>()
-        .and::<ParseJson>()
-        .and::<ParseCsv>()
-        .and::<ParseExample>()
-        .and::<CopyField>()
-        .and::<DropFields>()
-        .and::<Filter>()
-        .and::<Duplicate>()
-        .and::<FlatMap>()
-        .and::<Batch>()
-        .and::<PaddedBatch>()
-        .and::<BucketBySequenceLength>()
-        .and::<Autocache>()
-        .and::<Sleep>()
-        .and::<Inflate>()
-});
+/// Exports the operators, and lists them in the order of the documentation.
+macro_rules! operators {
+    ($($group:ident::$file:ident::$name:ident),+ $(,)?) => {
+        $(pub use $group::$file::$name;)+
+
+        static REGISTRY: LazyLock<Registry> =
+            LazyLock::new(|| Registry::new()$(.and::<$name>())+);
+    };
+}
+
+operators! {
+    dataset::take::Take,
+    dataset::skip::Skip,
+    dataset::repeat::Repeat,
+    dataset::interleave::Interleave,
+    dataset::shuffle::Shuffle,
+    dataset::in_order::InOrder,
+    image::decode::Decode,
+    image::resize::Resize,
+    image::resize_shorter::ResizeShorter,
+    image::center_crop::CenterCrop,
+    image::random_crop::RandomCrop,
+    image::crop::Crop,
+    image::pad::Pad,
+    image::random_resized_crop::RandomResizedCrop,
+    image::flip::Flip,
+    image::vertical_flip::VerticalFlip,
+    image::rotate::Rotate,
+    image::shear::Shear,
+    image::color_jitter::ColorJitter,
+    image::grayscale::Grayscale,
+    image::gaussian_blur::GaussianBlur,
+    image::solarize::Solarize,
+    image::posterize::Posterize,
+    image::random_erasing::RandomErasing,
+    number::scale::Scale,
+    number::clip::Clip,
+    number::normalise::Normalise,
+    number::standardise::Standardise,
+    number::cast::Cast,
+    number::layout::Layout,
+    number::one_hot::OneHot,
+    sequence::length::Length,
+    sequence::truncate::Truncate,
+    sequence::pad_sequence::PadSequence,
+    sequence::tokenise::Tokenise,
+    parse::parse_json::ParseJson,
+    parse::parse_csv::ParseCsv,
+    parse::parse_example::ParseExample,
+    element::copy_field::CopyField,
+    element::drop_fields::DropFields,
+    element::filter::Filter,
+    element::duplicate::Duplicate,
+    element::flat_map::FlatMap,
+    batch::plain::Batch,
+    batch::padded_batch::PaddedBatch,
+    batch::bucket_by_sequence_length::BucketBySequenceLength,
+    element::autocache::Autocache,
+    element::sleep::Sleep,
+    element::inflate::Inflate,
+}
 
 /// All operators of this project.
 pub fn registry() -> &'static Registry {

@@ -183,6 +183,12 @@ pub(crate) fn optional_size<T: Define>(
     params.get(name).is_some().then(|| size::<T>(params, name)).transpose()
 }
 
+/// Parses `field` of an operator without a usual one.
+pub(crate) fn required_field(params: &mut Table<'_>) -> Result<String, PipelineError> {
+    let node = params.require("field")?;
+    params.text("field", node)
+}
+
 /// Parses `into`: the new field of an operator.
 pub(crate) fn into(params: &mut Table<'_>, op: &str) -> Result<String, PipelineError> {
     let node = params.require("into")?;
@@ -239,6 +245,30 @@ pub(crate) fn in_full_range(field: FieldSchema) -> FieldSchema {
     });
     FieldSchema { range, ..field }
 }
+
+/// Implements the method of an operator that replaces its `field`.
+macro_rules! replaces_field {
+    () => {
+        fn fields(&self) -> Touched<'_> {
+            Touched::Replaces(&self.field)
+        }
+    };
+}
+pub(crate) use replaces_field;
+
+/// Implements the methods of an operator on images whose `fields` move together.
+macro_rules! moves_fields {
+    () => {
+        fn fields(&self) -> Touched<'_> {
+            Touched::Together(&self.fields)
+        }
+
+        fn fields_mut(&mut self) -> Option<&mut Fields> {
+            Some(&mut self.fields)
+        }
+    };
+}
+pub(crate) use moves_fields;
 
 /// Dtypes accepted by operators that move pixels without reading their values.
 pub(crate) const MOVABLE: &[DType] = &[DType::U8, DType::F16, DType::BF16, DType::F32];

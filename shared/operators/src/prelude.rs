@@ -2,12 +2,13 @@
 
 #[cfg(feature = "kernels")]
 pub(crate) use crate::kernels::{
-    boxes, canvas, channels as channels_of, item_bytes as item_bytes_of, masks, tones, warp,
+    boxes, canvas, channels as channels_of, dtype_bytes, in_place, item_bytes as item_bytes_of,
+    masks, pixel_bytes, planes::vectorised, sometimes, transform, value_bytes, warp,
 };
 pub(crate) use crate::parameters::*;
 pub(crate) use crate::*;
 #[cfg(feature = "kernels")]
-pub(crate) use gristmill_kernel::{Fused, Kernel};
+pub(crate) use gristmill_kernel::{Fused, Kernel, Made, View};
 pub(crate) use gristmill_model::DatasetOp;
 pub(crate) use gristmill_pipeline::{
     Asset, Batching, Buckets, CacheHere, Cardinality, DType, Declaration, Define, Effect, Feature,

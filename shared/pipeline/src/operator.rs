@@ -66,14 +66,18 @@ impl<T: Define> Described for T {
 
 /// An operator with its parameters.
 pub trait Operator: Described {
-    /// Turns the schema of its input into that of its output.
+    /// Turns the schema of its input into that of its output, which are the same by default.
     ///
     /// # Errors
     /// The reason why it cannot, in one line for the author of the pipeline.
-    fn infer(&self, flow: &mut Flow) -> Result<(), String>;
+    fn infer(&self, _: &mut Flow) -> Result<(), String> {
+        Ok(())
+    }
 
     /// The fields it reads and writes.
-    fn fields(&self) -> Touched<'_>;
+    fn fields(&self) -> Touched<'_> {
+        Touched::Nothing
+    }
 
     /// The fields of [`Touched::Together`], to record which of them are masks.
     fn fields_mut(&mut self) -> Option<&mut Fields> {

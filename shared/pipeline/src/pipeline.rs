@@ -372,13 +372,6 @@ impl Pipeline {
         // The size does not come from the file, so its line would mislead.
         checked.map_err(|error| PipelineError::general(error.message))
     }
-
-    /// Returns this pipeline for other data.
-    #[must_use]
-    pub fn with_source_path(mut self, path: impl Into<String>) -> Pipeline {
-        self.source.paths = vec![path.into()];
-        self
-    }
 }
 
 fn is_in_order(stage: &Stage) -> bool {

@@ -71,9 +71,19 @@ impl FileIndex {
         FileIndex { packing, ..Self::new(0) }
     }
 
-    /// Adds a record. Callers keep the count below 2^32.
-    pub(crate) fn push(&mut self, length: u32) {
+    /// Adds a record, unless the file has as many as are read of one.
+    pub(crate) fn push(&mut self, length: u32, limits: Limits) -> Result<(), String> {
+        let most = limits.records;
+        if self.len() >= most {
+            return Err(format!("the limit is {most} records a file; use more files"));
+        }
         self.lengths.push(length);
+        Ok(())
+    }
+
+    /// The fault of the record that would be added next.
+    pub(crate) fn fault(&self, what: &str) -> SourceError {
+        SourceError(format!("record {} at byte {}: {what}", self.len(), self.file_bytes()))
     }
 
     /// Number of records.
@@ -338,7 +348,7 @@ mod tests {
 
     fn index(lengths: &[u32]) -> FileIndex {
         let mut index = FileIndex::new(16);
-        lengths.iter().for_each(|length| index.push(*length));
+        lengths.iter().for_each(|length| index.push(*length, Limits::default()).unwrap());
         index
     }
 

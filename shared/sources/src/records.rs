@@ -106,27 +106,3 @@ pub trait Scan: Debug + Send {
     /// [`SourceError`] if the file ends inside a record.
     fn finish(self: Box<Self>) -> Result<FileIndex, SourceError>;
 }
-
-/// Implements [`Scan`] by the type's own methods of the same names.
-macro_rules! impl_scan {
-    ($name:ident) => {
-        impl crate::Scan for $name {
-            fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-                $name::push(self, bytes)
-            }
-
-            fn records(&self) -> u32 {
-                $name::records(self)
-            }
-
-            fn stop(self: Box<Self>) -> FileIndex {
-                $name::stop(*self)
-            }
-
-            fn finish(self: Box<Self>) -> Result<FileIndex, SourceError> {
-                $name::finish(*self)
-            }
-        }
-    };
-}
-pub(crate) use impl_scan;

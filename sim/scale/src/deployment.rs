@@ -24,7 +24,7 @@ pub const DATA: &str = "data";
 const DELETE: Duration = Duration::from_millis(50);
 
 /// Parameters of a simulation.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Setting {
     pub workers: u32,
     pub split: Duration,

@@ -199,8 +199,8 @@ fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Fai
     row.facts.push(("leaves not reported", f64::from(outstanding - reported)));
     row.facts.push(("workers that stay outstanding", f64::from(left)));
     row.facts.push(("bytes of SCALE at most", most as f64));
-    row.bars.push(Bar::at_most("workers that stay outstanding", f64::from(left), 0.0));
-    row.bars.push(Bar::at_most("leaves not reported", f64::from(outstanding - reported), 0.0));
+    row.at_most("workers that stay outstanding", 0.0);
+    row.at_most("leaves not reported", 0.0);
     row.bars.push(Bar::at_most("bytes of SCALE", most as f64, 2_048.0));
     Ok(row)
 }
@@ -239,8 +239,8 @@ fn index(setting: Setting) -> Result<Row, Failure> {
     let units = figures.used().read_units as f64 / files;
     row.facts.push(("read units a file", units));
     row.facts.push(("indexed", f64::from(u8::from(indexed))));
-    row.bars.push(Bar::at_most("read units a file", units, 15.0));
-    row.bars.push(Bar::at_least("indexed", f64::from(u8::from(indexed)), 1.0));
+    row.at_most("read units a file", 15.0);
+    row.at_least("indexed", 1.0);
     Ok(row)
 }
 
@@ -269,12 +269,8 @@ fn restart(setting: Setting, after: u32) -> Result<Row, Failure> {
     let largest = figures.largest.values().copied().max().unwrap_or(0) as f64;
     row.facts.push(("bytes of the largest answer", largest));
     row.facts.push(("delivered after the restart", delivered as f64));
-    row.bars.push(Bar::at_most("bytes of the largest answer", largest, f64::from(1 << 20)));
-    row.bars.push(Bar::at_least(
-        "delivered after the restart",
-        delivered as f64,
-        f64::from(splits),
-    ));
+    row.at_most("bytes of the largest answer", f64::from(1 << 20));
+    row.at_least("delivered after the restart", f64::from(splits));
     Ok(row)
 }
 
@@ -293,11 +289,9 @@ mod tests {
             split_batches: 1,
             files: 4,
             limits: true,
-            die: None,
-            unreported: false,
             real: true,
-            kill_scaler_at: None,
             seed: 1,
+            ..Setting::default()
         };
         let (delivered, figures, _) = in_deployment(setting, async |deployment| {
             start_workers(deployment).await?;

@@ -103,18 +103,17 @@ fn measure(args: &Args, readers: u32, workers: u32) -> Result<Row, Failure> {
     let step = Duration::from_millis(args.step_ms);
     let splits_a_second = f64::from(RANKS) / f64::from(SPLIT_BATCHES) / step.as_secs_f64();
     let seconds = (args.seconds + fleet::WARM_UP.as_secs()) * 2;
+    let split = Duration::from_secs_f64(f64::from(workers) / splits_a_second / HEADROOM);
+    let splits = workers * WINDOW_SPLITS + (splits_a_second * seconds as f64) as u32 + 1_000;
     let setting = Setting {
         workers,
-        split: Duration::from_secs_f64(f64::from(workers) / splits_a_second / HEADROOM),
-        splits: workers * WINDOW_SPLITS + (splits_a_second * seconds as f64) as u32 + 1_000,
+        split,
+        splits,
         split_batches: SPLIT_BATCHES,
         files: 4,
         limits: true,
-        die: None,
-        unreported: false,
-        real: false,
-        kill_scaler_at: None,
         seed: args.seed,
+        ..Setting::default()
     };
     let fleet = Fleet { readers, step, measured: Duration::from_secs(args.seconds) };
     let (figures, deployment) = fleet::run(setting, fleet)?;

@@ -7,6 +7,7 @@ use crate::{
     partition,
 };
 use gristmill_policy::cost::Prices;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -33,10 +34,6 @@ pub struct Bar {
 impl Bar {
     pub fn at_most(name: &'static str, value: f64, bound: f64) -> Self {
         Self { name, value, bound, at_most: true }
-    }
-
-    pub fn at_least(name: &'static str, value: f64, bound: f64) -> Self {
-        Self { name, value, bound, at_most: false }
     }
 
     /// False if the figure could not be measured.
@@ -75,23 +72,33 @@ pub struct Row {
 }
 
 /// Calls of one kind.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct CallRow {
     name: &'static str,
     calls: u64,
-    reads: f64,
-    writes: f64,
-    trips: f64,
+    read_units: f64,
+    write_units: f64,
+    round_trips: f64,
     p50_ms: f64,
     p99_ms: f64,
     unanswered: u64,
-    largest: u64,
+    largest_bytes: u64,
 }
 
 impl Row {
     /// The value of a fact, NaN if there is none of that name.
     pub fn fact(&self, name: &str) -> f64 {
         self.facts.iter().find(|(of, _)| *of == name).map_or(f64::NAN, |(_, value)| *value)
+    }
+
+    /// Wants a fact to be at most `bound`.
+    pub fn at_most(&mut self, fact: &'static str, bound: f64) {
+        self.bars.push(Bar::at_most(fact, self.fact(fact), bound));
+    }
+
+    /// Wants a fact to be at least `bound`.
+    pub fn at_least(&mut self, fact: &'static str, bound: f64) {
+        self.bars.push(Bar { at_most: false, ..Bar::at_most(fact, self.fact(fact), bound) });
     }
 
     fn name(&self) -> String {
@@ -111,13 +118,13 @@ pub fn plain_row(deployment: &Deployment, figures: &Figures) -> Row {
     let calls = figures.calls.iter().map(|(name, call)| CallRow {
         name,
         calls: call.calls,
-        reads: call.per_call(call.used.read_units),
-        writes: call.per_call(call.used.write_units),
-        trips: call.per_call(call.used.round_trips),
+        read_units: call.per_call(call.used.read_units),
+        write_units: call.per_call(call.used.write_units),
+        round_trips: call.per_call(call.used.round_trips),
         p50_ms: call.latency_ms(0.5),
         p99_ms: call.latency_ms(0.99),
         unanswered: call.unanswered,
-        largest: figures.largest.get(name).copied().unwrap_or(0),
+        largest_bytes: figures.largest.get(name).copied().unwrap_or(0),
     });
     Row {
         workers: deployment.setting.workers,
@@ -156,15 +163,13 @@ pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Optio
     let seconds = figures.seconds();
     let ideal = f64::from(setting.workers) / setting.split.as_secs_f64();
     let percent = 100.0 * figures.measured as f64 / seconds / ideal;
-    let (reads, writes) = (of(claims.used.read_units), of(claims.used.write_units));
     let p99_ms = if claims.calls == 0 { f64::NAN } else { claims.latency_ms(0.99) };
     let (most_reads, most_writes) = deployment.store().most_asked();
-    let usd = dollars(figures);
     let lost = delivered.map_or(f64::NAN, |delivered| f64::from(setting.splits) - delivered as f64);
     row.facts.extend([
-        ("read units a claim", reads),
+        ("read units a claim", of(claims.used.read_units)),
         ("round trips a claim", of(claims.used.round_trips)),
-        ("write units a claim", writes),
+        ("write units a claim", of(claims.used.write_units)),
         ("claim p50 ms", claims.latency_ms(0.5)),
         ("claim p99 ms", p99_ms),
         ("% of the ideal", percent),
@@ -172,25 +177,29 @@ pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Optio
         ("requests rejected", figures.used().rejected as f64),
         ("most reads of a partition in 1 s", most_reads as f64),
         ("most writes of a partition in 1 s", most_writes as f64),
-        ("$ of control per million records", usd),
+        ("$ of control per million records", dollars(figures)),
         ("splits not delivered", lost),
         ("deaths", figures.deaths as f64),
     ]);
-    row.bars.push(Bar::at_most("splits not delivered", lost, 0.0));
+    row.at_most("splits not delivered", 0.0);
     match setting.die {
         _ if setting.real => real_facts(&mut row, figures),
         // Each costs the trainer the time until the others' progress reveals it, and its work is repeated.
         Some(mean) if setting.unreported && mean < OFTEN => {}
         Some(mean) => {
             let least = if setting.unreported || mean < OFTEN { 85.0 } else { 90.0 };
-            row.bars.push(Bar::at_least("% of the ideal", percent, least));
+            row.at_least("% of the ideal", least);
         }
         None => {
-            let reads_and_writes = (most_reads, most_writes);
-            row.bars.extend(claim_bars(setting, (reads, writes), p99_ms, reads_and_writes));
-            row.bars.push(Bar::at_least("% of the ideal", percent, least_percent(setting)));
+            let is_many = setting.workers >= MANY;
+            row.at_most("read units a claim", 6.0);
+            row.at_most("write units a claim", if setting.workers == 1_000 { 1.25 } else { 1.9 });
+            row.at_most("claim p99 ms", if is_many { 100.0 } else { 65.0 });
+            row.at_most("most reads of a partition in 1 s", partition::READS as f64);
+            row.at_most("most writes of a partition in 1 s", partition::WRITES as f64);
+            row.at_least("% of the ideal", least_percent(setting));
             if setting.workers >= 100 {
-                row.bars.push(Bar::at_most("$ of control per million records", usd, 0.0016));
+                row.at_most("$ of control per million records", 0.0016);
             }
         }
     }
@@ -206,32 +215,6 @@ fn least_percent(setting: &Setting) -> f64 {
     }
 }
 
-/// Bars of claims: units of one, its latency, and the peak demand of a partition.
-fn claim_bars(
-    setting: &Setting,
-    (reads, writes): (f64, f64),
-    p99_ms: f64,
-    (most_reads, most_writes): (u64, u64),
-) -> [Bar; 5] {
-    let write_bound = if setting.workers == 1_000 { 1.25 } else { 1.9 };
-    let latency_bound = if setting.workers >= MANY { 100.0 } else { 65.0 };
-    [
-        Bar::at_most("read units a claim", reads, 6.0),
-        Bar::at_most("write units a claim", writes, write_bound),
-        Bar::at_most("claim p99 ms", p99_ms, latency_bound),
-        Bar::at_most(
-            "most reads of a partition in 1 s",
-            most_reads as f64,
-            partition::READS as f64,
-        ),
-        Bar::at_most(
-            "most writes of a partition in 1 s",
-            most_writes as f64,
-            partition::WRITES as f64,
-        ),
-    ]
-}
-
 /// Time until all workers that the scaler must invoke have started.
 fn real_facts(row: &mut Row, figures: &Figures) {
     let started = figures.all_started.map_or(f64::NAN, |at| at.as_secs_f64());
@@ -239,10 +222,14 @@ fn real_facts(row: &mut Row, figures: &Figures) {
     row.facts.push(("all started after s", started));
     let killed = figures.scaler_killed.map_or(f64::NAN, |at| at.as_secs_f64());
     row.facts.push(("scaler killed after s", killed));
-    row.bars.push(match killed.is_nan() {
-        true => Bar::at_most("all started after s", started, 15.0),
-        false => Bar::at_most("from the scaler's death to all started, s", started - killed, 60.0),
-    });
+    match killed.is_nan() {
+        true => row.at_most("all started after s", 15.0),
+        false => row.bars.push(Bar::at_most(
+            "from the scaler's death to all started, s",
+            started - killed,
+            60.0,
+        )),
+    }
 }
 
 fn number(value: f64) -> String {
@@ -268,10 +255,11 @@ pub fn row_text(row: &Row, is_first: bool, calls: bool) -> String {
             ["calls", "reads", "writes", "trips", "p50 ms", "p99 ms", "no answer", "largest B"];
         lines.push(format!("  {:<22}{}", "", names.map(|name| format!("{name:>11}")).concat()));
         for call in &row.calls {
-            let CallRow { name, calls, reads, writes, trips, p50_ms, p99_ms, .. } = call;
+            let CallRow { name, calls, read_units, write_units, round_trips, .. } = call;
+            let CallRow { p50_ms, p99_ms, unanswered, largest_bytes, .. } = call;
             lines.push(format!(
-                "  {name:<22}{calls:>11}{reads:>11.2}{writes:>11.3}{trips:>11.2}{p50_ms:>11.1}{p99_ms:>11.1}{:>11}{:>11}",
-                call.unanswered, call.largest
+                "  {name:<22}{calls:>11}{read_units:>11.2}{write_units:>11.3}{round_trips:>11.2}{p50_ms:>11.1}\
+                 {p99_ms:>11.1}{unanswered:>11}{largest_bytes:>11}"
             ));
         }
     }
@@ -358,16 +346,9 @@ pub fn rows_json(rows: &[Row]) -> Vec<Value> {
                 "relation": bar.relation(), "holds": bar.holds(),
             })
         });
-        let calls = row.calls.iter().map(|call| {
-            json!({
-                "name": call.name, "calls": call.calls, "read_units": call.reads,
-                "write_units": call.writes, "round_trips": call.trips, "p50_ms": call.p50_ms,
-                "p99_ms": call.p99_ms, "unanswered": call.unanswered, "largest_bytes": call.largest,
-            })
-        });
         json!({
             "workers": row.workers, "readers": row.readers, "facts": facts, "bars": bars.collect::<Vec<_>>(),
-            "calls": calls.collect::<Vec<_>>(), "troubles": row.troubles,
+            "calls": row.calls, "troubles": row.troubles,
         })
     };
     rows.iter().map(row).collect()

@@ -2,7 +2,7 @@
 
 use crate::{Conditions, Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweeps};
 use gristmill_model::wire::TrainingReport;
-use gristmill_policy::scaling::{Cachew, PolicyName, ScalerFacts, Settings};
+use gristmill_policy::scaling::{Cachew, PolicyName, ScalerFacts, ScalingPolicy, Settings};
 use serde::Serialize;
 
 /// Relative distance to the new optimum that counts as following a change: nearer needs more than ten reports of 10 % noise.

@@ -70,12 +70,6 @@ impl Scenario {
         Document { source, root: document.get_ref(), provenance: vec![], untagged: vec![] }.read()
     }
 
-    /// Conditions at `batch`.
-    pub fn conditions_at(&self, batch: u64) -> &Conditions {
-        let phase = self.phases.iter().rev().find(|phase| phase.from_batch <= batch);
-        &phase.unwrap_or(&self.phases[0]).conditions
-    }
-
     /// Most workers under these conditions, by all limits.
     pub fn most_workers(&self, conditions: &Conditions) -> u32 {
         self.settings.cap().0.min(conditions.grantable())

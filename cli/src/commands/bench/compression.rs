@@ -3,13 +3,12 @@
 
 use super::{
     Failure,
-    pipelines::{Files, IMAGES, Shard, TOKENS, data, median, shards},
+    pipelines::{Data, Files, IMAGES, Shard, TOKENS, median, shards},
 };
 use crate::{output::say, thread_cpu};
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Limits};
-use gristmill_executor::{Part, Program, SplitInput};
-use gristmill_model::RecordKey;
+use gristmill_executor::Program;
 use gristmill_pipeline::passes::optimise;
 use gristmill_policy::{
     compression::{Sample, Try},
@@ -18,22 +17,14 @@ use gristmill_policy::{
 use serde_json::json;
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  gristmill bench compression --rounds 3")]
 pub struct Args {
-    /// Directory of the generated data: images/ and tokens/ [default: the cache]
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Images to generate
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
-    pub images: u64,
-    /// Sequences to generate
-    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
-    pub sequences: u64,
+    #[command(flatten)]
+    pub data: Data,
     /// Time for each measurement
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
@@ -94,8 +85,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
         return Err(Failure::usage("--seconds must be 0.1 to 3600"));
     }
-    let sizes = (args.images, args.sequences);
-    let dir = data(args.data.clone(), sizes, &[IMAGES, TOKENS]).await?;
+    let dir = args.data.generate(&[IMAGES, TOKENS]).await?;
     let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, (name, pipeline, files)) in studies().into_iter().enumerate() {
@@ -123,15 +113,13 @@ fn measure(
     let mut scratch = program.scratch();
     scratch.set_codec(codec);
     let (began, mut figures, mut raw) = (Instant::now(), Figures::default(), Vec::new());
-    for (at, shard) in (0_u32..).zip(shards.iter().cycle()) {
-        if began.elapsed().as_secs_f64() >= seconds && at as usize >= shards.len() {
+    for (at, shard) in shards.iter().cycle().enumerate() {
+        if began.elapsed().as_secs_f64() >= seconds && at >= shards.len() {
             break;
         }
         let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
         figures.read_bytes += data.len() as u64;
-        let first = RecordKey { file: at % shards.len() as u32, record: 0 };
-        let part = Part { first, n_records: shard.index.len(), data, index: &shard.index };
-        let input = SplitInput { epoch: at / shards.len() as u32, ..SplitInput::whole(part) };
+        let input = shard.input(data, at, shards.len());
         let before = thread_cpu();
         let output = program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
         figures.worker_cpu += thread_cpu().saturating_sub(before);

@@ -1,7 +1,7 @@
 //! `gristmill bench ingest`: cost of taking batches on the trainer's host, with everything cached
 //! so that nothing else runs.
 
-use super::train_options;
+use super::{pipelines::median, train_options};
 use crate::{output::say, training};
 use gristmill_client::{Failure, Source, report::Report};
 use gristmill_synthetic::DatasetSpec;
@@ -66,8 +66,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         gristmill_client::complain!("round {round}: {bytes} bytes in {cpu_s:.2} s of CPU: {:.2} GB/s", rate / 1e9);
         rounds.push(rate);
     }
-    rounds.sort_by(f64::total_cmp);
-    let median = rounds[rounds.len() / 2];
+    let median = median(rounds.clone());
     say!("the fetcher takes {:.2} GB of batches a second of its own CPU", median / 1e9);
     if args.json {
         say!("{}", json!({ "bytes_per_cpu_second": median.round(), "rounds": rounds }));

@@ -1,6 +1,6 @@
 //! Whole pipelines in the executor alone, on one core and on all.
 
-use super::{Failure, tokens};
+use super::{Failure, on_threads, tokens};
 use crate::{output::say, thread_cpu, training};
 use bytes::Bytes;
 use gristmill_executor::{Part, Program, SplitInput};
@@ -26,15 +26,8 @@ pub struct Args {
     /// Run only these: p1 (ResNet), p2 (SimCLR), p4 (token sequences)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
-    /// Directory of the generated data: images/ and tokens/ [default: the cache]
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Images to generate
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
-    pub images: u64,
-    /// Sequences to generate
-    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
-    pub sequences: u64,
+    #[command(flatten)]
+    pub data: Data,
     /// Time for each measurement
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
@@ -44,6 +37,19 @@ pub struct Args {
     /// Print one JSON object as the last line of standard output
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Data {
+    /// Directory of the generated data: images/ and tokens/ [default: the cache]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Images to generate
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    pub images: u64,
+    /// Sequences to generate
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
+    pub sequences: u64,
 }
 
 /// One pipeline to measure.
@@ -101,6 +107,15 @@ pub(super) struct Shard {
     pub index: FileIndex,
 }
 
+impl Shard {
+    /// All of its records, in `data`, as the shard number `at` of runs over `shards`.
+    pub fn input(&self, data: Bytes, at: usize, shards: usize) -> SplitInput<'_> {
+        let first = RecordKey { file: (at % shards) as u32, record: 0 };
+        let part = Part { first, n_records: self.index.len(), data, index: &self.index };
+        SplitInput { epoch: (at / shards) as u32, ..SplitInput::whole(part) }
+    }
+}
+
 /// The result of one measurement.
 #[derive(Clone, Copy)]
 struct Figures {
@@ -115,7 +130,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::usage("--seconds must be 0.1 to 3600"));
     }
     let files: Vec<Files> = studies.iter().map(|study| study.files).collect();
-    let dir = data(args.data.clone(), (args.images, args.sequences), &files).await?;
+    let dir = args.data.generate(&files).await?;
     let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
     let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
     let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -191,28 +206,26 @@ fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
     Ok(studies)
 }
 
-/// Generates the missing ones of `files` in `dir` or the cache; returns the directory that holds
-/// them all.
-pub(super) async fn data(
-    dir: Option<PathBuf>,
-    (images, sequences): (u64, u64),
-    files: &[Files],
-) -> Result<PathBuf, Failure> {
-    let dir = match dir {
-        Some(dir) => dir,
-        // Data of another size has another directory.
-        None => gristmill_synthetic::cache_dir()
-            .map_err(Failure::failed)?
-            .join(format!("bench-{images}-{sequences}")),
-    };
-    std::fs::create_dir_all(&dir).map_err(Failure::failed)?;
-    if files.contains(&IMAGES) {
-        training::make_dataset_in(dir.join(IMAGES.0), DatasetSpec::images(images, 0)).await?;
+impl Data {
+    /// Generates the missing ones of `files`; returns the directory that holds them all.
+    pub(super) async fn generate(&self, files: &[Files]) -> Result<PathBuf, Failure> {
+        let Self { data, images, sequences } = self;
+        let dir = match data {
+            Some(dir) => dir.clone(),
+            // Data of another size has another directory.
+            None => gristmill_synthetic::cache_dir()
+                .map_err(Failure::failed)?
+                .join(format!("bench-{images}-{sequences}")),
+        };
+        std::fs::create_dir_all(&dir).map_err(Failure::failed)?;
+        if files.contains(&IMAGES) {
+            training::make_dataset_in(dir.join(IMAGES.0), DatasetSpec::images(*images, 0)).await?;
+        }
+        if files.contains(&TOKENS) {
+            tokens::ensure(&dir.join(TOKENS.0), *sequences)?;
+        }
+        Ok(dir)
     }
-    if files.contains(&TOKENS) {
-        tokens::ensure(&dir.join(TOKENS.0), sequences)?;
-    }
-    Ok(dir)
 }
 
 pub(super) fn shards(
@@ -247,7 +260,7 @@ fn measure(
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let (next, samples) = (AtomicUsize::new(0), AtomicU64::new(0));
     let (began, cpu) = (Instant::now(), process_cpu());
-    let work = || -> Result<(), Failure> {
+    on_threads(threads, || {
         let (mut scratch, mut buffer) = (program.scratch(), Vec::new());
         while began.elapsed().as_secs_f64() < seconds {
             let at = next.fetch_add(1, Ordering::Relaxed);
@@ -256,15 +269,7 @@ fn measure(
             let mut file = std::fs::File::open(&shard.path).map_err(Failure::failed)?;
             file.read_to_end(&mut buffer).map_err(Failure::failed)?;
             let data = Bytes::from(buffer);
-            let first = RecordKey { file: (at % shards.len()) as u32, record: 0 };
-            let part = Part {
-                first,
-                n_records: shard.index.len(),
-                data: data.clone(),
-                index: &shard.index,
-            };
-            let epoch = (at / shards.len()) as u32;
-            let input = SplitInput { epoch, ..SplitInput::whole(part) };
+            let input = shard.input(data.clone(), at, shards.len());
             let output =
                 program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
             drop(input);
@@ -273,13 +278,6 @@ fn measure(
             samples.fetch_add(u64::from(shard.index.len()), Ordering::Relaxed);
         }
         Ok(())
-    };
-    std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(Failure::failed("a benchmark thread panicked")))
-        };
-        running.into_iter().map(join).collect::<Result<Vec<()>, _>>()
     })?;
     let samples = samples.into_inner().max(1) as f64;
     let cpu = process_cpu().saturating_sub(cpu);
@@ -298,21 +296,14 @@ fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f6
     }
     let mut scratch = program.scratch();
     let (began, before, mut records) = (Instant::now(), thread_cpu(), 0_u64);
-    for (at, (data, shard)) in (0_u32..).zip(files.iter().cycle()) {
+    for (at, (data, shard)) in files.iter().cycle().enumerate() {
         if began.elapsed().as_secs_f64() >= seconds {
             break;
         }
-        let (data, n_records) = (data.clone(), shard.index.len());
-        let part = Part {
-            first: RecordKey { file: at % files.len() as u32, record: 0 },
-            n_records,
-            data,
-            index: &shard.index,
-        };
-        let epoch = at / files.len() as u32;
-        let copied = program.run_kernels(&mut scratch, &part, epoch).map_err(Failure::failed)?;
+        let SplitInput { epoch, parts, .. } = shard.input(data.clone(), at, files.len());
+        let copied = program.run_kernels(&mut scratch, &parts[0], epoch).map_err(Failure::failed)?;
         std::hint::black_box(copied);
-        records += u64::from(n_records);
+        records += u64::from(shard.index.len());
     }
     let cpu = thread_cpu().saturating_sub(before);
     Ok(cpu.as_secs_f64() * 1e3 / records.max(1) as f64)
@@ -342,6 +333,7 @@ fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, 
     Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.map_err(Failure::failed)?.max(1)))
 }
 
+/// The median; of an even number, the upper one.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -1,12 +1,11 @@
 //! Probing: reads the settings, then asks all services that they name at once.
 
 use gristmill_aws::{
-    Aws, BucketRights, Caller, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, Probes, Quota,
-    Responder, Settings, SettingsError, Trouble,
+    Aws, BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Quota, Responder, Settings,
+    SettingsError, Trouble,
 };
 use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target};
 use gristmill_host::{DiskUse, ServiceCalls, ServiceStatus};
-use gristmill_model::Namespace;
 use gristmill_model::wire::{AnyReply, Status};
 use gristmill_ports::{CallError, Coordinator};
 use std::{collections::BTreeMap, time::Duration};
@@ -115,24 +114,22 @@ async fn probe_deployed() -> Findings {
     };
     findings.url_region = coordinator.as_ref().and_then(|c| c.url_region()).map(str::to_owned);
     findings.coordinator_url = url;
-    let place = Place {
-        probes: &probes,
-        ns: &settings.ns,
-        bucket: bucket.as_deref(),
-        coordinator: coordinator.as_ref(),
-    };
+    let (bucket, ns) = (bucket.as_deref(), &settings.ns);
     let on_aws = findings.overrides.is_empty();
-    let (shared, caller, worker, scaler, quota, vpc) = tokio::join!(
-        place.ask(),
+    let function = async |name: Option<&str>| Some(probes.function(name?).await);
+    let (bucket, rights, answer, caller, worker, scaler, quota, vpc) = tokio::join!(
+        async { Some(probes.bucket_region(bucket?).await) },
+        async { Some(probes.bucket_rights(bucket?, ns).await) },
+        async { Some(ask_for_job(coordinator.as_ref()?).await) },
         probes.caller(),
-        function(&probes, settings.worker_function.as_deref()),
-        function(&probes, settings.scaler_function.as_deref()),
+        function(settings.worker_function.as_deref()),
+        function(settings.scaler_function.as_deref()),
         probes.quota(),
         async { if on_aws { probes.vpc().await } else { None } },
     );
-    shared.store(&mut findings);
     findings.responders = probes.responders();
-    Findings { caller: Some(caller), worker, scaler, quota: Some(quota), vpc, ..findings }
+    let (coordinator, caller, quota) = (answer, Some(caller), Some(quota));
+    Findings { bucket, rights, coordinator, caller, worker, scaler, quota, vpc, ..findings }
 }
 
 /// Records a setting, or that it is missing.
@@ -161,13 +158,6 @@ fn wrong(error: &SettingsError) -> String {
     }
 }
 
-async fn function(
-    probes: &Probes,
-    name: Option<&str>,
-) -> Option<Result<DeployedFunction, Trouble>> {
-    Some(probes.function(name?).await)
-}
-
 async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
     let calls = ServiceCalls::new(file);
     let mut findings = Findings {
@@ -178,51 +168,17 @@ async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
     };
     let status = in_time(&file.endpoint, calls.status()).await;
     if status.is_ok() {
-        let job = NO_SUCH_JOB.parse().map_err(Failure::failed)?;
-        let answer = in_time("the coordinator", calls.exchange(&Status { job }.into())).await;
-        findings.coordinator = Some(answer);
+        findings.coordinator = Some(ask_for_job(&calls).await);
         findings.disk = calls.disk().await.ok();
     }
     findings.service = Some(status);
     Ok(findings)
 }
 
-/// The services that a trainer uses.
-struct Place<'a> {
-    probes: &'a Probes,
-    ns: &'a Namespace,
-    bucket: Option<&'a str>,
-    coordinator: Option<&'a HttpCoordinator>,
-}
-
-struct Answers {
-    bucket: Option<Result<Option<String>, Trouble>>,
-    rights: Option<BucketRights>,
-    coordinator: Option<Result<AnyReply, CallError>>,
-}
-
-impl Place<'_> {
-    async fn ask(&self) -> Answers {
-        let Self { probes, ns, .. } = self;
-        let bucket = async { Some(probes.bucket_region(self.bucket?).await) };
-        let rights = async { Some(probes.bucket_rights(self.bucket?, ns).await) };
-        let coordinator = async {
-            let job = NO_SUCH_JOB.parse().ok()?;
-            Some(
-                in_time("the coordinator", self.coordinator?.exchange(&Status { job }.into()))
-                    .await,
-            )
-        };
-        let (bucket, rights, coordinator) = tokio::join!(bucket, rights, coordinator);
-        Answers { bucket, rights, coordinator }
-    }
-}
-
-impl Answers {
-    fn store(self, findings: &mut Findings) {
-        (findings.bucket, findings.rights) = (self.bucket, self.rights);
-        findings.coordinator = self.coordinator;
-    }
+/// Asks the coordinator for a job that there is not.
+async fn ask_for_job(coordinator: &dyn Coordinator) -> Result<AnyReply, CallError> {
+    let job = NO_SUCH_JOB.parse().map_err(|error| CallError::Rejected(format!("{error}")))?;
+    in_time("the coordinator", coordinator.exchange(&Status { job }.into())).await
 }
 
 async fn in_time<T>(

@@ -41,7 +41,7 @@ async fn json_is_stored_as_text_and_the_rest_as_binary() {
         table.write(&key(sk), 0, Bytes::from_static(body), Some(77)).await.unwrap();
         let input =
             GetItem { table_name: "gristmill", key: wire_key(&key(sk)), consistent_read: true };
-        let raw = table.client.get_item(&input).await.unwrap().item.unwrap();
+        let raw = table.client.get_item.send(&input).await.unwrap().item.unwrap();
         assert_eq!(
             (raw.json.is_some(), raw.bin.is_some()),
             (name == "json", name == "bin"),

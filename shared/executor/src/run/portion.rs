@@ -11,55 +11,89 @@ use bytes::Bytes;
 use gristmill_model::{RecordKey, SkippedRecord};
 use std::time::Instant;
 
-/// Runs one portion of a split after those of `before`.
-pub(crate) fn run_portion(
-    program: &Program,
-    (scratch, before): (&mut Scratch, Option<Unfinished>),
-    input: &SplitInput<'_>,
-    more: u32,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<Unfinished, ExecError> {
-    let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
-    input.parts.iter().chain(zipped).try_for_each(Part::check)?;
-    let left = input.n_records().saturating_sub(input.begin).saturating_add(more);
-    let mut run = match before {
-        Some(before) => Run::again(program, scratch, before.with_left(left), cancelled)?,
-        None => {
-            let SplitInput { epoch, seed, on_error, .. } = *input;
-            let terms = Terms { epoch, seed, on_error };
-            let point = input.put.map(|point| program.point(point)).transpose()?;
-            let mut run = Run::new(program, scratch, terms, left, cancelled)?;
-            let capture = |point| Capture::new(program, point, left, input.put_bytes);
-            run.capture = point.map(capture);
-            run.reserve(program.width);
-            run
-        }
-    };
-    run.records(input)?;
-    Ok(run.suspend())
-}
+impl Program {
+    /// Runs the pipeline over the records of one split. Calls `cancelled` before each element.
+    ///
+    /// # Errors
+    /// [`ExecError::Cancelled`] when asked to stop, [`ExecError::Record`] for a bad record under
+    /// [`ErrorPolicy::Fail`](gristmill_model::ErrorPolicy::Fail), [`ExecError::Source`] if `data`
+    /// is not the byte range of the records, [`ExecError::Output`] if the object gets too large.
+    pub fn run_split(
+        &self,
+        scratch: &mut Scratch,
+        input: &SplitInput<'_>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<SplitOutput, ExecError> {
+        let all = self.run_portion(scratch, None, input, 0, cancelled)?;
+        self.end_split(scratch, all)
+    }
 
-/// Ends a split after its last portion.
-pub(crate) fn end(
-    program: &Program,
-    scratch: &mut Scratch,
-    unfinished: Unfinished,
-) -> Result<SplitOutput, ExecError> {
-    Run::again(program, scratch, unfinished, &|| false)?.finish()
+    /// Runs a split whose records are read in several portions: those of `input` after those of
+    /// `before`; `more` records follow in later portions. The inputs differ only in their records.
+    /// [`Unfinished::ran`] returns how many records of the input have run if
+    /// [`SplitInput::in_turns`] is set. [`end_split`](Self::end_split) returns the result of all
+    /// portions.
+    ///
+    /// # Errors
+    /// As [`run_split`](Self::run_split).
+    pub fn run_portion(
+        &self,
+        scratch: &mut Scratch,
+        before: Option<Unfinished>,
+        input: &SplitInput<'_>,
+        more: u32,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Unfinished, ExecError> {
+        let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
+        input.parts.iter().chain(zipped).try_for_each(Part::check)?;
+        let left = input.n_records().saturating_sub(input.begin).saturating_add(more);
+        let mut run = match before {
+            Some(before) => Run::again(self, scratch, Unfinished { left, ..before }, cancelled)?,
+            None => {
+                let SplitInput { epoch, seed, on_error, .. } = *input;
+                let terms = Terms { epoch, seed, on_error };
+                let point = input.put.map(|point| self.point(point)).transpose()?;
+                let mut run = Run::new(self, scratch, terms, left, cancelled)?;
+                let capture = |point| Capture::new(self, point, left, input.put_bytes);
+                run.split.capture = point.map(capture);
+                run.reserve(self.width);
+                run
+            }
+        };
+        run.records(input)?;
+        Ok(run.split)
+    }
+
+    /// Ends a split after its last portion. Needs the scratch of the portions.
+    ///
+    /// # Errors
+    /// [`ExecError::Output`] if the object gets too large.
+    pub fn end_split(
+        &self,
+        scratch: &mut Scratch,
+        unfinished: Unfinished,
+    ) -> Result<SplitOutput, ExecError> {
+        Run::again(self, scratch, unfinished, &|| false)?.finish()
+    }
 }
 
 /// A split that is partly run. The rows of its open frame are in the scratch.
 pub struct Unfinished {
-    terms: Terms,
-    metrics: Vec<OpMetrics>,
-    skipped: Vec<SkippedRecord>,
-    quarantined: Vec<(RecordKey, Bytes)>,
-    capture: Option<Capture>,
-    left: u32,
-    ran: u32,
-    open: bool,
-    row: usize,
-    batches: u32,
+    pub(crate) terms: Terms,
+    /// One entry for the source, one per step, and one for the batch.
+    pub(crate) metrics: Vec<OpMetrics>,
+    pub(crate) skipped: Vec<SkippedRecord>,
+    pub(crate) quarantined: Vec<(RecordKey, Bytes)>,
+    /// Present when elements are captured for the cache.
+    pub(crate) capture: Option<Capture>,
+    /// Records, or elements of a cache, that have not started yet.
+    pub(crate) left: u32,
+    /// Records of the input that have been run.
+    pub(crate) ran: u32,
+    /// True while a frame is open; `row` counts its rows. Staged batches do not use it.
+    pub(crate) open: bool,
+    pub(crate) row: usize,
+    pub(crate) batches: u32,
 }
 
 impl std::fmt::Debug for Unfinished {
@@ -87,11 +121,6 @@ impl Unfinished {
     pub fn ran(&self) -> u32 {
         self.ran
     }
-
-    /// Sets the number of records, or elements of a cache, to come.
-    pub(crate) fn with_left(self, left: u32) -> Self {
-        Unfinished { left, ..self }
-    }
 }
 
 impl<'a> Run<'a> {
@@ -99,47 +128,12 @@ impl<'a> Run<'a> {
     pub(crate) fn again(
         program: &'a Program,
         scratch: &'a mut Scratch,
-        unfinished: Unfinished,
+        split: Unfinished,
         cancelled: &'a dyn Fn() -> bool,
     ) -> Result<Self, ExecError> {
         if scratch.cells.len() != program.cells {
             return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
         }
-        let Unfinished {
-            terms,
-            metrics,
-            skipped,
-            quarantined,
-            capture,
-            left,
-            ran,
-            open,
-            row,
-            batches,
-        } = unfinished;
-        let (copy, lap) = (0, Instant::now());
-        Ok(Run {
-            program,
-            scratch,
-            terms,
-            cancelled,
-            metrics,
-            skipped,
-            quarantined,
-            capture,
-            left,
-            ran,
-            copy,
-            open,
-            row,
-            batches,
-            lap,
-        })
-    }
-
-    pub(crate) fn suspend(self) -> Unfinished {
-        let Run { terms, metrics, skipped, quarantined, capture, .. } = self;
-        let Run { left, ran, open, row, batches, .. } = self;
-        Unfinished { terms, metrics, skipped, quarantined, capture, left, ran, open, row, batches }
+        Ok(Run { program, scratch, cancelled, split, copy: 0, lap: Instant::now() })
     }
 }

@@ -50,8 +50,7 @@ impl Define for BucketBySequenceLength {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let node = params.require("boundaries")?;
         let boundaries = wholes::<Self>(params, "boundaries")?;
         if boundaries.is_empty()

@@ -36,10 +36,6 @@ impl Operator for PaddedBatch {
         batch::plain::check_bytes(flow, self.size, padded)
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn batching(&self) -> Option<Batching> {
         let PaddedBatch { size, drop_remainder, ref padding } = *self;
         Some(Batching { size, drop_remainder, padding: Some(padding.clone()), buckets: None })

@@ -63,10 +63,6 @@ impl Operator for Batch {
         check_bytes(flow, self.size, |_, _| None)
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn batching(&self) -> Option<Batching> {
         let Batch { size, drop_remainder, .. } = *self;
         Some(Batching { size, drop_remainder, padding: None, buckets: None })

@@ -19,14 +19,6 @@ impl Define for InOrder {
 }
 
 impl Operator for InOrder {
-    fn infer(&self, _: &mut Flow) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn dataset(&self) -> Option<DatasetOp> {
         Some(DatasetOp::InOrder)
     }

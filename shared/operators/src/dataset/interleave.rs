@@ -46,10 +46,6 @@ impl Operator for Interleave {
         flow.works_on_files("interleave")
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn dataset(&self) -> Option<DatasetOp> {
         let Interleave { cycle_length, block_length } = *self;
         Some(DatasetOp::Interleave { cycle_length, block_length })

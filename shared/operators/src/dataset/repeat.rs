@@ -31,14 +31,6 @@ impl Define for Repeat {
 }
 
 impl Operator for Repeat {
-    fn infer(&self, _: &mut Flow) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn dataset(&self) -> Option<DatasetOp> {
         Some(DatasetOp::Repeat { count: self.count })
     }

@@ -38,14 +38,6 @@ impl Define for Shuffle {
 }
 
 impl Operator for Shuffle {
-    fn infer(&self, _: &mut Flow) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn dataset(&self) -> Option<DatasetOp> {
         Some(DatasetOp::Shuffle { blocks: self.blocks, seed: self.seed })
     }

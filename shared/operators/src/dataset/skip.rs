@@ -26,10 +26,6 @@ impl Operator for Skip {
         flow.counts_records("skip")
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn dataset(&self) -> Option<DatasetOp> {
         Some(DatasetOp::Skip { count: self.count })
     }

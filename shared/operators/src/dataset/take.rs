@@ -27,10 +27,6 @@ impl Operator for Take {
         flow.counts_records("take")
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn dataset(&self) -> Option<DatasetOp> {
         Some(DatasetOp::Take { count: self.count })
     }

@@ -45,10 +45,6 @@ impl Operator for Autocache {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn cache_point(&self) -> Option<CacheHere> {
         Some(CacheHere { reuse_random: self.reuse_random })
     }

@@ -35,31 +35,9 @@ impl Operator for CopyField {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
-        Ok(Kernel::transform(kernel::CopyValue))
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `copy`: copies a field.
-
-    use gristmill_kernel::*;
-
-    /// Any value -> the same.
-    #[derive(Debug)]
-    pub(crate) struct CopyValue;
-
-    impl Transform for CopyValue {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let View { bytes, size } = input;
-            output.take(bytes.len())?.copy_from_slice(bytes);
-            Ok(Made { bytes: bytes.len(), size })
-        }
+        Ok(transform(|input, output, _, _| {
+            output.take(input.bytes.len())?.copy_from_slice(input.bytes);
+            Ok(Made { bytes: input.bytes.len(), size: input.size })
+        }))
     }
 }

@@ -43,10 +43,6 @@ impl Operator for DropFields {
         }
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn forget(&mut self, field: &str) {
         self.fields.retain(|dropped| dropped != field);
     }

@@ -33,14 +33,6 @@ impl Define for Duplicate {
 }
 
 impl Operator for Duplicate {
-    fn infer(&self, _: &mut Flow) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     fn does_nothing(&self) -> Option<&'static str> {
         (self.copies == 1).then_some("one copy is the element itself")
     }

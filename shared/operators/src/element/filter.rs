@@ -47,8 +47,7 @@ impl Define for Filter {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let mut bound = |key| match params.get(key) {
             Some(Node { value: Value::Null, .. }) | None => Ok(None),
             Some(node) => Number::parse(params, key, node).map(Some),

@@ -19,8 +19,7 @@ impl Define for FlatMap {
     const PARAMETERS: &'static [Parameter] = &[required("field", Kind::Field, "The list.")];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        Ok(FlatMap { field: params.text("field", field)? })
+        Ok(FlatMap { field: required_field(params)? })
     }
 }
 
@@ -40,9 +39,7 @@ impl Operator for FlatMap {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {

@@ -50,49 +50,17 @@ impl Operator for Inflate {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
-        Ok(Kernel::transform(kernel::Repeat::new(self)))
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `inflate`: repeats a value. For experiments.
-
-    use super::*;
-    use gristmill_kernel::*;
-
-    /// `[..shape]` -> `[factor, ..shape]`.
-    #[derive(Debug)]
-    pub(crate) struct Repeat {
-        factor: usize,
-    }
-
-    impl Repeat {
-        pub(crate) fn new(op: &Inflate) -> Self {
-            Repeat { factor: op.factor as usize }
-        }
-    }
-
-    impl Transform for Repeat {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let View { bytes, size } = input;
-            let made = bytes.len() * self.factor;
-            for copy in output.take(made)?.chunks_exact_mut(bytes.len().max(1)) {
-                copy.copy_from_slice(bytes);
+        let factor = self.factor as usize;
+        Ok(transform(move |input, output, _, _| {
+            let bytes = input.bytes.len() * factor;
+            for copy in output.take(bytes)?.chunks_exact_mut(input.bytes.len().max(1)) {
+                copy.copy_from_slice(input.bytes);
             }
-            Ok(Made { bytes: made, size })
-        }
+            Ok(Made { bytes, size: input.size })
+        }))
     }
 }

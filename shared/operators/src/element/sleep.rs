@@ -40,14 +40,6 @@ impl Define for Sleep {
 }
 
 impl Operator for Sleep {
-    fn infer(&self, _: &mut Flow) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
-    }
-
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         Ok(Kernel::Wait(std::time::Duration::from_secs_f64(self.ms / 1e3)))

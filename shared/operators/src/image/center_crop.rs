@@ -36,18 +36,12 @@ impl Operator for CenterCrop {
         })
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(canvas::Canvas::centre(self, given, self.fields.fill(0.0))))
+        let choice = canvas::Choice::Centre(self.clone());
+        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(0.0)))
     }
 
     #[cfg(feature = "kernels")]

@@ -80,14 +80,21 @@ impl Operator for ColorJitter {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(Kernel::in_place(kernel::Jitter::new(self, given)))
+        // With one channel there is no hue or saturation.
+        let (op, dtype, gray) = (self.clone(), given.dtype, channels_of(given) == 1);
+        Ok(sometimes(self.p, move |value, _, tools, draw| {
+            let changes = op.draw(draw);
+            match gray {
+                true => kernel::apply_to_gray(&changes, dtype, value, &mut tools.pixels),
+                false => kernel::apply(&changes, dtype, value),
+            }
+            Ok(())
+        }))
     }
 }
 
@@ -98,16 +105,7 @@ pub(crate) mod kernel {
     use super::*;
     use crate::kernels::colours::{Colours, Sum};
     use crate::kernels::planes::{self, F32, Planes, U8};
-    use gristmill_kernel::*;
-
-    /// `[h, w, 3]` of u8 or f32 -> the same, in place.
-    #[derive(Debug)]
-    pub(crate) struct Jitter {
-        op: ColorJitter,
-        dtype: DType,
-        /// Whether there is one channel, and so no hue or saturation.
-        gray: bool,
-    }
+    use gristmill_kernel::Draw;
 
     /// One change with its drawn amount.
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,52 +139,32 @@ pub(crate) mod kernel {
         }
     }
 
-    impl Jitter {
-        pub(crate) fn new(op: &ColorJitter, field: &FieldSchema) -> Self {
-            let gray = field.shape.last() == Some(&Some(1));
-            Jitter { op: op.clone(), dtype: field.dtype, gray }
-        }
-
+    impl ColorJitter {
         /// Draws an order and four amounts, as `torchvision.transforms.ColorJitter`.
-        fn draw(&self, draw: &mut Draw) -> [Change; 4] {
+        pub(super) fn draw(&self, draw: &mut Draw) -> [Change; 4] {
             let mut order = [0, 1, 2, 3];
             for i in (1..4).rev() {
                 order.swap(i, draw.up_to(i as u32) as usize);
             }
             let mut between = |[low, high]: [f64; 2]| draw.between(low, high) as f32;
             let changes = [
-                Change::Brightness(between(self.op.brightness)),
-                Change::Contrast(between(self.op.contrast)),
-                Change::Saturation(between(self.op.saturation)),
-                Change::Hue(between(self.op.hue)),
+                Change::Brightness(between(self.brightness)),
+                Change::Contrast(between(self.contrast)),
+                Change::Saturation(between(self.saturation)),
+                Change::Hue(between(self.hue)),
             ];
             order.map(|i| changes[i])
         }
     }
 
-    impl InPlace for Jitter {
-        fn run(
-            &self,
-            value: &mut [u8],
-            _: [usize; 2],
-            tools: &mut Tools,
-            draw: &mut Draw,
-        ) -> Result<(), String> {
-            if draw.unit() >= self.op.p {
-                return Ok(());
-            }
-            let changes = self.draw(draw);
-            match self.gray {
-                true => apply_to_gray(&changes, self.dtype, value, &mut tools.pixels),
-                false => apply(&changes, self.dtype, value),
-            }
-            Ok(())
-        }
-    }
-
     /// Applies `changes` as to an RGB image with three such channels.
-    fn apply_to_gray(changes: &[Change; 4], dtype: DType, gray: &mut [u8], rgb: &mut Vec<u8>) {
-        let bytes = crate::kernels::dtype_bytes(dtype);
+    pub(super) fn apply_to_gray(
+        changes: &[Change; 4],
+        dtype: DType,
+        gray: &mut [u8],
+        rgb: &mut Vec<u8>,
+    ) {
+        let bytes = dtype_bytes(dtype);
         rgb.clear();
         rgb.extend(gray.chunks_exact(bytes).flat_map(|value| value.repeat(3)));
         apply(&changes.map(Change::on_gray), dtype, rgb);

@@ -56,18 +56,12 @@ impl Operator for Crop {
         })
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(canvas::Canvas::fixed(self, given)))
+        let choice = canvas::Choice::Fixed(self.clone());
+        Ok(canvas::kernel(choice, input.field()?, 0.0))
     }
 
     #[cfg(feature = "kernels")]

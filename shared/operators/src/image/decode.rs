@@ -114,9 +114,7 @@ impl Operator for Decode {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn typical_bytes(&self) -> Option<f64> {
         self.typical_size.map(|[height, width]| f64::from(height) * f64::from(width) * 3.0)
@@ -125,7 +123,14 @@ impl Operator for Decode {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         input.field()?;
-        Ok(Kernel::transform(kernel::DecodeImage::new(self)))
+        let Decode { channels, mode, dtype, .. } = *self;
+        Ok(transform(move |input, output, tools, _| match (mode, channels) {
+            (DecodeMode::Indices, _) => {
+                kernel::indices::decode(input.bytes, dtype, output, &mut tools.pixels)
+            }
+            (DecodeMode::Colours, 3) => kernel::decode(input.bytes, output, tools),
+            (DecodeMode::Colours, _) => kernel::decode_grey(input.bytes, output, tools),
+        }))
     }
 
     #[cfg(feature = "kernels")]

@@ -31,13 +31,7 @@ impl Operator for Flip {
         self.fields.infer("flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     fn does_nothing(&self) -> Option<&'static str> {
         // Boxes are clipped to the image even with p 0.
@@ -46,8 +40,14 @@ impl Operator for Flip {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::in_place(kernel::Mirror::new(self, crate::kernels::pixel_bytes(given))))
+        let pixel_bytes = pixel_bytes(input.field()?);
+        Ok(sometimes(self.p, move |value, [_, width], _, _| {
+            if width > 1 {
+                let rows = value.chunks_exact_mut(width * pixel_bytes);
+                rows.for_each(|row| mirror(row, pixel_bytes));
+            }
+            Ok(())
+        }))
     }
 
     #[cfg(feature = "kernels")]
@@ -56,91 +56,57 @@ impl Operator for Flip {
     }
 }
 
+/// Reverses the pixels of a row.
 #[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `flip`: mirrors an image left to right, with a probability.
+fn mirror(row: &mut [u8], pixel_bytes: usize) {
+    // With constant sizes the compiler moves a whole pixel at once.
+    match pixel_bytes {
+        3 => row.as_chunks_mut::<3>().0.reverse(),
+        6 => row.as_chunks_mut::<6>().0.reverse(),
+        12 => row.as_chunks_mut::<12>().0.reverse(),
+        bytes => {
+            row.reverse();
+            row.chunks_exact_mut(bytes).for_each(<[u8]>::reverse);
+        }
+    }
+}
 
+#[cfg(all(test, feature = "kernels"))]
+mod tests {
     use super::*;
-    use gristmill_kernel::*;
+    use gristmill_kernel::{DrawKey, NoAssets, Tools};
+    use gristmill_model::RecordKey;
 
-    /// `[h, w, c]` -> the same, in place.
-    #[derive(Debug)]
-    pub(crate) struct Mirror {
-        p: f64,
-        pixel_bytes: usize,
-    }
-
-    impl Mirror {
-        pub(crate) fn new(op: &Flip, pixel_bytes: usize) -> Self {
-            Mirror { p: op.p, pixel_bytes }
+    #[test]
+    fn rows_are_mirrored_by_whole_pixels() {
+        for pixel_bytes in [2, 3, 6, 12] {
+            let pixel = |p: u8| (0..pixel_bytes as u8).map(move |b| p * 16 + b);
+            let mut row: Vec<u8> = [1, 2, 3].into_iter().flat_map(pixel).collect();
+            mirror(&mut row, pixel_bytes);
+            let expected: Vec<u8> = [3, 2, 1].into_iter().flat_map(pixel).collect();
+            assert_eq!(row, expected);
         }
     }
 
-    impl InPlace for Mirror {
-        fn run(
-            &self,
-            value: &mut [u8],
-            [_, width]: [usize; 2],
-            _: &mut Tools,
-            draw: &mut Draw,
-        ) -> Result<(), String> {
-            if draw.unit() >= self.p || width < 2 {
-                return Ok(());
-            }
-            for row in value.chunks_exact_mut(width * self.pixel_bytes) {
-                // With constant sizes the compiler moves a whole pixel at once.
-                match self.pixel_bytes {
-                    3 => row.as_chunks_mut::<3>().0.reverse(),
-                    6 => row.as_chunks_mut::<6>().0.reverse(),
-                    12 => row.as_chunks_mut::<12>().0.reverse(),
-                    bytes => {
-                        row.reverse();
-                        row.chunks_exact_mut(bytes).for_each(<[u8]>::reverse);
-                    }
-                }
-            }
-            Ok(())
-        }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-        use gristmill_model::RecordKey;
-
-        fn draw(record: u32) -> Draw {
-            let record = RecordKey { file: 0, record };
-            DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 }.draw()
-        }
-
-        #[test]
-        fn rows_are_mirrored_by_whole_pixels() {
-            for pixel_bytes in [2, 3, 6, 12] {
-                let mirror = Mirror { p: 1.0, pixel_bytes };
-                let pixel = |p: u8| (0..pixel_bytes as u8).map(move |b| p * 16 + b);
-                let mut value: Vec<u8> = [1, 2, 3, 4, 5, 6].into_iter().flat_map(pixel).collect();
-                mirror.run(&mut value, [2, 3], &mut Tools::default(), &mut draw(0)).unwrap();
-                let expected: Vec<u8> = [3, 2, 1, 6, 5, 4].into_iter().flat_map(pixel).collect();
-                assert_eq!(value, expected);
-            }
-        }
-
-        #[test]
-        fn about_p_of_the_elements_are_mirrored() {
-            let flipped = |p: f64| {
-                let mirror = Mirror { p, pixel_bytes: 3 };
-                let one = |record| {
-                    let mut value = [1, 1, 1, 2, 2, 2];
-                    mirror
-                        .run(&mut value, [1, 2], &mut Tools::default(), &mut draw(record))
-                        .unwrap();
-                    value[0] == 2
-                };
-                (0..1000).filter(|record| one(*record)).count()
+    #[test]
+    fn about_p_of_the_elements_are_mirrored() {
+        let flipped = |p: f64| {
+            let flip = Flip { fields: Fields::one("image"), p };
+            let schema = FieldSchema::fixed(DType::U8, [2, 2, 3]);
+            let kernel = flip.kernel(&KernelInput::new(Some(&schema), &NoAssets)).unwrap();
+            let Kernel::InPlace(kernel) = kernel else { panic!("it is not in place") };
+            let one = |record| {
+                let record = RecordKey { file: 0, record };
+                let key = DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 };
+                let mut value = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4];
+                kernel.run(&mut value, [2, 2], &mut Tools::default(), &mut key.draw()).unwrap();
+                assert!([(2, 4), (1, 3)].contains(&(value[0], value[6])), "{value:?}");
+                value[0] == 2
             };
-            assert_eq!(flipped(0.0), 0);
-            assert_eq!(flipped(1.0), 1000);
-            assert!((430..570).contains(&flipped(0.5)));
-        }
+            (0..1000).filter(|record| one(*record)).count()
+        };
+        assert_eq!(flipped(0.0), 0);
+        assert_eq!(flipped(1.0), 1000);
+        assert!((430..570).contains(&flipped(0.5)));
     }
 }

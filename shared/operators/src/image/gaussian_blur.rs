@@ -63,14 +63,20 @@ impl Operator for GaussianBlur {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(Kernel::in_place(kernel::Blur::new(self, given.dtype, channels_of(given))))
+        let [low, high] = self.sigma;
+        let blur = kernel::Blur {
+            kernel_size: self.kernel_size,
+            dtype: given.dtype,
+            channels: channels_of(given),
+        };
+        Ok(sometimes(self.p, move |value, size, tools, draw| {
+            blur.apply(draw.between(low, high), value, size, tools)
+        }))
     }
 }
 

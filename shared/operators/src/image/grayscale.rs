@@ -1,5 +1,7 @@
 //! `grayscale`: removes the colours of an image, with a probability.
 
+#[cfg(feature = "kernels")]
+use crate::kernels::planes::{F32, U8};
 use crate::prelude::*;
 
 /// u8 or f32 `[h, w, 3]` -> the same with three equal channels, `0.2989 r + 0.587 g + 0.114 b` (rounded
@@ -54,54 +56,40 @@ impl Operator for Grayscale {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(match self.channels {
-            1 => Kernel::transform(kernel::OneChannel { dtype: given.dtype }),
-            _ => Kernel::in_place(kernel::Grey { p: self.p, dtype: given.dtype }),
-        })
+        let whole = input.field()?.dtype == DType::U8;
+        if self.channels == 1 {
+            return Ok(transform(move |input, output, _, _| {
+                let bytes = input.bytes.len() / 3;
+                let output = output.take(bytes)?;
+                match whole {
+                    true => kernel::to_one::<U8>(input.bytes, output),
+                    false => kernel::to_one::<F32>(input.bytes, output),
+                }
+                Ok(Made { bytes, size: input.size })
+            }));
+        }
+        Ok(sometimes(self.p, move |value, _, _, _| {
+            match whole {
+                true => kernel::to_grey::<U8>(value),
+                false => kernel::to_grey::<F32>(value),
+            }
+            Ok(())
+        }))
     }
 }
 
 #[cfg(feature = "kernels")]
-pub(crate) mod kernel {
+mod kernel {
     //! `grayscale`: three equal channels, or one.
 
-    use super::*;
-    use crate::kernels::planes::{self, BLOCK, F32, Sample, U8};
-    use gristmill_kernel::*;
+    use crate::kernels::planes::{self, BLOCK, Sample};
 
-    /// `[h, w, 3]` of u8 or f32 -> the same with equal channels, in place.
-    #[derive(Debug)]
-    pub(crate) struct Grey {
-        pub(crate) p: f64,
-        pub(crate) dtype: DType,
-    }
-
-    impl InPlace for Grey {
-        fn run(
-            &self,
-            value: &mut [u8],
-            _: [usize; 2],
-            _: &mut Tools,
-            draw: &mut Draw,
-        ) -> Result<(), String> {
-            if draw.unit() < self.p {
-                match self.dtype {
-                    DType::U8 => to_grey::<U8>(value),
-                    _ => to_grey::<F32>(value),
-                }
-            }
-            Ok(())
-        }
-    }
-
-    fn to_grey<S: Sample>(pixels: &mut [u8]) {
+    /// Sets all channels of RGB pixels to their grey.
+    pub(super) fn to_grey<S: Sample>(pixels: &mut [u8]) {
         let mut grey = [S::Value::default(); BLOCK];
         planes::change::<S>(pixels, |planes| {
             S::grey(planes, &mut grey);
@@ -109,31 +97,8 @@ pub(crate) mod kernel {
         });
     }
 
-    /// `[h, w, 3]` of u8 or f32 -> `[h, w, 1]`.
-    #[derive(Debug)]
-    pub(crate) struct OneChannel {
-        pub(crate) dtype: DType,
-    }
-
-    impl Transform for OneChannel {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let View { bytes, size } = input;
-            let output = output.take(bytes.len() / 3)?;
-            match self.dtype {
-                DType::U8 => to_one::<U8>(bytes, output),
-                _ => to_one::<F32>(bytes, output),
-            }
-            Ok(Made { bytes: output.len(), size })
-        }
-    }
-
-    fn to_one<S: Sample>(pixels: &[u8], output: &mut [u8]) {
+    /// Writes the greys of RGB pixels.
+    pub(super) fn to_one<S: Sample>(pixels: &[u8], output: &mut [u8]) {
         let mut grey = [S::Value::default(); BLOCK];
         let mut blocks = output.chunks_mut(BLOCK * S::BYTES);
         planes::read::<S>(pixels, |planes| {

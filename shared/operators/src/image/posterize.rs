@@ -43,12 +43,14 @@ impl Operator for Posterize {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
-        Ok(Kernel::in_place(tones::Tones::posterize(self)))
+        let mask = !((0xff_u16 >> self.bits) as u8);
+        Ok(sometimes(self.p, move |value, _, _, _| {
+            value.iter_mut().for_each(|x| *x &= mask);
+            Ok(())
+        }))
     }
 }

@@ -82,18 +82,12 @@ impl Operator for RandomCrop {
         })
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(canvas::Canvas::random(self, given, self.fields.fill(self.fill))))
+        let choice = canvas::Choice::Random(self.clone());
+        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
     }
 
     #[cfg(feature = "kernels")]

@@ -1,6 +1,10 @@
 //! `random_erasing`: erases a random rectangle of an image, with a probability.
 
+#[cfg(feature = "kernels")]
+use crate::image::resize::kernel::Window;
 use crate::prelude::*;
+#[cfg(feature = "kernels")]
+use gristmill_kernel::Draw;
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same; with probability `p` a rectangle of random area,
 /// aspect ratio and position becomes `value`. Chosen as in torchvision's `RandomErasing`: ten attempts,
@@ -58,83 +62,51 @@ impl Operator for RandomErasing {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(Kernel::in_place(kernel::Erase::new(self, given)))
+        let (op, log_ratio) = (self.clone(), self.ratio.map(libm::log));
+        let pixel = value_bytes(given.dtype, self.value).repeat(channels_of(given));
+        Ok(sometimes(self.p, move |value, size, _, draw| {
+            let Some(window) = op.window(log_ratio, size, draw) else { return Ok(()) };
+            let Window { left, top, width, height } = window;
+            let rows = value.chunks_exact_mut(size[1] * pixel.len()).skip(top as usize);
+            for row in rows.take(height as usize) {
+                let erased =
+                    &mut row[left as usize * pixel.len()..][..width as usize * pixel.len()];
+                erased.chunks_exact_mut(pixel.len()).for_each(|to| to.copy_from_slice(&pixel));
+            }
+            Ok(())
+        }))
     }
 }
 
 #[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `random_erasing`: sets a random rectangle to one value, with a probability.
-
-    use super::*;
-    use crate::image::resize::kernel::Window;
-    use gristmill_kernel::*;
-
-    /// Attempts before nothing is erased; torchvision's number.
-    const TRIES: u32 = 10;
-
-    /// `[h, w, c]` -> the same, in place.
-    #[derive(Debug)]
-    pub(crate) struct Erase {
-        op: RandomErasing,
+impl RandomErasing {
+    /// As `torchvision.transforms.RandomErasing.get_params`.
+    fn window(
+        &self,
         log_ratio: [f64; 2],
-        /// Encoded bytes of one pixel.
-        pixel: Vec<u8>,
-    }
-
-    impl Erase {
-        pub(crate) fn new(op: &RandomErasing, image: &FieldSchema) -> Self {
-            let pixel = crate::kernels::value_bytes(image.dtype, op.value)
-                .repeat(crate::kernels::channels(image));
-            Erase { op: op.clone(), log_ratio: op.ratio.map(libm::log), pixel }
-        }
-
-        /// As `torchvision.transforms.RandomErasing.get_params`.
-        fn window(&self, [height, width]: [usize; 2], draw: &mut Draw) -> Option<Window> {
-            let area = (height * width) as f64;
-            for _ in 0..TRIES {
-                let erased = area * draw.between(self.op.scale[0], self.op.scale[1]);
-                let ratio = libm::exp(draw.between(self.log_ratio[0], self.log_ratio[1]));
-                let h = (erased * ratio).sqrt().round_ties_even();
-                let w = (erased / ratio).sqrt().round_ties_even();
-                if h < height as f64 && w < width as f64 {
-                    let (h, w) = (h as u32, w as u32);
-                    let top = draw.up_to(height as u32 - h);
-                    let left = draw.up_to(width as u32 - w);
-                    return Some(Window { left, top, width: w, height: h });
-                }
+        [height, width]: [usize; 2],
+        draw: &mut Draw,
+    ) -> Option<Window> {
+        /// Attempts before nothing is erased; torchvision's number.
+        const TRIES: u32 = 10;
+        let area = (height * width) as f64;
+        for _ in 0..TRIES {
+            let erased = area * draw.between(self.scale[0], self.scale[1]);
+            let ratio = libm::exp(draw.between(log_ratio[0], log_ratio[1]));
+            let h = (erased * ratio).sqrt().round_ties_even();
+            let w = (erased / ratio).sqrt().round_ties_even();
+            if h < height as f64 && w < width as f64 {
+                let (h, w) = (h as u32, w as u32);
+                let top = draw.up_to(height as u32 - h);
+                let left = draw.up_to(width as u32 - w);
+                return Some(Window { left, top, width: w, height: h });
             }
-            None
         }
-    }
-
-    impl InPlace for Erase {
-        fn run(
-            &self,
-            value: &mut [u8],
-            size: [usize; 2],
-            _: &mut Tools,
-            draw: &mut Draw,
-        ) -> Result<(), String> {
-            if draw.unit() >= self.op.p {
-                return Ok(());
-            }
-            let Some(window) = self.window(size, draw) else { return Ok(()) };
-            let Window { left, top, width, height } = window;
-            let pixel = self.pixel.len();
-            let rows = value.chunks_exact_mut(size[1] * pixel).skip(top as usize);
-            for row in rows.take(height as usize) {
-                let erased = &mut row[left as usize * pixel..][..width as usize * pixel];
-                erased.chunks_exact_mut(pixel).for_each(|to| to.copy_from_slice(&self.pixel));
-            }
-            Ok(())
-        }
+        None
     }
 }

@@ -63,20 +63,15 @@ impl Operator for RandomResizedCrop {
         crate::image::resize::resized(flow, "random_resized_crop", &self.fields, self.size)
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
         let to = || masks::To::Drawn(kernel::CropAndResize::new(self, 1), self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
-            kernel::CropAndResize::new(self, channels)
+            let crop = kernel::CropAndResize::new(self, channels);
+            transform(move |input, output, tools, draw| crop.run(input, output, tools, draw))
         }))
     }
 
@@ -173,10 +168,8 @@ pub(crate) mod kernel {
                 height: h,
             }
         }
-    }
 
-    impl Transform for CropAndResize {
-        fn run(
+        pub(crate) fn run(
             &self,
             input: View<'_>,
             output: Sink<'_>,

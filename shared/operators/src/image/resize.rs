@@ -30,20 +30,17 @@ impl Operator for Resize {
         resized(flow, "resize", &self.fields, self.size)
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
         let to = || masks::To::Size(self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
-            kernel::ResizeImage::new(self.size, channels, self.antialias)
+            let resize = kernel::ResizeImage::new(self.size, channels, self.antialias);
+            transform(move |input, output, tools, _| {
+                resize.resize(input, kernel::Window::whole(input.size), output, tools)
+            })
         }))
     }
 
@@ -85,6 +82,13 @@ pub(crate) mod kernel {
         pub(crate) top: u32,
         pub(crate) width: u32,
         pub(crate) height: u32,
+    }
+
+    impl Window {
+        pub(crate) fn whole(size: [usize; 2]) -> Self {
+            let [height, width] = size.map(|side| side as u32);
+            Window { left: 0, top: 0, width, height }
+        }
     }
 
     /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, the whole image or a window of it.
@@ -150,24 +154,10 @@ pub(crate) mod kernel {
         }
     }
 
-    impl Transform for ResizeImage {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            tools: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let [height, width] = input.size.map(|side| side as u32);
-            self.resize(input, Window { left: 0, top: 0, width, height }, output, tools)
-        }
-    }
-
     #[cfg(test)]
     mod tests {
         use super::*;
         use fast_image_resize::CpuExtensions;
-        use gristmill_model::RecordKey;
 
         fn picture(width: usize, height: usize) -> Vec<u8> {
             (0..width * height * 3).map(|i| ((i * 7 + i / 291 * 31) % 256) as u8).collect()
@@ -190,16 +180,8 @@ pub(crate) mod kernel {
                 let kernel = ResizeImage::new([side, side], 3, antialias);
                 let mut out = Vec::new();
                 let view = View { bytes: &pixels, size: [height, width] };
-                let mut draw = DrawKey {
-                    seed: 0,
-                    epoch: 0,
-                    record: RecordKey { file: 0, record: 0 },
-                    repeat: 0,
-                    copy: 0,
-                    ordinal: 0,
-                }
-                .draw();
-                kernel.run(view, Sink::Buffer(&mut out), &mut tools, &mut draw).unwrap();
+                let window = Window::whole(view.size);
+                kernel.resize(view, window, Sink::Buffer(&mut out), &mut tools).unwrap();
                 out
             };
             let mut available = vec![CpuExtensions::None];

@@ -1,5 +1,7 @@
 //! `resize_shorter`: resizes the shorter side to a given length, keeping the aspect ratio.
 
+#[cfg(feature = "kernels")]
+use crate::image::resize::kernel::{ResizeImage, Window};
 use crate::prelude::*;
 
 /// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`, resized as by `resize`. The shorter side becomes `size`, the
@@ -48,21 +50,19 @@ impl Operator for ResizeShorter {
         })
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
         let to = || masks::To::Shorter(self.clone());
-        Ok(masks::or_resized(&self.fields, given, to, |channels| kernel::KeepAspect {
-            op: self.clone(),
-            channels,
+        let op = self.clone();
+        Ok(masks::or_resized(&self.fields, given, to, |channels| {
+            transform(move |input, output, tools, _| {
+                let size = op.output_size(input.size.map(|side| side as u32))?;
+                let resize = ResizeImage::new(size, channels, op.antialias);
+                resize.resize(input, Window::whole(input.size), output, tools)
+            })
         }))
     }
 
@@ -82,37 +82,5 @@ impl ResizeShorter {
             format!("{width} x {height} resized would be longer than {MAX_SIDE} pixels")
         })?;
         Ok(if height <= width { [self.size, long] } else { [long, self.size] })
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `resize_shorter`: resizes an image, keeping its aspect ratio.
-
-    use super::*;
-    use crate::image::resize::kernel::{ResizeImage, Window};
-    use gristmill_kernel::*;
-
-    /// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`.
-    #[derive(Debug)]
-    pub(crate) struct KeepAspect {
-        pub(crate) op: ResizeShorter,
-        pub(crate) channels: usize,
-    }
-
-    impl Transform for KeepAspect {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            tools: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let [height, width] = input.size.map(|side| side as u32);
-            let size = self.op.output_size([height, width])?;
-            let window = Window { left: 0, top: 0, width, height };
-            let resize = ResizeImage::new(size, self.channels, self.op.antialias);
-            resize.resize(input, window, output, tools)
-        }
     }
 }

@@ -47,13 +47,25 @@ impl Operator for Solarize {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::in_place(tones::Tones::solarize(self, given.dtype)))
+        let (whole, threshold) = (input.field()?.dtype == DType::U8, self.threshold);
+        Ok(sometimes(self.p, move |value, _, _, _| {
+            if whole {
+                let threshold = threshold.ceil() as u8;
+                vectorised(|| {
+                    value.iter_mut().for_each(|x| *x = if *x >= threshold { !*x } else { *x });
+                });
+            } else {
+                let threshold = threshold as f32;
+                for to in value.as_chunks_mut::<4>().0 {
+                    let x = f32::from_le_bytes(*to);
+                    *to = if x >= threshold { 1.0 - x } else { x }.to_le_bytes();
+                }
+            }
+            Ok(())
+        }))
     }
 }

@@ -72,21 +72,21 @@ impl<A: Angles> Operator for Turn<A> {
         })
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(match self.fields.first_is_mask() {
-            true => masks::turn_by(self.degrees.angle(), &self.fields, given),
-            false => Kernel::transform(warp::Warp::new(self, given.dtype, channels_of(given))),
-        })
+        let angle = self.degrees.angle();
+        if self.fields.first_is_mask() {
+            return Ok(masks::turn_by(angle, &self.fields, given));
+        }
+        let warp = warp::Warp::new(self, given.dtype, channels_of(given));
+        Ok(transform(move |input, output, _, draw| {
+            let bytes = input.bytes.len();
+            warp.apply(&angle.matrix(draw), input, output.take(bytes)?);
+            Ok(Made { bytes, size: input.size })
+        }))
     }
 
     #[cfg(feature = "kernels")]

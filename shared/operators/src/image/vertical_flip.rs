@@ -33,47 +33,13 @@ impl Operator for VerticalFlip {
         self.fields.infer("vertical_flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Together(&self.fields)
-    }
-
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
-        Some(&mut self.fields)
-    }
+    moves_fields!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         input.field()?;
-        Ok(Kernel::in_place(kernel::UpsideDown { p: self.p }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::UpsideDown { p: self.p })
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `vertical_flip`: reverses the rows of an image, with a probability.
-
-    use gristmill_kernel::*;
-
-    /// `[h, w, c]` -> the same, in place.
-    #[derive(Debug)]
-    pub(crate) struct UpsideDown {
-        pub(crate) p: f64,
-    }
-
-    impl InPlace for UpsideDown {
-        fn run(
-            &self,
-            value: &mut [u8],
-            [height, _]: [usize; 2],
-            _: &mut Tools,
-            draw: &mut Draw,
-        ) -> Result<(), String> {
-            if draw.unit() < self.p && height > 1 {
+        Ok(sometimes(self.p, |value, [height, _], _, _| {
+            if height > 1 {
                 let row_bytes = value.len() / height;
                 let (mut top, mut bottom) = value.split_at_mut(height / 2 * row_bytes);
                 while let Some((row, rest)) = top.split_at_mut_checked(row_bytes)
@@ -85,6 +51,11 @@ pub(crate) mod kernel {
                 }
             }
             Ok(())
-        }
+        }))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::Geometry::UpsideDown { p: self.p })
     }
 }

@@ -4,13 +4,15 @@ use crate::image::resize::kernel::Window;
 use crate::prelude::*;
 use gristmill_kernel::*;
 
-/// `[h, w, c]` -> `[h', w', c]`.
-#[derive(Debug)]
-pub(crate) struct Canvas {
-    window: Choice,
-    pixel_bytes: usize,
-    /// Encoded bytes of one value.
-    fill: Vec<u8>,
+/// The kernel `[h, w, c]` -> `[h', w', c]` of an operator that chooses a window; `fill` is its value beyond the image.
+pub(crate) fn kernel(choice: Choice, image: &FieldSchema, fill: f64) -> Kernel {
+    let (pixel_bytes, fill) = (pixel_bytes(image), value_bytes(image.dtype, fill));
+    transform(move |input, output, _, draw| {
+        let frame = choice.frame(input.size, draw)?;
+        let bytes = frame.height * frame.width * pixel_bytes;
+        copy(input, frame, pixel_bytes, &fill, output.take(bytes)?);
+        Ok(Made { bytes, size: [frame.height, frame.width] })
+    })
 }
 
 /// The operator that chooses the window.
@@ -38,56 +40,32 @@ impl From<Window> for Frame {
     }
 }
 
-impl Canvas {
-    fn new(window: Choice, image: &FieldSchema, fill: f64) -> Self {
-        let pixel_bytes = crate::kernels::pixel_bytes(image);
-        Canvas { window, pixel_bytes, fill: crate::kernels::value_bytes(image.dtype, fill) }
-    }
-
-    pub(crate) fn centre(op: &CenterCrop, image: &FieldSchema, fill: f64) -> Self {
-        Canvas::new(Choice::Centre(op.clone()), image, fill)
-    }
-
-    pub(crate) fn fixed(op: &Crop, image: &FieldSchema) -> Self {
-        Canvas::new(Choice::Fixed(op.clone()), image, 0.0)
-    }
-
-    pub(crate) fn random(op: &RandomCrop, image: &FieldSchema, fill: f64) -> Self {
-        Canvas::new(Choice::Random(op.clone()), image, fill)
-    }
-
-    pub(crate) fn padded(op: &Pad, image: &FieldSchema, fill: f64) -> Self {
-        Canvas::new(Choice::Padded(op.clone()), image, fill)
-    }
-
-    /// Copies the part of the image that lies in the frame, and fills the rest.
-    fn copy(&self, input: View<'_>, frame: Frame, out: &mut [u8]) {
-        let [height, width] = input.size;
-        let pixel = self.pixel_bytes;
-        // Columns of the frame that lie in the image: first..end.
-        let first = (-frame.left).clamp(0, frame.width as i64) as usize;
-        let end = (width as i64 - frame.left).clamp(first as i64, frame.width as i64) as usize;
-        for (y, row) in out.chunks_exact_mut(frame.width * pixel).enumerate() {
-            let source = frame.top + y as i64;
-            if source < 0 || source >= height as i64 || first == end {
-                self.fill(row);
-                continue;
-            }
-            self.fill(&mut row[..first * pixel]);
-            self.fill(&mut row[end * pixel..]);
-            let column = (frame.left + first as i64) as usize;
-            let start = (source as usize * width + column) * pixel;
-            let shown = (end - first) * pixel;
-            row[first * pixel..end * pixel].copy_from_slice(&input.bytes[start..start + shown]);
+/// Copies the part of the image that lies in the frame, and fills the rest with the value `fill`.
+fn copy(input: View<'_>, frame: Frame, pixel: usize, fill: &[u8], out: &mut [u8]) {
+    let [height, width] = input.size;
+    // Columns of the frame that lie in the image: first..end.
+    let first = (-frame.left).clamp(0, frame.width as i64) as usize;
+    let end = (width as i64 - frame.left).clamp(first as i64, frame.width as i64) as usize;
+    for (y, row) in out.chunks_exact_mut(frame.width * pixel).enumerate() {
+        let source = frame.top + y as i64;
+        if source < 0 || source >= height as i64 || first == end {
+            fill_with(fill, row);
+            continue;
         }
+        fill_with(fill, &mut row[..first * pixel]);
+        fill_with(fill, &mut row[end * pixel..]);
+        let column = (frame.left + first as i64) as usize;
+        let start = (source as usize * width + column) * pixel;
+        let shown = (end - first) * pixel;
+        row[first * pixel..end * pixel].copy_from_slice(&input.bytes[start..start + shown]);
     }
+}
 
-    fn fill(&self, out: &mut [u8]) {
-        match self.fill.as_slice() {
-            [byte] => out.fill(*byte),
-            value if value.iter().all(|byte| *byte == 0) => out.fill(0),
-            value => out.chunks_exact_mut(value.len()).for_each(|to| to.copy_from_slice(value)),
-        }
+fn fill_with(value: &[u8], out: &mut [u8]) {
+    match value {
+        [byte] => out.fill(*byte),
+        value if value.iter().all(|byte| *byte == 0) => out.fill(0),
+        value => out.chunks_exact_mut(value.len()).for_each(|to| to.copy_from_slice(value)),
     }
 }
 
@@ -173,19 +151,4 @@ fn padded(op: &Pad, [height, width]: [usize; 2]) -> Result<Frame, String> {
         ));
     }
     Ok(Frame { top: -(top as i64), left: -(left as i64), height: to_height, width: to_width })
-}
-
-impl Transform for Canvas {
-    fn run(
-        &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
-        let frame = self.window.frame(input.size, draw)?;
-        let bytes = frame.height * frame.width * self.pixel_bytes;
-        self.copy(input, frame, output.take(bytes)?);
-        Ok(Made { bytes, size: [frame.height, frame.width] })
-    }
 }

@@ -234,7 +234,7 @@ fn run_operator(op: &Op, input: &Tensor) -> Tensor {
 
 /// Runs a random operator with the draws that the case gives.
 fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolerance) {
-    let (field, fields) = (String::from("image"), Fields::one("image"));
+    let fields = Fields::one("image");
     let whole = input.dtype == DType::U8;
     let channels = input.shape[2] as usize;
     let (mut tools, mut bytes) = (Tools::default(), input.bytes.clone());
@@ -251,8 +251,7 @@ fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolera
         }
         "gaussian_blur" => {
             let (kernel_size, sigma) = (params.u32("kernel_size"), params.f64("sigma"));
-            let op = GaussianBlur { field, kernel_size, sigma: [sigma; 2], p: 1.0 };
-            let blur = Blur::new(&op, input.dtype, channels);
+            let blur = Blur { kernel_size, dtype: input.dtype, channels };
             blur.apply(sigma, &mut bytes, input.size(), &mut tools).unwrap();
             within(if whole { 1.0 } else { 1e-3 })
         }

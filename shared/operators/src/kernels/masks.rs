@@ -8,59 +8,46 @@ use gristmill_kernel::*;
 
 /// The kernel of an operator that resizes: to `to` if the first of `fields` is a mask, otherwise
 /// `image`, which is made for the number of channels.
-pub(crate) fn or_resized<K: Transform + 'static>(
+pub(crate) fn or_resized(
     fields: &Fields,
     given: &FieldSchema,
     to: impl FnOnce() -> To,
-    image: impl FnOnce(usize) -> K,
+    image: impl FnOnce(usize) -> Kernel,
 ) -> Kernel {
-    match fields.first_is_mask() {
-        true => Kernel::transform(Resample { to: to(), pixel_bytes: super::pixel_bytes(given) }),
-        false => Kernel::transform(image(super::channels(given))),
+    if !fields.first_is_mask() {
+        return image(channels_of(given));
     }
-}
-
-/// The kernel of an operator that rotates or shears a mask.
-pub(crate) fn turn_by(angle: Angle, fields: &Fields, given: &FieldSchema) -> Kernel {
-    let fill = super::value_bytes(given.dtype, fields.mask_fill).repeat(super::channels(given));
-    Kernel::transform(Turn { angle, fill })
-}
-
-/// `[h, w, c]` -> `[h', w', c]`.
-#[derive(Debug)]
-struct Resample {
-    to: To,
-    pixel_bytes: usize,
-}
-
-/// The size that a mask is resized to, and the part of it that is resized.
-#[derive(Debug)]
-pub(crate) enum To {
-    Size([u32; 2]),
-    Shorter(ResizeShorter),
-    Drawn(CropAndResize, [u32; 2]),
-}
-
-impl Transform for Resample {
-    fn run(
-        &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        tools: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
+    let (to, pixel_bytes) = (to(), pixel_bytes(given));
+    transform(move |input, output, tools, draw| {
         let [height, width] = input.size.map(|side| side as u32);
-        let whole = Window { left: 0, top: 0, width, height };
-        let (window, size) = match &self.to {
+        let whole = Window::whole(input.size);
+        let (window, size) = match &to {
             To::Size(size) => (whole, *size),
             To::Shorter(op) => (whole, op.output_size([height, width])?),
             To::Drawn(crop, size) => (crop.window(input.size, draw), *size),
         };
         let size = size.map(|side| side as usize);
-        let bytes = size[0] * size[1] * self.pixel_bytes;
-        nearest(input, window, size, self.pixel_bytes, (output.take(bytes)?, &mut tools.ends));
+        let bytes = size[0] * size[1] * pixel_bytes;
+        nearest(input, window, size, pixel_bytes, (output.take(bytes)?, &mut tools.ends));
         Ok(Made { bytes, size })
-    }
+    })
+}
+
+/// The kernel of an operator that rotates or shears a mask.
+pub(crate) fn turn_by(angle: Angle, fields: &Fields, given: &FieldSchema) -> Kernel {
+    let fill = value_bytes(given.dtype, fields.mask_fill).repeat(channels_of(given));
+    transform(move |input, output, _, draw| {
+        let bytes = input.bytes.len();
+        turn(&angle.matrix(draw), input, &fill, output.take(bytes)?);
+        Ok(Made { bytes, size: input.size })
+    })
+}
+
+/// The size that a mask is resized to, and the part of it that is resized.
+pub(crate) enum To {
+    Size([u32; 2]),
+    Shorter(ResizeShorter),
+    Drawn(CropAndResize, [u32; 2]),
 }
 
 /// Resizes `window` of a mask as torch's `interpolate(mode="nearest")`. `columns` is scratch space.
@@ -93,28 +80,6 @@ fn source_of(to: usize, from: usize, length: usize) -> usize {
     const { assert!(MAX_SIDE < 1 << 24, "f32 counts every pixel") };
     let scale = from as f32 / length as f32;
     ((to as f32 * scale) as usize).min(from - 1)
-}
-
-/// `rotate` and `shear`: `[h, w, c]` -> the same.
-#[derive(Debug)]
-struct Turn {
-    angle: Angle,
-    /// Encoded bytes of one pixel.
-    fill: Vec<u8>,
-}
-
-impl Transform for Turn {
-    fn run(
-        &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
-        let bytes = input.bytes.len();
-        turn(&self.angle.matrix(draw), input, &self.fill, output.take(bytes)?);
-        Ok(Made { bytes, size: input.size })
-    }
 }
 
 /// Writes the mask transformed by `matrix`; `fill` is one pixel.

@@ -13,13 +13,75 @@ pub(crate) mod normalise_layout_cast;
 pub(crate) mod planes;
 #[cfg(test)]
 mod properties;
-#[cfg(test)]
-mod timing;
-pub(crate) mod tones;
 pub(crate) mod warp;
 
+use gristmill_kernel::{Draw, InPlace, Kernel, Made, Sink, Tools, Transform, View};
 pub(crate) use gristmill_pipeline::value_bytes;
 use gristmill_pipeline::{DType, FieldSchema};
+
+/// A kernel that writes its output elsewhere than its input.
+pub(crate) fn transform(
+    run: impl Fn(View<'_>, Sink<'_>, &mut Tools, &mut Draw) -> Result<Made, String>
+    + Send
+    + Sync
+    + 'static,
+) -> Kernel {
+    struct Run<F>(F);
+    impl<F> Transform for Run<F>
+    where
+        F: Fn(View<'_>, Sink<'_>, &mut Tools, &mut Draw) -> Result<Made, String> + Send + Sync,
+    {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            tools: &mut Tools,
+            draw: &mut Draw,
+        ) -> Result<Made, String> {
+            (self.0)(input, output, tools, draw)
+        }
+    }
+    Kernel::transform(Run(run))
+}
+
+/// A kernel that changes values where they are.
+pub(crate) fn in_place(
+    change: impl Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String>
+    + Send
+    + Sync
+    + 'static,
+) -> Kernel {
+    struct Change<F>(F);
+    impl<F> InPlace for Change<F>
+    where
+        F: Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String> + Send + Sync,
+    {
+        fn run(
+            &self,
+            value: &mut [u8],
+            size: [usize; 2],
+            tools: &mut Tools,
+            draw: &mut Draw,
+        ) -> Result<(), String> {
+            (self.0)(value, size, tools, draw)
+        }
+    }
+    Kernel::in_place(Change(change))
+}
+
+/// A kernel that changes each value with probability `p`.
+pub(crate) fn sometimes(
+    p: f64,
+    change: impl Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String>
+    + Send
+    + Sync
+    + 'static,
+) -> Kernel {
+    in_place(move |value, size, tools, draw| match draw.unit() >= p {
+        true => Ok(()),
+        false => change(value, size, tools, draw),
+    })
+}
 
 /// Channels of an `[h, w, c]` image.
 pub(crate) fn channels(schema: &FieldSchema) -> usize {

@@ -9,7 +9,6 @@ use gristmill_kernel::*;
 /// `[h, w, 1 or 3]` of u8 or f32 -> the same shape.
 #[derive(Debug)]
 pub(crate) struct Warp {
-    angle: Angle,
     interpolation: Interpolation,
     fill: f64,
     dtype: DType,
@@ -30,8 +29,8 @@ impl Angle {
 
 impl Warp {
     pub(crate) fn new<A: Angles>(op: &Turn<A>, dtype: DType, channels: usize) -> Self {
-        let Turn { degrees, interpolation, fill, .. } = *op;
-        Warp { angle: degrees.angle(), interpolation, fill, dtype, channels }
+        let Turn { interpolation, fill, .. } = *op;
+        Warp { interpolation, fill, dtype, channels }
     }
 
     /// Writes the image transformed by `matrix`.
@@ -58,21 +57,6 @@ impl Warp {
                 (x, y) = (x + step[0], y + step[1]);
             }
         }
-    }
-}
-
-impl Transform for Warp {
-    fn run(
-        &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
-        let matrix = self.angle.matrix(draw);
-        let bytes = input.bytes.len();
-        self.apply(&matrix, input, output.take(bytes)?);
-        Ok(Made { bytes, size: input.size })
     }
 }
 

@@ -108,9 +108,7 @@ impl Operator for Cast {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn does_nothing(&self) -> Option<&'static str> {
         // The caller compares the schemas before and after; the dtype is the same.
@@ -126,7 +124,10 @@ impl Operator for Cast {
         let given = input.field()?;
         Ok(match self.dtype.dtype() == given.dtype {
             true => Kernel::Nothing,
-            false => Kernel::transform(kernel::Convert::new(given.dtype, self.dtype)),
+            false => {
+                let (from, to) = (given.dtype, self.dtype);
+                transform(move |input, output, _, _| kernel::convert(from, to, input, output))
+            }
         })
     }
 }

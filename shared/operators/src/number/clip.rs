@@ -63,14 +63,13 @@ impl Operator for Clip {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(Kernel::in_place(kernel::Bounds::new(self, given.dtype)))
+        let (min, max, dtype) = (self.min, self.max, given.dtype);
+        Ok(in_place(move |value, _, _, _| kernel::clip(min, max, dtype, value)))
     }
 }
 
@@ -88,67 +87,49 @@ impl Clip {
 }
 
 #[cfg(feature = "kernels")]
-pub(crate) mod kernel {
+mod kernel {
     //! `clip`: clamps numbers to bounds.
 
     use super::*;
-    use crate::kernels::planes::vectorised;
-    use gristmill_kernel::*;
 
-    /// Numbers of any shape -> the same, in place.
-    #[derive(Debug)]
-    pub(crate) struct Bounds {
+    /// Clamps numbers of any shape.
+    pub(super) fn clip(
         min: Option<Number>,
         max: Option<Number>,
         dtype: DType,
-    }
-
-    impl Bounds {
-        pub(crate) fn new(op: &Clip, dtype: DType) -> Self {
-            Bounds { min: op.min, max: op.max, dtype }
-        }
-    }
-
-    impl InPlace for Bounds {
-        fn run(
-            &self,
-            value: &mut [u8],
-            _: [usize; 2],
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<(), String> {
-            // The pipeline checked that the type can hold each bound.
-            macro_rules! clip {
-                ($type:ty, $least:expr, $most:expr) => {{
-                    let of = |bound: Option<Number>, other: $type| match bound {
-                        Some(Number::Whole(bound)) => bound as $type,
-                        Some(Number::Real(bound)) => bound as $type,
-                        None => other,
-                    };
-                    let (min, max) = (of(self.min, $least), of(self.max, $most));
-                    vectorised(|| {
-                        for to in value.as_chunks_mut::<{ size_of::<$type>() }>().0 {
-                            let x = <$type>::from_le_bytes(*to);
-                            let x = if x < min { min } else { x };
-                            *to = if x > max { max } else { x }.to_le_bytes();
-                        }
-                    })
-                }};
-                ($type:ty) => {
-                    clip!($type, <$type>::MIN, <$type>::MAX)
+        value: &mut [u8],
+    ) -> Result<(), String> {
+        // The pipeline checked that the type can hold each bound.
+        macro_rules! clip {
+            ($type:ty, $least:expr, $most:expr) => {{
+                let of = |bound: Option<Number>, other: $type| match bound {
+                    Some(Number::Whole(bound)) => bound as $type,
+                    Some(Number::Real(bound)) => bound as $type,
+                    None => other,
                 };
-            }
-            match self.dtype {
-                DType::U8 => clip!(u8),
-                DType::U16 => clip!(u16),
-                DType::I32 => clip!(i32),
-                DType::I64 => clip!(i64),
-                DType::U64 => clip!(u64),
-                DType::F64 => clip!(f64, f64::NEG_INFINITY, f64::INFINITY),
-                DType::F32 => clip!(f32, f32::NEG_INFINITY, f32::INFINITY),
-                other => return Err(format!("cannot clip {other}")),
-            }
-            Ok(())
+                let (min, max) = (of(min, $least), of(max, $most));
+                vectorised(|| {
+                    for to in value.as_chunks_mut::<{ size_of::<$type>() }>().0 {
+                        let x = <$type>::from_le_bytes(*to);
+                        let x = if x < min { min } else { x };
+                        *to = if x > max { max } else { x }.to_le_bytes();
+                    }
+                })
+            }};
+            ($type:ty) => {
+                clip!($type, <$type>::MIN, <$type>::MAX)
+            };
         }
+        match dtype {
+            DType::U8 => clip!(u8),
+            DType::U16 => clip!(u16),
+            DType::I32 => clip!(i32),
+            DType::I64 => clip!(i64),
+            DType::U64 => clip!(u64),
+            DType::F64 => clip!(f64, f64::NEG_INFINITY, f64::INFINITY),
+            DType::F32 => clip!(f32, f32::NEG_INFINITY, f32::INFINITY),
+            other => return Err(format!("cannot clip {other}")),
+        }
+        Ok(())
     }
 }

@@ -62,9 +62,7 @@ impl Operator for Layout {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn can_follow_batch(&self) -> bool {
         true
@@ -72,8 +70,12 @@ impl Operator for Layout {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(kernel::Transpose::new(self.to, given)))
+        let transpose = kernel::Transpose::new(self.to, input.field()?);
+        Ok(transform(move |View { bytes, size }, output, _, _| {
+            let out = output.take(bytes.len())?;
+            vectorised(|| transpose.values(bytes, out));
+            Ok(Made { bytes: bytes.len(), size })
+        }))
     }
 }
 
@@ -82,8 +84,6 @@ pub(crate) mod kernel {
     //! `layout`: channels last to channels first, and back.
 
     use super::*;
-    use crate::kernels::planes::vectorised;
-    use gristmill_kernel::*;
 
     /// `[h, w, c]` -> `[c, h, w]`, or the other way round.
     #[derive(Debug)]
@@ -100,7 +100,7 @@ pub(crate) mod kernel {
                 Order::Nhwc => input.shape.first(),
             };
             let channels = channels.copied().flatten().unwrap_or(1) as usize;
-            Transpose { to, channels, value_bytes: crate::kernels::dtype_bytes(input.dtype) }
+            Transpose { to, channels, value_bytes: dtype_bytes(input.dtype) }
         }
 
         /// Moves values of `N` bytes, `C` per pixel.
@@ -127,7 +127,7 @@ pub(crate) mod kernel {
         }
 
         #[inline(always)]
-        fn values<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
+        fn of<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
             match self.channels {
                 2 => self.copy::<N, 2>(from, to),
                 3 => self.copy::<N, 3>(from, to),
@@ -136,25 +136,15 @@ pub(crate) mod kernel {
                 _ => to.copy_from_slice(from),
             }
         }
-    }
 
-    impl Transform for Transpose {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let View { bytes, size } = input;
-            let out = output.take(bytes.len())?;
-            vectorised(|| match self.value_bytes {
-                1 => self.values::<1>(bytes, out),
-                2 => self.values::<2>(bytes, out),
-                4 => self.values::<4>(bytes, out),
-                _ => self.values::<8>(bytes, out),
-            });
-            Ok(Made { bytes: bytes.len(), size })
+        #[inline(always)]
+        pub(super) fn values(&self, from: &[u8], to: &mut [u8]) {
+            match self.value_bytes {
+                1 => self.of::<1>(from, to),
+                2 => self.of::<2>(from, to),
+                4 => self.of::<4>(from, to),
+                _ => self.of::<8>(from, to),
+            }
         }
     }
 }

@@ -52,14 +52,21 @@ impl Operator for Normalise {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(kernel::Affine::new(self, given.dtype)))
+        let dtype = input.field()?.dtype;
+        let affine = kernel::Affine::new(self);
+        Ok(transform(move |View { bytes, size }, output, _, _| {
+            let made = bytes.len() / dtype_bytes(dtype) * 4;
+            let output = output.take(made)?;
+            match dtype {
+                DType::U8 => affine.pixels(bytes, output),
+                _ => affine.floats(bytes, output),
+            }
+            Ok(Made { bytes: made, size })
+        }))
     }
 
     #[cfg(feature = "kernels")]
@@ -113,7 +120,6 @@ pub(crate) mod kernel {
     //! `normalise`: subtracts a mean and divides by a standard deviation, per channel.
 
     use super::*;
-    use gristmill_kernel::*;
 
     /// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: one multiplication and one addition per value.
     #[derive(Debug)]
@@ -121,17 +127,16 @@ pub(crate) mod kernel {
         /// Repeated for four pixels, so that whole pixels fill whole vector registers.
         factor: [f32; 12],
         addend: [f32; 12],
-        input: DType,
     }
 
     impl Affine {
-        pub(crate) fn new(op: &Normalise, input: DType) -> Self {
+        pub(crate) fn new(op: &Normalise) -> Self {
             let affine = op.affine();
             let (mut factor, mut addend) = ([0.0; 12], [0.0; 12]);
             for i in 0..12 {
                 (factor[i], addend[i]) = affine[i % affine.len()];
             }
-            Affine { factor, addend, input }
+            Affine { factor, addend }
         }
 
         /// Normalises value `i` of a group of whole pixels.
@@ -139,7 +144,7 @@ pub(crate) mod kernel {
             (x * self.factor[i % 12] + self.addend[i % 12]).to_le_bytes()
         }
 
-        fn pixels(&self, input: &[u8], output: &mut [u8]) {
+        pub(super) fn pixels(&self, input: &[u8], output: &mut [u8]) {
             let (whole, rest) = input.as_chunks::<12>();
             let (outputs, tail) = output.as_chunks_mut::<48>();
             for (from, to) in whole.iter().zip(outputs) {
@@ -153,30 +158,11 @@ pub(crate) mod kernel {
             }
         }
 
-        fn floats(&self, input: &[u8], output: &mut [u8]) {
+        pub(super) fn floats(&self, input: &[u8], output: &mut [u8]) {
             let inputs = input.as_chunks::<4>().0.iter().enumerate();
             for ((i, x), to) in inputs.zip(output.as_chunks_mut::<4>().0) {
                 *to = self.one(i, f32::from_le_bytes(*x));
             }
-        }
-    }
-
-    impl Transform for Affine {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let View { bytes, size } = input;
-            let values = bytes.len() / crate::kernels::dtype_bytes(self.input);
-            let output = output.take(values * 4)?;
-            match self.input {
-                DType::U8 => self.pixels(bytes, output),
-                _ => self.floats(bytes, output),
-            }
-            Ok(Made { bytes: values * 4, size })
         }
     }
 
@@ -195,8 +181,8 @@ pub(crate) mod kernel {
             let floats: Vec<u8> = pixels.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect();
             let mut from_u8 = vec![0; pixels.len() * 4];
             let mut from_f32 = from_u8.clone();
-            Affine::new(&op, DType::U8).pixels(&pixels, &mut from_u8);
-            Affine::new(&op, DType::F32).floats(&floats, &mut from_f32);
+            Affine::new(&op).pixels(&pixels, &mut from_u8);
+            Affine::new(&op).floats(&floats, &mut from_f32);
             assert_eq!(from_u8, from_f32);
             for (i, (x, y)) in pixels.iter().zip(from_u8.as_chunks::<4>().0).enumerate() {
                 let expected = (f64::from(*x) / 255.0 - op.mean[i % 3]) / op.std[i % 3];

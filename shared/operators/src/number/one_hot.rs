@@ -24,8 +24,7 @@ impl Define for OneHot {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let classes = whole::<Self>(params, "classes")?;
         let dtype = choice::<Self, _>(params, "dtype", &[CastDType::F32, CastDType::U8])?;
         Ok(OneHot { field, classes, dtype })
@@ -47,57 +46,22 @@ impl Operator for OneHot {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(kernel::Classes::new(self, given.dtype)))
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `one_hot`: converts a class number to a one-hot vector.
-
-    use super::*;
-    use gristmill_kernel::*;
-
-    /// An integer -> f32 or u8 `[classes]`.
-    #[derive(Debug)]
-    pub(crate) struct Classes {
-        classes: usize,
-        input: DType,
-        one: Vec<u8>,
-    }
-
-    impl Classes {
-        pub(crate) fn new(op: &OneHot, input: DType) -> Self {
-            let one = crate::kernels::value_bytes(op.dtype.dtype(), 1.0);
-            Classes { classes: op.classes as usize, input, one }
-        }
-    }
-
-    impl Transform for Classes {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let class =
-                crate::kernels::integer(self.input, input.bytes).ok_or("it has no value")?;
-            let place = usize::try_from(class).ok().filter(|place| *place < self.classes);
-            let place = place
-                .ok_or_else(|| format!("{class} is not one of {} classes, 0 on", self.classes))?;
-            let bytes = self.classes * self.one.len();
+        let (given, classes) = (input.field()?.dtype, self.classes as usize);
+        let one = value_bytes(self.dtype.dtype(), 1.0);
+        Ok(transform(move |input, output, _, _| {
+            let class = crate::kernels::integer(given, input.bytes).ok_or("it has no value")?;
+            let place = usize::try_from(class).ok().filter(|place| *place < classes);
+            let place =
+                place.ok_or_else(|| format!("{class} is not one of {classes} classes, 0 on"))?;
+            let bytes = classes * one.len();
             let out = output.take(bytes)?;
             out.fill(0);
-            out[place * self.one.len()..][..self.one.len()].copy_from_slice(&self.one);
+            out[place * one.len()..][..one.len()].copy_from_slice(&one);
             Ok(Made { bytes, size: [0, 0] })
-        }
+        }))
     }
 }

@@ -1,6 +1,8 @@
 //! `scale`: multiplies numbers by a factor and adds an offset.
 
 use crate::prelude::*;
+#[cfg(feature = "kernels")]
+use half::{bf16, f16};
 
 /// Any shape of u8, f16, bf16 or f32 -> f32: `x * factor + offset`, by default u8 0 to 255 to f32 0 to 1.
 /// One f32 multiplication and one addition: within 1e-6 of torchvision's `ToDtype(scale=True)`, which
@@ -60,75 +62,39 @@ impl Operator for Scale {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(kernel::ScaleBy::new(self, given.dtype)))
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `scale`: multiplies numbers by a factor and adds an offset.
-
-    use super::*;
-    use crate::kernels::planes::vectorised;
-    use gristmill_kernel::*;
-    use half::{bf16, f16};
-
-    /// Numbers -> f32: one multiplication and one addition each.
-    #[derive(Debug)]
-    pub(crate) struct ScaleBy {
-        factor: f32,
-        offset: f32,
-        dtype: DType,
-    }
-
-    impl ScaleBy {
-        pub(crate) fn new(op: &Scale, dtype: DType) -> Self {
-            ScaleBy { factor: op.factor as f32, offset: op.offset as f32, dtype }
-        }
-
         #[inline(always)]
-        fn write(&self, values: impl Iterator<Item = f32>, out: &mut [u8]) {
+        fn write(values: impl Iterator<Item = f32>, by: [f32; 2], out: &mut [u8]) {
             for (x, to) in values.zip(out.as_chunks_mut::<4>().0) {
-                *to = (x * self.factor + self.offset).to_le_bytes();
+                *to = (x * by[0] + by[1]).to_le_bytes();
             }
         }
-    }
-
-    impl Transform for ScaleBy {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
+        let dtype = input.field()?.dtype;
+        let by = [self.factor as f32, self.offset as f32];
+        Ok(transform(move |input, output, _, _| {
             let View { bytes, size } = input;
-            let made = bytes.len() / crate::kernels::dtype_bytes(self.dtype) * 4;
+            let made = bytes.len() / dtype_bytes(dtype) * 4;
             let out = output.take(made)?;
-            match self.dtype {
-                DType::U8 => vectorised(|| self.write(bytes.iter().map(|x| f32::from(*x)), out)),
+            match dtype {
+                DType::U8 => vectorised(|| write(bytes.iter().map(|x| f32::from(*x)), by, out)),
                 DType::F16 => {
                     let read = |x: &[u8; 2]| f16::from_le_bytes(*x).to_f32();
-                    self.write(bytes.as_chunks().0.iter().map(read), out);
+                    write(bytes.as_chunks().0.iter().map(read), by, out);
                 }
                 DType::BF16 => {
                     let read = |x: &[u8; 2]| bf16::from_le_bytes(*x).to_f32();
-                    self.write(bytes.as_chunks().0.iter().map(read), out);
+                    write(bytes.as_chunks().0.iter().map(read), by, out);
                 }
                 DType::F32 => {
                     let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
-                    vectorised(|| self.write(bytes.as_chunks().0.iter().map(read), out));
+                    vectorised(|| write(bytes.as_chunks().0.iter().map(read), by, out));
                 }
                 other => return Err(format!("cannot scale {other}")),
             }
             Ok(Made { bytes: made, size })
-        }
+        }))
     }
 }

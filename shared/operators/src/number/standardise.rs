@@ -27,33 +27,27 @@ impl Operator for Standardise {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(kernel::Standard { dtype: given.dtype }))
+        let dtype = input.field()?.dtype;
+        Ok(transform(move |View { bytes, size }, output, _, _| {
+            let made = bytes.len() / dtype_bytes(dtype) * 4;
+            kernel::standardise(dtype, bytes, output.take(made)?);
+            Ok(Made { bytes: made, size })
+        }))
     }
 }
 
 #[cfg(feature = "kernels")]
-pub(crate) mod kernel {
+mod kernel {
     //! `standardise`: scales each image to mean 0 and variance 1.
 
     use super::*;
-    use crate::kernels::planes::vectorised;
-    use gristmill_kernel::*;
 
     /// Number of partial sums. It is constant because a sum of floats depends on its order.
     const LANES: usize = 16;
-
-    /// u8 or f32 -> f32.
-    #[derive(Debug)]
-    pub(crate) struct Standard {
-        pub(crate) dtype: DType,
-    }
 
     /// Mean, and the inverse of the deviation with TensorFlow's lower bound.
     fn moments(sum: f64, squares: f64, count: usize) -> (f64, f64) {
@@ -92,42 +86,32 @@ pub(crate) mod kernel {
         (sums.iter().sum(), squares.iter().sum())
     }
 
-    impl Transform for Standard {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let View { bytes, size } = input;
-            let count = bytes.len() / crate::kernels::dtype_bytes(self.dtype);
-            let out = output.take(count * 4)?;
-            let outs = out.as_chunks_mut::<4>().0;
-            match self.dtype {
-                DType::U8 => {
-                    let (sum, squares) = vectorised(|| of_bytes(bytes));
-                    let (mean, scale) = moments(sum, squares, count);
-                    let (mean, scale) = (mean as f32, scale as f32);
-                    vectorised(|| {
-                        for (x, to) in bytes.iter().zip(outs) {
-                            *to = ((f32::from(*x) - mean) * scale).to_le_bytes();
-                        }
-                    });
-                }
-                _ => {
-                    let values = bytes.as_chunks::<4>().0;
-                    // Subtract the mean before squaring: floats may be far from zero but close together.
-                    let mean = of_floats(values, 0.0).0 / (count as f64).max(1.0);
-                    let (sum, squares) = of_floats(values, mean);
-                    let (_, scale) = moments(sum, squares, count);
-                    let (mean, scale) = (mean as f32, scale as f32);
-                    for (x, to) in values.iter().zip(outs) {
-                        *to = ((f32::from_le_bytes(*x) - mean) * scale).to_le_bytes();
+    /// Writes the standardised `bytes`, of u8 or f32.
+    pub(super) fn standardise(dtype: DType, bytes: &[u8], out: &mut [u8]) {
+        let count = bytes.len() / dtype_bytes(dtype);
+        let outs = out.as_chunks_mut::<4>().0;
+        match dtype {
+            DType::U8 => {
+                let (sum, squares) = vectorised(|| of_bytes(bytes));
+                let (mean, scale) = moments(sum, squares, count);
+                let (mean, scale) = (mean as f32, scale as f32);
+                vectorised(|| {
+                    for (x, to) in bytes.iter().zip(outs) {
+                        *to = ((f32::from(*x) - mean) * scale).to_le_bytes();
                     }
+                });
+            }
+            _ => {
+                let values = bytes.as_chunks::<4>().0;
+                // Subtract the mean before squaring: floats may be far from zero but close together.
+                let mean = of_floats(values, 0.0).0 / (count as f64).max(1.0);
+                let (sum, squares) = of_floats(values, mean);
+                let (_, scale) = moments(sum, squares, count);
+                let (mean, scale) = (mean as f32, scale as f32);
+                for (x, to) in values.iter().zip(outs) {
+                    *to = ((f32::from_le_bytes(*x) - mean) * scale).to_le_bytes();
                 }
             }
-            Ok(Made { bytes: count * 4, size })
         }
     }
 }

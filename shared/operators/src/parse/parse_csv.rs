@@ -43,8 +43,7 @@ impl Define for ParseCsv {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let node = params.require("columns")?;
         let columns = columns(params, node)?;
         let delimiter = match params.get("delimiter") {

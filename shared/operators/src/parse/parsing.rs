@@ -56,8 +56,7 @@ macro_rules! parsing_operator {
             ];
 
             fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-                let field = params.require("field")?;
-                let field = params.text("field", field)?;
+                let field = required_field(params)?;
                 let features = crate::parse::parsing::features::<$format>(params)?;
                 Ok($name { field, features, keep: flag::<Self>(params, "keep")? })
             }

@@ -19,9 +19,7 @@ impl Define for Length {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
-        Ok(Length { into: into(params, "length")?, field })
+        Ok(Length { field: required_field(params)?, into: into(params, "length")? })
     }
 }
 
@@ -47,34 +45,11 @@ impl Operator for Length {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let given = input.field()?;
-        Ok(Kernel::transform(kernel::CountItems { item_bytes: item_bytes_of(given) }))
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `length`: counts the items of a sequence.
-
-    use gristmill_kernel::*;
-
-    /// A sequence -> i64.
-    #[derive(Debug)]
-    pub(crate) struct CountItems {
-        pub(crate) item_bytes: usize,
-    }
-
-    impl Transform for CountItems {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let items = (input.bytes.len() / self.item_bytes) as i64;
+        let item_bytes = item_bytes_of(input.field()?);
+        Ok(transform(move |input, output, _, _| {
+            let items = (input.bytes.len() / item_bytes) as i64;
             output.take(8)?.copy_from_slice(&items.to_le_bytes());
             Ok(Made { bytes: 8, size: [0, 0] })
-        }
+        }))
     }
 }

@@ -40,8 +40,7 @@ impl Define for PadSequence {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let length = whole::<Self>(params, "length")?;
         let truncate = flag::<Self>(params, "truncate")?;
         let value = params.get("value");
@@ -81,67 +80,30 @@ impl Operator for PadSequence {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(Kernel::transform(kernel::FillUp::new(self, given, item_bytes_of(given))))
-    }
-}
-
-#[cfg(feature = "kernels")]
-pub(crate) mod kernel {
-    //! `pad_sequence`: pads a sequence to a length.
-
-    use super::*;
-    use gristmill_kernel::*;
-
-    /// `[n, ..]` -> `[length, ..]`.
-    #[derive(Debug)]
-    pub(crate) struct FillUp {
-        item_bytes: usize,
-        length: usize,
-        truncate: bool,
-        /// Encoded bytes of one value.
-        value: Vec<u8>,
-    }
-
-    impl FillUp {
-        pub(crate) fn new(op: &PadSequence, input: &FieldSchema, item_bytes: usize) -> Self {
-            let value = op.value.bytes(input.dtype);
-            FillUp { item_bytes, length: op.length as usize, truncate: op.truncate, value }
-        }
-    }
-
-    impl Transform for FillUp {
-        fn run(
-            &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
-            let bytes = self.length.saturating_mul(self.item_bytes);
-            if input.bytes.len() > bytes && !self.truncate {
+        let (item_bytes, length) = (item_bytes_of(given), self.length as usize);
+        let (truncate, value) = (self.truncate, self.value.bytes(given.dtype));
+        Ok(transform(move |input, output, _, _| {
+            let bytes = length.saturating_mul(item_bytes);
+            if input.bytes.len() > bytes && !truncate {
                 return Err(format!(
-                    "a sequence of {} items does not fit {}; `truncate: true` cuts it",
-                    input.bytes.len() / self.item_bytes,
-                    self.length
+                    "a sequence of {} items does not fit {length}; `truncate: true` cuts it",
+                    input.bytes.len() / item_bytes
                 ));
             }
             let given = input.bytes.len().min(bytes);
             let (start, rest) = output.take(bytes)?.split_at_mut(given);
             start.copy_from_slice(&input.bytes[..given]);
-            if self.value.iter().all(|byte| *byte == 0) {
+            if value.iter().all(|byte| *byte == 0) {
                 rest.fill(0);
             } else {
-                rest.chunks_exact_mut(self.value.len())
-                    .for_each(|to| to.copy_from_slice(&self.value));
+                rest.chunks_exact_mut(value.len()).for_each(|to| to.copy_from_slice(&value));
             }
             Ok(Made { bytes, size: [0, 0] })
-        }
+        }))
     }
 }

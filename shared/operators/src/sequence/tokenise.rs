@@ -82,8 +82,7 @@ impl Define for Tokenise {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let field = params.require("field")?;
-        let field = params.text("field", field)?;
+        let field = required_field(params)?;
         let tokenizer = Asset::parse(params, "tokenizer")?;
         let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
         let max_length = optional_whole::<Self>(params, "max_length")?;
@@ -106,9 +105,7 @@ impl Operator for Tokenise {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.field)
-    }
+    replaces_field!();
 
     fn asset(&self) -> Option<&Asset> {
         Some(&self.tokenizer)

@@ -49,16 +49,6 @@ impl State {
         self.mode == Mode::Profile
     }
 
-    /// Whether delivered objects must outlive their delivery because they are, or may become, the cache.
-    /// `last_point`: the point after the last operator, if the pipeline has one.
-    pub fn keeps_delivered(&self, last_point: Option<u32>) -> bool {
-        last_point.is_some_and(|last| match self.mode {
-            Mode::Profile => true,
-            Mode::Compute => false,
-            Mode::Put { point } | Mode::Get { point } => point == last,
-        })
-    }
-
     /// The state after `event`, and the reason. Events that do not concern a state leave it unchanged, so
     /// events may be repeated.
     pub fn advance(&self, event: &Event) -> Transition {
@@ -167,15 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn scaling_is_held_and_objects_are_kept_only_where_it_serves() {
+    fn scaling_is_held_only_while_profiling() {
         assert!(State::default().holds_scaling());
         assert!(!State::of(Mode::Compute).holds_scaling());
-        let kept = |mode| State::of(mode).keeps_delivered(Some(2));
-        assert!(
-            kept(Mode::Profile) && kept(Mode::Put { point: 2 }) && kept(Mode::Get { point: 2 })
-        );
-        assert!(!kept(Mode::Compute) && !kept(Mode::Put { point: 1 }));
-        assert!(!State::default().keeps_delivered(None));
     }
 
     #[test]

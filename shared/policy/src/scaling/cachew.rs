@@ -1,6 +1,6 @@
 //! Plain Cachew (Graur et al., ATC 2022, section 4.3): one worker more while batch time improves.
 
-use super::{Decision, ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use super::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// A smaller improvement of batch time is ignored (section 4.3: 3 %).
@@ -70,25 +70,7 @@ impl ScalingPolicy for Cachew {
         self.target
     }
 
-    fn decide(
-        &mut self,
-        report: &TrainingReport,
-        facts: &ScalerFacts,
-        settings: &Settings,
-    ) -> Decision {
-        let (most, _) = settings.cap();
-        let before = self.target;
-        Decision::moved(before, self.next_target(report, facts, most))
-    }
-
-    fn has_converged(&self) -> bool {
-        self.converged.is_some()
-    }
-}
-
-impl Cachew {
-    /// Takes one report; returns the target, at most `most`.
-    pub fn next_target(&mut self, report: &TrainingReport, facts: &ScalerFacts, most: u32) -> u32 {
+    fn next_target(&mut self, report: &TrainingReport, facts: &ScalerFacts, most: u32) -> u32 {
         if facts.mode != self.mode {
             *self = Self { mode: facts.mode, ..Self::default() };
             return self.target;
@@ -112,6 +94,12 @@ impl Cachew {
         self.target
     }
 
+    fn has_converged(&self) -> bool {
+        self.converged.is_some()
+    }
+}
+
+impl Cachew {
     fn scale_up(&mut self, sample: Sample, most: u32) {
         let Some(before) = self.last_at_other_count else {
             self.move_to(sample, self.target + 1, most);

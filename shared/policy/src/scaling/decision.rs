@@ -77,110 +77,67 @@ pub enum Reason {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Fixed { .. } | Self::Moved { .. } | Self::Start { .. } => self.fmt_plain(f),
-            Self::Estimate { worker_batch_s, step_s, workers } => write!(
-                f,
-                "estimate: a worker makes a batch in {}, the trainer takes {}: {}",
-                Seconds(worker_batch_s),
-                Seconds(step_s),
-                Workers(workers)
-            ),
-            Self::Stalled { covered, from, workers } => write!(
-                f,
-                "stalled: {} cover {:.0} % of the demand: {}",
-                Workers(from),
-                covered * 100.0,
-                Workers(workers)
-            ),
-            Self::Surplus { covered, from, workers } => write!(
-                f,
-                "surplus: {} cover {:.0} % of the demand: {}",
-                Workers(from),
-                covered * 100.0,
-                Workers(workers)
-            ),
-            Self::Contention { from, workers } => write!(
-                f,
-                "contention: beyond some count {} make no more than fewer: {}",
-                Workers(from),
-                Workers(workers)
-            ),
-            Self::StepChanged { before_s, after_s, workers } => write!(
-                f,
-                "load: the trainer's step went from {} to {}: {}",
-                Seconds(before_s),
-                Seconds(after_s),
-                Workers(workers)
-            ),
-            Self::WorkerChanged { before_s, after_s, workers } => write!(
-                f,
-                "load: a worker's batch went from {} to {}: {}",
-                Seconds(before_s),
-                Seconds(after_s),
-                Workers(workers)
-            ),
+        let count = Workers;
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let hold = |workers, why: &str| format!("hold: {}, {why}", count(workers));
+        let covers = |covered, from, workers| {
+            format!("{} cover {} of the demand: {}", count(from), percent(covered), count(workers))
+        };
+        let load = |what: &str, before_s, after_s, workers| {
+            let (before, after, workers) = (Seconds(before_s), Seconds(after_s), count(workers));
+            format!("load: {what} went from {before} to {after}: {workers}")
+        };
+        f.write_str(&match *self {
+            Self::Fixed { workers } => format!("fixed: {}", count(workers)),
+            Self::Moved { from, workers } if from == workers => format!("hold: {}", count(workers)),
+            Self::Moved { from, workers } => {
+                format!("move: from {} to {}", count(from), count(workers))
+            }
+            Self::Start { workers } => format!("start: {}, nothing measured", count(workers)),
+            Self::Estimate { worker_batch_s, step_s, workers } => {
+                let (batch, step) = (Seconds(worker_batch_s), Seconds(step_s));
+                let times = format!("a worker makes a batch in {batch}, the trainer takes {step}");
+                format!("estimate: {times}: {}", count(workers))
+            }
+            Self::Stalled { covered, from, workers } => {
+                format!("stalled: {}", covers(covered, from, workers))
+            }
+            Self::Surplus { covered, from, workers } => {
+                format!("surplus: {}", covers(covered, from, workers))
+            }
+            Self::Contention { from, workers } => {
+                let (from, workers) = (count(from), count(workers));
+                format!("contention: beyond some count {from} make no more than fewer: {workers}")
+            }
+            Self::StepChanged { before_s, after_s, workers } => {
+                load("the trainer's step", before_s, after_s, workers)
+            }
+            Self::WorkerChanged { before_s, after_s, workers } => {
+                load("a worker's batch", before_s, after_s, workers)
+            }
             Self::ModeChanged { workers } => {
-                write!(f, "mode changed: {} until measured again", Workers(workers))
+                format!("mode changed: {} until measured again", count(workers))
             }
             Self::Throttled { granted } => {
-                write!(f, "throttled: the account grants {}", Workers(granted))
+                format!("throttled: the account grants {}", count(granted))
             }
             Self::Retry { workers } => {
-                write!(f, "retry: the account may grant {} now", Workers(workers))
+                format!("retry: the account may grant {} now", count(workers))
             }
             Self::Limited { limit, desired, workers } => {
-                write!(f, "limit: {} would be needed, {limit} allows {workers}", Workers(desired))
+                format!("limit: {} would be needed, {limit} allows {workers}", count(desired))
             }
-            Self::Converged { covered, workers } => write!(
-                f,
-                "converged: {} cover {:.0} % of the demand",
-                Workers(workers),
-                covered * 100.0
-            ),
-            Self::Settling { .. }
-            | Self::NothingLeft { .. }
-            | Self::Measuring { .. }
-            | Self::Repeated { .. }
-            | Self::Implausible { .. } => self.fmt_hold(f),
-        }
-    }
-}
-
-impl Reason {
-    /// Writes a reason without measurements.
-    fn fmt_plain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Fixed { workers } => write!(f, "fixed: {}", Workers(workers)),
-            Self::Moved { from, workers } => match from == workers {
-                true => write!(f, "hold: {}", Workers(workers)),
-                false => write!(f, "move: from {} to {}", Workers(from), Workers(workers)),
-            },
-            Self::Start { workers } => write!(f, "start: {}, nothing measured", Workers(workers)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes a reason for which the target stays.
-    fn fmt_hold(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Settling { workers } => {
-                write!(f, "hold: {}, their batches have yet to arrive", Workers(workers))
+            Self::Converged { covered, workers } => {
+                format!("converged: {} cover {} of the demand", count(workers), percent(covered))
             }
-            Self::NothingLeft { workers } => {
-                write!(f, "hold: {}, nothing left to hand out", Workers(workers))
-            }
+            Self::Settling { workers } => hold(workers, "their batches have yet to arrive"),
+            Self::NothingLeft { workers } => hold(workers, "nothing left to hand out"),
             Self::Measuring { reports, workers } => {
-                write!(f, "hold: {} measured for {reports} reports", Workers(workers))
+                format!("hold: {} measured for {reports} reports", count(workers))
             }
-            Self::Repeated { workers } => {
-                write!(f, "hold: {}, no batch since the report before", Workers(workers))
-            }
-            Self::Implausible { workers } => {
-                write!(f, "hold: {}, the report's numbers are impossible", Workers(workers))
-            }
-            _ => Ok(()),
-        }
+            Self::Repeated { workers } => hold(workers, "no batch since the report before"),
+            Self::Implausible { workers } => hold(workers, "the report's numbers are impossible"),
+        })
     }
 }
 

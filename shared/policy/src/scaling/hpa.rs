@@ -1,6 +1,6 @@
 //! The Kubernetes Horizontal Pod Autoscaler on CPU utilisation, with the target of Cachew's evaluation.
 
-use super::{Decision, ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use super::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// Target utilisation (Cachew, section 6.1).
@@ -37,22 +37,8 @@ impl ScalingPolicy for Hpa {
         self.target
     }
 
-    fn decide(
-        &mut self,
-        report: &TrainingReport,
-        _: &ScalerFacts,
-        settings: &Settings,
-    ) -> Decision {
-        let (most, _) = settings.cap();
-        let before = self.target;
-        Decision::moved(before, self.next_target(report, most))
-    }
-}
-
-impl Hpa {
-    /// Takes one report; returns the target, at most `most`. A worker's CPU is busy while it computes, and
-    /// idle while it reads, puts or finds nothing to claim.
-    pub fn next_target(&mut self, report: &TrainingReport, most: u32) -> u32 {
+    /// A worker's CPU is busy while it computes, and idle while it reads, puts or finds nothing to claim.
+    fn next_target(&mut self, report: &TrainingReport, _: &ScalerFacts, most: u32) -> u32 {
         let Some(total_s) = report.remote_batch_s() else { return self.target };
         let at_work = (report.remote_workers / f64::from(self.target)).clamp(0.0, 1.0);
         let ratio = at_work * report.remote_compute_s / total_s / UTILISATION;
@@ -88,11 +74,12 @@ mod tests {
             remote_compute_s: compute_s,
             ..TrainingReport::default()
         };
+        let facts = ScalerFacts::default();
         let mut busy = Hpa { target: 4, recommended: Vec::new() };
-        assert_eq!(busy.next_target(&report(1.0, 4.0), 100), 5);
+        assert_eq!(busy.next_target(&report(1.0, 4.0), &facts, 100), 5);
         let mut waiting = Hpa { target: 4, recommended: Vec::new() };
         assert_eq!(
-            waiting.next_target(&report(0.3, 4.0), 100),
+            waiting.next_target(&report(0.3, 4.0), &facts, 100),
             2,
             "a slow source looks like leisure"
         );

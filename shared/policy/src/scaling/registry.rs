@@ -17,13 +17,21 @@ pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + Deserializ
     /// Workers to hold until the next report.
     fn target(&self) -> u32;
 
+    /// Takes one report; returns the target, at most `most`. For a policy that gives no reasons.
+    fn next_target(&mut self, _: &TrainingReport, _: &ScalerFacts, _most: u32) -> u32 {
+        self.target()
+    }
+
     /// Takes one report, and decides within [`Settings::cap`]. Not called while [`Settings::fixed`] is set.
     fn decide(
         &mut self,
         report: &TrainingReport,
         facts: &ScalerFacts,
         settings: &Settings,
-    ) -> Decision;
+    ) -> Decision {
+        let before = self.target();
+        Decision::moved(before, self.next_target(report, facts, settings.cap().0))
+    }
 
     /// Whether the count is good.
     fn has_converged(&self) -> bool {

@@ -1,7 +1,7 @@
 //! tf.data service's own estimator (`auto_scaler.cc`): N = max(1, ceil(sum of consumption rates / mean
 //! worker throughput)), outliers replaced, growth bounded.
 
-use super::{Decision, ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use super::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// Rates further than this many standard deviations from the mean are replaced by the median.
@@ -36,21 +36,8 @@ impl ScalingPolicy for TfData {
         self.target
     }
 
-    fn decide(
-        &mut self,
-        report: &TrainingReport,
-        facts: &ScalerFacts,
-        settings: &Settings,
-    ) -> Decision {
-        let (most, _) = settings.cap();
-        let before = self.target;
-        Decision::moved(before, self.next_target(report, facts, most))
-    }
-}
-
-impl TfData {
-    /// Takes one report; returns the target, at most `most`. A client consumes one batch per step.
-    pub fn next_target(&mut self, report: &TrainingReport, facts: &ScalerFacts, most: u32) -> u32 {
+    /// A client consumes one batch per step.
+    fn next_target(&mut self, report: &TrainingReport, facts: &ScalerFacts, most: u32) -> u32 {
         if let (Some(worker_s), true) = (report.remote_batch_s(), report.is_plausible()) {
             let consumers = vec![1.0 / report.step_s; facts.clients.clamp(1, 1_024) as usize];
             let estimate = estimate_workers(&consumers, &[1.0 / worker_s]);

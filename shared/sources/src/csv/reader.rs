@@ -9,9 +9,8 @@ mod extract;
 pub use extract::Extractor;
 
 use super::CsvLayout;
-use crate::records::impl_scan;
 use crate::{
-    FileIndex, Limits, Reading, SourceError,
+    FileIndex, Limits, Reading, Scan, SourceError,
     lengths::{Lengths, MAX_LENGTH_BYTES},
     varint,
 };
@@ -167,7 +166,6 @@ pub(crate) struct Scanner {
     /// Line ends of the file before that.
     lines_before: u64,
     state: State,
-    failed: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -198,15 +196,7 @@ impl Scanner {
             line_ends: 0,
             lines_before: 0,
             state: State { has_header: !layout.header, ..State::default() },
-            failed: false,
         }
-    }
-
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-        if self.failed {
-            return Err(SourceError("indexing this file has failed before".into()));
-        }
-        bytes.iter().try_for_each(|byte| self.take(*byte))
     }
 
     fn take(&mut self, byte: u8) -> Result<(), SourceError> {
@@ -270,39 +260,36 @@ impl Scanner {
             (self.bytes, self.line_ends) = (0, 0);
             return Ok(());
         }
-        let most = self.limits.records;
-        if self.index.len() >= most {
-            return Err(self.error(&format!("the limit is {most} records a file; use more files")));
-        }
         // In range: `take` compared it with a limit of this type.
-        self.index.push(self.bytes as u32);
+        let pushed = self.index.push(self.bytes as u32, self.limits);
+        pushed.map_err(|what| self.error(&what))?;
         self.lines.push(self.line_ends);
         self.several_lines |= self.line_ends != 1;
         (self.bytes, self.line_ends) = (0, 0);
         Ok(())
     }
 
-    fn error(&mut self, what: &str) -> SourceError {
-        self.failed = true;
+    fn error(&self, what: &str) -> SourceError {
         let (line, record) = (self.lines_before + 1, self.index.len());
         SourceError(format!("line {line}, record {record}: {what}"))
     }
+}
 
-    /// Records found so far.
-    pub(crate) fn records(&self) -> u32 {
+impl Scan for Scanner {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        bytes.iter().try_for_each(|byte| self.take(*byte))
+    }
+
+    fn records(&self) -> u32 {
         self.index.len()
     }
 
-    /// The index of those.
-    pub(crate) fn stop(self) -> FileIndex {
+    fn stop(self: Box<Self>) -> FileIndex {
         let lines = self.several_lines.then_some(self.lines);
         self.index.table(Table { lines, ..self.table })
     }
 
-    pub(crate) fn finish(mut self) -> Result<FileIndex, SourceError> {
-        if self.failed {
-            return Err(SourceError("indexing this file has failed before".into()));
-        }
+    fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
         if self.state.cr {
             self.line_end()?;
         }
@@ -318,8 +305,6 @@ impl Scanner {
         Ok(self.stop())
     }
 }
-
-impl_scan!(Scanner);
 
 #[cfg(test)]
 mod tests;

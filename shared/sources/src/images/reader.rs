@@ -28,7 +28,7 @@ pub fn record_bytes(file_bytes: u64) -> Result<u32, SourceError> {
 pub fn index(file_bytes: impl IntoIterator<Item = u64>) -> Result<FileIndex, SourceError> {
     let mut index = FileIndex::new(0);
     for bytes in file_bytes {
-        index.push(record_bytes(bytes)?);
+        index.push(record_bytes(bytes)?, Limits::default()).map_err(SourceError)?;
     }
     Ok(index)
 }

@@ -8,8 +8,7 @@ mod value;
 
 pub use extract::Extractor;
 
-use crate::records::impl_scan;
-use crate::{FileIndex, Limits, SourceError};
+use crate::{FileIndex, Limits, Scan, SourceError};
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
 #[derive(Debug)]
@@ -20,19 +19,37 @@ pub(crate) struct Scanner {
     bytes: u64,
     /// Whether there is anything in the line at hand.
     begun: bool,
-    failed: bool,
 }
 
 impl Scanner {
     pub(crate) fn new(limits: Limits) -> Self {
-        let index = FileIndex::new(0);
-        Scanner { limits, index, bytes: 0, begun: false, failed: false }
+        Scanner { limits, index: FileIndex::new(0), bytes: 0, begun: false }
     }
 
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-        if self.failed {
-            return Err(SourceError("indexing this file has failed before".into()));
+    /// Takes more of a line.
+    fn take(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        self.bytes += bytes.len() as u64;
+        self.begun |= !bytes.trim_ascii_start().is_empty();
+        let most = self.limits.record_bytes;
+        match self.bytes > u64::from(most) {
+            true => {
+                Err(self.index.fault(&format!("its line has more than {most} bytes, the limit")))
+            }
+            false => Ok(()),
         }
+    }
+
+    fn close(&mut self) -> Result<(), SourceError> {
+        // In range: `take` compared it with a limit of this type.
+        let pushed = self.index.push(self.bytes as u32, self.limits);
+        pushed.map_err(|what| self.index.fault(&what))?;
+        (self.bytes, self.begun) = (0, false);
+        Ok(())
+    }
+}
+
+impl Scan for Scanner {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', bytes) {
             self.take(&bytes[start..=end])?;
@@ -44,48 +61,15 @@ impl Scanner {
         self.take(&bytes[start..])
     }
 
-    /// Takes more of a line.
-    fn take(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-        self.bytes += bytes.len() as u64;
-        self.begun |= !bytes.trim_ascii_start().is_empty();
-        let most = self.limits.record_bytes;
-        match self.bytes > u64::from(most) {
-            true => Err(self.error(&format!("its line has more than {most} bytes, the limit"))),
-            false => Ok(()),
-        }
-    }
-
-    fn close(&mut self) -> Result<(), SourceError> {
-        let most = self.limits.records;
-        if self.index.len() >= most {
-            return Err(self.error(&format!("the limit is {most} records a file; use more files")));
-        }
-        // In range: `take` compared it with a limit of this type.
-        self.index.push(self.bytes as u32);
-        (self.bytes, self.begun) = (0, false);
-        Ok(())
-    }
-
-    fn error(&mut self, what: &str) -> SourceError {
-        self.failed = true;
-        let (record, offset) = (self.index.len(), self.index.file_bytes());
-        SourceError(format!("record {record} at byte {offset}: {what}"))
-    }
-
-    /// Records found so far.
-    pub(crate) fn records(&self) -> u32 {
+    fn records(&self) -> u32 {
         self.index.len()
     }
 
-    /// The index of those.
-    pub(crate) fn stop(self) -> FileIndex {
+    fn stop(self: Box<Self>) -> FileIndex {
         self.index
     }
 
-    pub(crate) fn finish(mut self) -> Result<FileIndex, SourceError> {
-        if self.failed {
-            return Err(SourceError("indexing this file has failed before".into()));
-        }
+    fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
         if self.begun {
             self.close()?;
         }
@@ -93,15 +77,13 @@ impl Scanner {
     }
 }
 
-impl_scan!(Scanner);
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     fn index(pieces: &[&[u8]]) -> Result<FileIndex, SourceError> {
-        let mut builder = Scanner::new(Limits { record_bytes: 40, records: 6 });
+        let mut builder = Box::new(Scanner::new(Limits { record_bytes: 40, records: 6 }));
         pieces.iter().try_for_each(|piece| builder.push(piece))?;
         builder.finish()
     }
@@ -130,9 +112,6 @@ mod tests {
         assert!(blank.starts_with("record 0 at byte 0: "), "{blank}");
         let many = index(&[&b"1\n".repeat(7)]).unwrap_err().to_string();
         assert!(many.contains("the limit is 6 records a file"), "{many}");
-        let mut builder = Scanner::new(Limits { record_bytes: 1, records: 1 });
-        assert!(builder.push(b"xx").is_err() && builder.push(b"").is_err());
-        assert!(builder.finish().is_err());
     }
 
     proptest! {

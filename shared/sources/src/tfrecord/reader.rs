@@ -5,8 +5,7 @@
 //! are read, so that each byte is checked before it is used.
 
 use super::example;
-use crate::records::impl_scan;
-use crate::{Features, FileIndex, Limits, ReadRecord, SourceError};
+use crate::{Features, FileIndex, Limits, ReadRecord, Scan, SourceError};
 use gristmill_kernel::Cell;
 
 /// Bytes before a payload: its length and the length's CRC.
@@ -82,7 +81,6 @@ pub(crate) struct Scanner {
     header_bytes: usize,
     /// Bytes of the record at hand that are still to come after its header.
     left: u64,
-    failed: bool,
 }
 
 impl Scanner {
@@ -90,15 +88,32 @@ impl Scanner {
     pub(crate) fn new(limits: Limits) -> Self {
         let header = [0; HEADER_BYTES];
         let index = FileIndex::new(FRAMING_BYTES as u32);
-        Scanner { limits, index, header, header_bytes: 0, left: 0, failed: false }
+        Scanner { limits, index, header, header_bytes: 0, left: 0 }
     }
 
-    /// Takes the next bytes of the file.
-    ///
-    /// # Errors
-    /// [`SourceError`] naming record and byte offset; the builder is of no use after that.
-    pub(crate) fn push(&mut self, mut bytes: &[u8]) -> Result<(), SourceError> {
-        while !bytes.is_empty() && !self.failed {
+    fn begin_record(&mut self) -> Result<(), SourceError> {
+        let (length, crc) = self.header.split_at(8);
+        if crc_at(crc) != Some(masked_crc32c(length)) {
+            return Err(self
+                .index
+                .fault("the checksum of its length does not match; is this a TFRecord file?"));
+        }
+        let length = length.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let most = self.limits.record_bytes;
+        let Some(length) = u32::try_from(length).ok().filter(|length| *length <= most) else {
+            return Err(self.index.fault(&format!("it has {length} bytes; the limit is {most}")));
+        };
+        let pushed = self.index.push(length, self.limits);
+        pushed.map_err(|what| self.index.fault(&what))?;
+        self.header_bytes = 0;
+        self.left = u64::from(length) + 4;
+        Ok(())
+    }
+}
+
+impl Scan for Scanner {
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), SourceError> {
+        while !bytes.is_empty() {
             if self.left > 0 {
                 let skipped = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
                 self.left -= skipped as u64;
@@ -111,62 +126,22 @@ impl Scanner {
             self.header_bytes += taken;
             bytes = rest;
             if self.header_bytes == HEADER_BYTES {
-                let begun = self.begin_record();
-                self.failed = begun.is_err();
-                begun?;
+                self.begin_record()?;
             }
         }
-        match self.failed {
-            true => Err(SourceError("indexing this file has failed before".into())),
-            false => Ok(()),
-        }
-    }
-
-    fn begin_record(&mut self) -> Result<(), SourceError> {
-        let (length, crc) = self.header.split_at(8);
-        if crc_at(crc) != Some(masked_crc32c(length)) {
-            return Err(
-                self.error("the checksum of its length does not match; is this a TFRecord file?")
-            );
-        }
-        let length = length.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let most = self.limits.record_bytes;
-        let Some(length) = u32::try_from(length).ok().filter(|length| *length <= most) else {
-            return Err(self.error(&format!("it has {length} bytes; the limit is {most}")));
-        };
-        if self.index.len() >= self.limits.records {
-            let most = self.limits.records;
-            return Err(self.error(&format!("the limit is {most} records a file; use more files")));
-        }
-        self.index.push(length);
-        self.header_bytes = 0;
-        self.left = u64::from(length) + 4;
         Ok(())
     }
 
-    fn error(&self, what: &str) -> SourceError {
-        let (record, offset) = (self.index.len(), self.index.file_bytes());
-        SourceError(format!("record {record} at byte {offset}: {what}"))
-    }
-
-    /// Records that have been pushed whole.
-    pub(crate) fn records(&self) -> u32 {
+    fn records(&self) -> u32 {
         self.index.len() - u32::from(self.left > 0)
     }
 
-    /// The index of those, and of the record at hand.
-    pub(crate) fn stop(self) -> FileIndex {
+    /// Has the record at hand too.
+    fn stop(self: Box<Self>) -> FileIndex {
         self.index
     }
 
-    /// The index, now that all bytes have been pushed.
-    ///
-    /// # Errors
-    /// [`SourceError`] if the file ends inside a record.
-    pub(crate) fn finish(self) -> Result<FileIndex, SourceError> {
-        if self.failed {
-            return Err(SourceError("indexing this file has failed before".into()));
-        }
+    fn finish(self: Box<Self>) -> Result<FileIndex, SourceError> {
         if self.left > 0 {
             let record = self.index.len().saturating_sub(1);
             let end = self.index.file_bytes();
@@ -176,7 +151,7 @@ impl Scanner {
             )));
         }
         if self.header_bytes > 0 {
-            return Err(self.error(&format!(
+            return Err(self.index.fault(&format!(
                 "the file ends after {} bytes of its header: it is cut short",
                 self.header_bytes
             )));
@@ -185,8 +160,6 @@ impl Scanner {
     }
 }
 
-impl_scan!(Scanner);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,13 +167,13 @@ mod tests {
 
     /// The index of a whole file.
     fn index(file: &[u8]) -> FileIndex {
-        let mut builder = Scanner::new(Limits::default());
+        let mut builder = Box::new(Scanner::new(Limits::default()));
         builder.push(file).unwrap();
         builder.finish().unwrap()
     }
 
     fn fail(file: &[u8]) -> String {
-        let mut builder = Scanner::new(Limits { record_bytes: 1000, records: 4 });
+        let mut builder = Box::new(Scanner::new(Limits { record_bytes: 1000, records: 4 }));
         builder.push(file).and_then(|()| builder.finish().map(|_| ())).unwrap_err().to_string()
     }
 
@@ -215,7 +188,7 @@ mod tests {
         assert_eq!(whole.byte_range(5, 0), Some(file.len() as u64..file.len() as u64));
         assert_eq!(whole.byte_range(4, 2), None);
         for piece in [1, 2, 11, 12, 13, 100] {
-            let mut builder = Scanner::new(Limits::default());
+            let mut builder = Box::new(Scanner::new(Limits::default()));
             file.chunks(piece).for_each(|bytes| builder.push(bytes).unwrap());
             assert_eq!(builder.finish().unwrap(), whole);
         }

@@ -5,8 +5,9 @@
 //! they are, these are compared without regard to ASCII case.
 
 use super::tar::{Member, Members};
-use crate::records::impl_scan;
-use crate::{Feature, FeatureDType, Features, FileIndex, Limits, ReadRecord, SourceError, words};
+use crate::{
+    Feature, FeatureDType, Features, FileIndex, Limits, ReadRecord, Scan, SourceError, words,
+};
 use gristmill_kernel::{Cell, Place};
 use std::ops::Range;
 
@@ -34,50 +35,39 @@ struct Records {
     index: FileIndex,
     /// Name and end of the current record.
     open: Option<(Vec<u8>, u64)>,
-    failed: bool,
 }
 
 impl Scanner {
     pub(crate) fn new(limits: Limits) -> Self {
-        let index = FileIndex::new(0);
-        let records = Records { limits, index, open: None, failed: false };
+        let records = Records { limits, index: FileIndex::new(0), open: None };
         Scanner { members: Members::default(), records }
     }
+}
 
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+impl Scan for Scanner {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
         let Scanner { members, records } = self;
-        if records.failed {
-            return Err(SourceError("indexing this file has failed before".into()));
-        }
         let pushed = members.push(bytes, &mut |member| records.take(&member));
-        pushed.map_err(|what| {
-            records.failed = true;
-            records.error(&what)
-        })
+        pushed.map_err(|what| records.index.fault(&what))
     }
 
-    /// Records found so far, but for the one at hand.
-    pub(crate) fn records(&self) -> u32 {
+    fn records(&self) -> u32 {
         self.records.index.len()
     }
 
-    /// The index of those.
-    pub(crate) fn stop(self) -> FileIndex {
+    fn stop(self: Box<Self>) -> FileIndex {
         self.records.index
     }
 
-    pub(crate) fn finish(mut self) -> Result<FileIndex, SourceError> {
-        if self.records.failed {
-            return Err(SourceError("indexing this file has failed before".into()));
-        }
+    fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
         if !self.members.is_whole() {
             let at = self.members.at();
             let what = format!("the file ends at byte {at}, inside a member: it is cut short");
-            return Err(self.records.error(&what));
+            return Err(self.records.index.fault(&what));
         }
         if let Some((_, end)) = self.records.open.take() {
             let closed = self.records.close(end);
-            closed.map_err(|what| self.records.error(&what))?;
+            closed.map_err(|what| self.records.index.fault(&what))?;
         }
         Ok(self.records.index)
     }
@@ -96,30 +86,20 @@ impl Records {
                 self.open = Some((name.to_vec(), member.end));
             }
         }
-        self.check(member.end).map(|_| ())
+        self.length(member.end).map(|_| ())
     }
 
     /// Ends the record in hand at `end`.
     fn close(&mut self, end: u64) -> Result<(), String> {
-        let length = self.check(end)?;
-        self.index.push(length);
-        Ok(())
+        let length = self.length(end)?;
+        self.index.push(length, self.limits)
     }
 
     /// Length of the record in hand if it ended at `end`.
-    fn check(&self, end: u64) -> Result<u32, String> {
-        let Limits { record_bytes, records } = self.limits;
-        if self.index.len() >= records {
-            return Err(format!("the limit is {records} records a file; use more files"));
-        }
-        let bytes = end - self.index.file_bytes();
+    fn length(&self, end: u64) -> Result<u32, String> {
+        let (bytes, record_bytes) = (end - self.index.file_bytes(), self.limits.record_bytes);
         let length = u32::try_from(bytes).ok().filter(|length| *length <= record_bytes);
         length.ok_or_else(|| format!("it has {bytes} bytes; the limit is {record_bytes}"))
-    }
-
-    fn error(&self, what: &str) -> SourceError {
-        let (record, offset) = (self.index.len(), self.index.file_bytes());
-        SourceError(format!("record {record} at byte {offset}: {what}"))
     }
 }
 
@@ -203,8 +183,6 @@ impl Wanted {
             .map_err(|what| format!("member `.{}` {what}", self.keys[rank]))
     }
 }
-
-impl_scan!(Scanner);
 
 #[cfg(test)]
 mod tests;

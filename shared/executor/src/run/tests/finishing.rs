@@ -1,7 +1,7 @@
 //! Batches that the fetcher finishes equal those that workers would have made.
 
 use super::*;
-use crate::Finisher;
+use crate::{Compiler, Finisher};
 use bytes::BytesMut;
 use gristmill_chunk::join_rows;
 use gristmill_pipeline::passes::{Measured, optimise};
@@ -19,7 +19,7 @@ fn batches(pipeline: &Pipeline, fused: bool) -> Vec<Bytes> {
     let mut bench = Bench::new(RESNET, &image_records(10));
     bench.program = match fused {
         true => Program::compile(pipeline).unwrap(),
-        false => Program::compile_apart(pipeline).unwrap(),
+        false => Compiler::new().apart().compile(pipeline).unwrap(),
     };
     frames(&bench.all()).iter().map(|frame| frame.bytes().clone()).collect()
 }

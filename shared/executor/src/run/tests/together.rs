@@ -3,6 +3,7 @@
 //! depend on fusing.
 
 use super::*;
+use crate::Compiler;
 use serde_json::Value;
 
 fn source(ops: &str) -> String {
@@ -204,7 +205,7 @@ fn fields_beside_an_image_do_not_change_it_and_fused_steps_give_the_same() {
         let fused = bench.all();
         let mut apart = Bench::new(&yaml, &records);
         apart.program =
-            Program::compile_apart(&gristmill_operators::parse(&yaml).unwrap()).unwrap();
+            Compiler::new().apart().compile(&gristmill_operators::parse(&yaml).unwrap()).unwrap();
         assert_eq!(
             apart.program.steps().collect::<Vec<_>>(),
             ["decode", "decode", crop, crop, crop]

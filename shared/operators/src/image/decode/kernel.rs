@@ -6,7 +6,7 @@ use gristmill_kernel::*;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
 
 mod bmp;
-mod indices;
+pub(super) mod indices;
 mod png;
 mod pnm;
 mod tiff;
@@ -23,45 +23,21 @@ const MAX_SCAN_PIXELS: u64 = 20 * MAX_PIXELS;
 /// Most bytes that a decoder may allocate by its own estimate: progressive coefficients and output.
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
-/// bytes -> u8 `[h, w, 3]`, or `[h, w, 1]`.
-#[derive(Debug)]
-pub(crate) struct DecodeImage {
-    channels: u32,
-    /// The dtype of class numbers in `mode: indices`.
-    indices: Option<DType>,
-}
-
-impl DecodeImage {
-    pub(crate) fn new(op: &Decode) -> Self {
-        let indices = (op.mode == DecodeMode::Indices).then_some(op.dtype);
-        DecodeImage { channels: op.channels, indices }
+/// Decodes an image to grey, `[h, w, 1]`.
+pub(super) fn decode_grey(
+    bytes: &[u8],
+    output: Sink<'_>,
+    tools: &mut Tools,
+) -> Result<Made, String> {
+    let mut image = std::mem::take(&mut tools.image);
+    let made = decode(bytes, Sink::Buffer(&mut image), tools);
+    tools.image = image;
+    let Made { bytes, size } = made?;
+    let grey = output.take(bytes / 3)?;
+    for (pixel, to) in tools.image[..bytes].as_chunks::<3>().0.iter().zip(grey) {
+        *to = luma(*pixel);
     }
-}
-
-impl Transform for DecodeImage {
-    fn run(
-        &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        tools: &mut Tools,
-        _: &mut Draw,
-    ) -> Result<Made, String> {
-        if let Some(dtype) = self.indices {
-            return indices::decode(input.bytes, dtype, output, &mut tools.pixels);
-        }
-        if self.channels == 3 {
-            return decode(input.bytes, output, tools);
-        }
-        let mut image = std::mem::take(&mut tools.image);
-        let made = decode(input.bytes, Sink::Buffer(&mut image), tools);
-        tools.image = image;
-        let Made { bytes, size } = made?;
-        let grey = output.take(bytes / 3)?;
-        for (pixel, to) in tools.image[..bytes].as_chunks::<3>().0.iter().zip(grey) {
-            *to = luma(*pixel);
-        }
-        Ok(Made { bytes: bytes / 3, size })
-    }
+    Ok(Made { bytes: bytes / 3, size })
 }
 
 /// Grey as in Pillow's `convert("L")`.

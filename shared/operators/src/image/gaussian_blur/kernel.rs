@@ -5,8 +5,7 @@
 //! the passes u8 pixels are 16-bit fixed-point numbers.
 
 use super::*;
-use crate::kernels::planes::vectorised;
-use gristmill_kernel::*;
+use gristmill_kernel::Tools;
 
 /// Values summed at once.
 const LANES: usize = 64;
@@ -20,16 +19,12 @@ const FRACTION_BITS: u32 = 7;
 /// `[h, w, c]` of u8 or f32 -> the same, in place.
 #[derive(Debug)]
 pub(crate) struct Blur {
-    op: GaussianBlur,
-    dtype: DType,
-    channels: usize,
+    pub(crate) kernel_size: u32,
+    pub(crate) dtype: DType,
+    pub(crate) channels: usize,
 }
 
 impl Blur {
-    pub(crate) fn new(op: &GaussianBlur, dtype: DType, channels: usize) -> Self {
-        Blur { op: op.clone(), dtype, channels }
-    }
-
     /// Blurs with the given sigma, in pixels.
     pub(crate) fn apply(
         &self,
@@ -39,7 +34,7 @@ impl Blur {
         tools: &mut Tools,
     ) -> Result<(), String> {
         let shape = [size[0], size[1], self.channels];
-        let radius = self.op.kernel_size as usize / 2;
+        let radius = self.kernel_size as usize / 2;
         match self.dtype {
             DType::U8 => {
                 let kernel = Kernel::new(sigma, radius.min(reach(sigma, 3.0)));
@@ -50,22 +45,6 @@ impl Blur {
                 blur(&kernel, value, shape, &mut tools.floats)
             }
         }
-    }
-}
-
-impl InPlace for Blur {
-    fn run(
-        &self,
-        value: &mut [u8],
-        size: [usize; 2],
-        tools: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<(), String> {
-        if draw.unit() >= self.op.p {
-            return Ok(());
-        }
-        let [low, high] = self.op.sigma;
-        self.apply(draw.between(low, high), value, size, tools)
     }
 }
 
@@ -324,9 +303,7 @@ mod tests {
     fn a_uniform_image_stays() {
         let mut tools = Tools::default();
         for kernel_size in [3, 5, 23, 255] {
-            let (field, sigma) = ("image".into(), [0.1, 2.0]);
-            let op = GaussianBlur { field, kernel_size, sigma, p: 1.0 };
-            let blur = Blur::new(&op, DType::U8, 3);
+            let blur = Blur { kernel_size, dtype: DType::U8, channels: 3 };
             for (level, sigma) in (0..=255).zip((1..).map(|i| 0.1 + f64::from(i) * 0.1)) {
                 let mut image = vec![level; 9 * 31 * 3];
                 blur.apply(sigma, &mut image, [9, 31], &mut tools).unwrap();

@@ -5,72 +5,57 @@ use gristmill_kernel::*;
 use half::{bf16, f16};
 
 /// Numbers of one type -> numbers of another, rounded to nearest, ties to even.
-#[derive(Debug)]
-pub(crate) struct Convert {
+pub(super) fn convert(
     from: DType,
     to: CastDType,
-}
-
-impl Convert {
-    pub(crate) fn new(from: DType, to: CastDType) -> Self {
-        Convert { from, to }
-    }
-}
-
-impl Transform for Convert {
-    fn run(
-        &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        _: &mut Draw,
-    ) -> Result<Made, String> {
-        let View { bytes, size } = input;
-        let values = bytes.len() / crate::kernels::dtype_bytes(self.from);
-        let made = values * crate::kernels::dtype_bytes(self.to.dtype());
-        let out = output.take(made)?;
-        match self.from {
-            DType::U8 => write(bytes.iter().map(|x| f32::from(*x)), self.to, out),
-            DType::F16 => {
-                let read = |x: &[u8; 2]| f16::from_le_bytes(*x).to_f32();
-                write(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::BF16 => {
-                let read = |x: &[u8; 2]| bf16::from_le_bytes(*x).to_f32();
-                write(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::F32 => {
-                let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
-                write(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::U16 => {
-                let read = |x: &[u8; 2]| f32::from(u16::from_le_bytes(*x));
-                write(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::I32 => {
-                let read = |x: &[u8; 4]| i64::from(i32::from_le_bytes(*x));
-                write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::U32 => {
-                let read = |x: &[u8; 4]| i64::from(u32::from_le_bytes(*x));
-                write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::I64 => {
-                let read = |x: &[u8; 8]| i64::from_le_bytes(*x);
-                write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::U64 => {
-                let read = |x: &[u8; 8]| u64::from_le_bytes(*x);
-                write_unsigned(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::F64 => {
-                let read = |x: &[u8; 8]| f64::from_le_bytes(*x);
-                write_double(bytes.as_chunks().0.iter().map(read), self.to, out);
-            }
-            DType::Bytes => return Err("cannot cast bytes".to_owned()),
+    input: View<'_>,
+    output: Sink<'_>,
+) -> Result<Made, String> {
+    let View { bytes, size } = input;
+    let values = bytes.len() / crate::kernels::dtype_bytes(from);
+    let made = values * crate::kernels::dtype_bytes(to.dtype());
+    let out = output.take(made)?;
+    match from {
+        DType::U8 => write(bytes.iter().map(|x| f32::from(*x)), to, out),
+        DType::F16 => {
+            let read = |x: &[u8; 2]| f16::from_le_bytes(*x).to_f32();
+            write(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        Ok(Made { bytes: made, size })
+        DType::BF16 => {
+            let read = |x: &[u8; 2]| bf16::from_le_bytes(*x).to_f32();
+            write(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::F32 => {
+            let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
+            write(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::U16 => {
+            let read = |x: &[u8; 2]| f32::from(u16::from_le_bytes(*x));
+            write(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::I32 => {
+            let read = |x: &[u8; 4]| i64::from(i32::from_le_bytes(*x));
+            write_wide(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::U32 => {
+            let read = |x: &[u8; 4]| i64::from(u32::from_le_bytes(*x));
+            write_wide(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::I64 => {
+            let read = |x: &[u8; 8]| i64::from_le_bytes(*x);
+            write_wide(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::U64 => {
+            let read = |x: &[u8; 8]| u64::from_le_bytes(*x);
+            write_unsigned(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::F64 => {
+            let read = |x: &[u8; 8]| f64::from_le_bytes(*x);
+            write_double(bytes.as_chunks().0.iter().map(read), to, out);
+        }
+        DType::Bytes => return Err("cannot cast bytes".to_owned()),
     }
+    Ok(Made { bytes: made, size })
 }
 
 fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
@@ -268,8 +253,7 @@ mod tests {
             for to in tos {
                 let mut out = Vec::new();
                 let view = View { bytes: &stored, size: [0, 0] };
-                let (tools, draw) = (&mut Tools::default(), &mut Draw::fixed());
-                let made = Convert::new(from, to).run(view, Sink::Buffer(&mut out), tools, draw);
+                let made = convert(from, to, view, Sink::Buffer(&mut out));
                 let size = crate::kernels::dtype_bytes(to.dtype());
                 assert_eq!(made.unwrap().bytes, values.len() * size);
                 for (i, (bytes, made)) in stored.chunks(step).zip(out.chunks(size)).enumerate() {

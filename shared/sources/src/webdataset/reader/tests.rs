@@ -28,7 +28,7 @@ fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 fn index_in(file: &[u8], piece: usize) -> Result<FileIndex, String> {
-    let mut builder = Scanner::new(LIMITS);
+    let mut builder = Box::new(Scanner::new(LIMITS));
     for piece in file.chunks(piece) {
         builder.push(piece).map_err(|error| error.to_string())?;
     }

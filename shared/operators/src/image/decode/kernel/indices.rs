@@ -17,7 +17,7 @@ pub(super) struct Stored<'a> {
 }
 
 /// bytes (PNG, BMP, TIFF or PGM; palette or grey) -> `[h, w, 1]` of u8 or u16. `spare` is scratch space.
-pub(super) fn decode(
+pub(crate) fn decode(
     bytes: &[u8],
     dtype: DType,
     output: Sink<'_>,
