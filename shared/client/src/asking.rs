@@ -24,9 +24,12 @@ impl Fetcher {
         register.nonce.get_or_insert_with(|| ports.clock.nonce());
         let mut view = ask(ports, &register, patience).await?;
         if let JobState::Failed { error } = &view.state {
-            tracing::warn!("job {} has failed, and is tried again: {error}", view.job);
+            let had_failed = error.clone();
             (register.resumes, register.nonce) = (Some(view.resumed), Some(ports.clock.nonce()));
             view = ask(ports, &register, patience).await?;
+            if !matches!(view.state, JobState::Failed { .. }) {
+                tracing::warn!("job {} had failed, and goes on: {had_failed}", view.job);
+            }
         }
         match view.state {
             JobState::Failed { error } => Err(FetchError::JobFailed(error)),

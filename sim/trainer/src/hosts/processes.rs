@@ -118,13 +118,13 @@ impl Program {
         if job.local_workers > 0 {
             args.extend(["--local-workers".to_owned(), job.local_workers.to_string()]);
         }
-        if let Some(epochs) = job.epochs {
-            args.extend(["--epochs".to_owned(), epochs.to_string()]);
-        }
         if let Some(mib) = stream.prefetch_mib {
             args.extend(["--prefetch-mib".to_owned(), mib.to_string()]);
         }
         args.extend(["--patience".to_owned(), format!("{}s", stream.patience.as_secs().max(1))]);
+        if let Some(epochs) = job.epochs {
+            args.extend(["--epochs".to_owned(), epochs.to_string()]);
+        }
         Self { launcher, args: args.into_iter().map(OsString::from).collect() }
     }
 
