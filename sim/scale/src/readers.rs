@@ -12,12 +12,12 @@ use crate::{
     training::Failure,
 };
 use fleet::{Fleet, RANKS};
+use gristmill_model::splits::readers::poll_every_ms;
 use serde_json::json;
 use std::{io::Write, time::Duration};
 
-/// Bars of calls per second: of the reader that leads, of all others together, of all reports. A reader that is
+/// Bars of calls per second: of all readers but the one that leads together, of all reports. A reader that is
 /// alone polls as a trainer of one rank does.
-const LEADING_POLLS: f64 = 5.0;
 const FOLLOWING_POLLS: f64 = 250.0;
 const REPORTS: f64 = 250.0;
 const LONE_POLLS: f64 = 20.0;
@@ -172,7 +172,10 @@ fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
     row.bars = vec![
         match readers {
             1 => at_most("polls a second of a reader that is alone", leading, LONE_POLLS),
-            _ => at_most("polls a second of the leading reader", leading, LEADING_POLLS),
+            _ => {
+                let most = 1_000.0 / poll_every_ms(readers, true) as f64;
+                at_most("polls a second of the leading reader", leading, most)
+            }
         },
         at_most("polls a second of all followers", following, FOLLOWING_POLLS),
         at_most("reports a second of all readers", reports, REPORTS),

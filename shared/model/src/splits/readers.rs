@@ -18,8 +18,10 @@ const LEAD_AFTER_MS: u64 = 3_000;
 const SILENT_MS: u64 = 12_000;
 /// A reader reports at least this often, also if nothing is new.
 pub const HEARTBEAT_MS: u64 = 4_000;
-/// Polls a second of the reader that leads.
-const LEADING_POLLS: u64 = 5;
+/// Least time between two polls of the reader that leads, for each reader, and the longest: each poll merges the
+/// reports of all, and the window moves with it.
+const LEADING_POLL_MS_A_READER: u64 = 25;
+const LEADING_POLL_MS: u64 = 200;
 /// Polls a second of all other readers together, and reports a second of all readers together.
 const FOLLOWING_POLLS: u64 = 250;
 
@@ -268,9 +270,9 @@ pub fn leads(ranks: RankRange, job_heartbeat_ms: u64, now_ms: u64) -> bool {
 pub fn poll_every_ms(readers: u32, leads: bool) -> u64 {
     match leads {
         _ if readers <= 1 => 0,
-        true => 1_000 / LEADING_POLLS,
+        true => (u64::from(readers) * LEADING_POLL_MS_A_READER).min(LEADING_POLL_MS),
         // As rare as reports if these are rare, so that every poll may report.
-        false => report_every_ms(readers).max(1_000 / LEADING_POLLS / 4),
+        false => report_every_ms(readers).max(LEADING_POLL_MS / 4),
     }
 }
 

@@ -166,7 +166,7 @@ fn ranges_overlap_if_they_share_a_rank() {
 #[test]
 fn all_followers_together_poll_250_times_a_second() {
     assert_eq!([true, false].map(|leads| poll_every_ms(1, leads)), [0, 0]);
-    assert_eq!([2, 256].map(|readers| poll_every_ms(readers, true)), [200, 200]);
+    assert_eq!([2, 4, 8, 256].map(|readers| poll_every_ms(readers, true)), [50, 100, 200, 200]);
     assert_eq!([2, 8, 13, 25, 250].map(|n| poll_every_ms(n, false)), [50, 50, 52, 100, 1_000]);
     assert_eq!([1, 64, 256].map(report_every_ms), [0, 256, 1_024]);
     assert_eq!(poll_every_ms(256, false), 1_024, "each poll of many readers may report");
