@@ -339,7 +339,7 @@ impl<C: CursorStore> Server<C> {
     /// The answer to ranks of a job that is over.
     fn done(&self) -> String {
         format!(
-            "job {} is done: all its batches were delivered and acknowledged; train again under another job name",
+            "job {} is done: all its batches were delivered and acknowledged; read on with a larger --epochs, or train again under another job name",
             self.identity.job
         )
     }

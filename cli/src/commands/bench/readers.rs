@@ -8,7 +8,7 @@ use gristmill_scale::readers;
 // The group of the flattened arguments has the same name.
 #[group(skip)]
 #[command(
-    after_help = "The production coordinator, workers and fetchers run over a metered table with DynamoDB's limits. A row is one number\nof readers and of workers; every rank takes a batch at each step. Bars: 5 polls a second of the reader that leads,\n250 of all others, 250 reports, a partition's limits, and units a step of polls that grow by 25 % at most with workers.\n\nExit code: 0 all bars hold, 1 one does not, 2 bad usage.\n\nExamples:\n  gristmill bench readers --readers 1,8,64,256\n  gristmill bench readers --readers 32 --workers 100 --calls"
+    after_help = "The production coordinator, workers and fetchers run over a metered table with DynamoDB's limits. A row is one number\nof readers and of workers; every rank takes a batch at each step. Bars: 5 polls a second of the reader that leads,\nand up to 20 if there are few, 250 of all others, 250 reports, a partition's limits, and units a step of polls that grow by 25 % at most with workers.\n\nExit code: 0 all bars hold, 1 one does not, 2 bad usage.\n\nExamples:\n  gristmill bench readers --readers 1,8,64,256\n  gristmill bench readers --readers 32 --workers 100 --calls"
 )]
 pub struct Args {
     #[command(flatten)]
