@@ -3,6 +3,7 @@
 use super::History;
 use crate::{
     Simulation,
+    client::{Frame, identity, receive, send_ack, send_hello},
     host::TrainerHost,
     scenario::{BatchName, Scenario},
 };
@@ -14,7 +15,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::DuplexStream;
 
 /// Time without a frame after which a trainer assumes that the server is dead.
 const SILENCE: Duration = Duration::from_secs(900);
@@ -56,8 +57,9 @@ impl Trainer {
     }
 
     async fn visit(&mut self, mut stream: DuplexStream) {
-        let Some((b"GMBH", _, hello)) = self.frame(&mut stream).await else { return };
-        let Ok(names) = serde_json::from_slice::<serde_json::Value>(&hello) else {
+        let greeting = self.frame(&mut stream).await.filter(|frame| &frame.magic == b"GMBH");
+        let Some(greeting) = greeting else { return };
+        let Some(names) = identity(&greeting) else {
             return self.sim.violated("a hello cannot be read");
         };
         let last = self.checkpoints.len() - 1;
@@ -66,32 +68,45 @@ impl Trainer {
             _ => last,
         };
         let at = self.checkpoints[behind].0;
+        let hello = |(epoch, g): BatchName| {
+            let mut hello = names.clone();
+            (hello["epoch"], hello["batch_index"]) = (epoch.into(), g.into());
+            hello
+        };
+        let mut of_another = hello(at);
+        of_another["job"] = "another".into();
         let wrong = match self.sim.below(12) {
             0 => return,
-            1 => Some(bytes_of_hello(&names, "another", at)),
-            2 => Some(bytes_of_hello(&names, "job", (at.0 + 50, 0))),
-            3 => Some(bytes_of_hello(&names, "job", (at.0, at.1 + 10_000))),
-            4 => Some(bytes_of_ack(at)),
-            _ => None,
-        };
-        if let Some(wrong) = wrong {
-            let _ = stream.write_all(&wrong).await;
-            match self.frame(&mut stream).await {
-                Some((b"GMBX", ..)) => self.history.refusals += 1,
-                Some((magic, name, _)) => {
-                    let magic = String::from_utf8_lossy(magic);
-                    self.sim.violated(format_args!(
-                        "a wrong message at {at:?} was answered with {magic} {name:?}"
-                    ));
+            1 => Some(of_another),
+            2 => Some(hello((at.0 + 50, 0))),
+            3 => Some(hello((at.0, at.1 + 10_000))),
+            4 => None,
+            _ => {
+                if send_hello(&mut stream, b"GMAH", &hello(at)).await.is_some() {
+                    self.train_on(&mut stream, (behind, last)).await;
                 }
-                None => {}
+                return;
             }
-            return;
+        };
+        let _ = match wrong {
+            Some(hello) => send_hello(&mut stream, b"GMAH", &hello).await,
+            None => send_ack(&mut stream, at).await,
+        };
+        match self.frame(&mut stream).await {
+            Some(Frame { magic, .. }) if &magic == b"GMBX" => self.history.refusals += 1,
+            Some(Frame { magic, at: name, .. }) => {
+                let magic = String::from_utf8_lossy(&magic);
+                self.sim.violated(format_args!(
+                    "a wrong message at {at:?} was answered with {magic} {name:?}"
+                ));
+            }
+            None => {}
         }
-        if stream.write_all(&bytes_of_hello(&names, "job", at)).await.is_err() {
-            return;
-        }
-        match self.take(&mut stream, behind).await {
+    }
+
+    /// Trains on the batches after checkpoint `behind`, and judges a refusal; `last` is the newest.
+    async fn train_on(&mut self, stream: &mut DuplexStream, (behind, last): (usize, usize)) {
+        match self.take(stream, behind).await {
             VisitEnd::Gone | VisitEnd::Ended => {}
             VisitEnd::Refused(why) => {
                 self.history.refusals += 1;
@@ -108,23 +123,22 @@ impl Trainer {
         let (mut next, mut memory) = self.checkpoints[from].clone();
         let mut accepted = false;
         for _ in 0..=self.sim.below(40) {
-            let (magic, name, payload) = match self.frame(stream).await {
-                None => return VisitEnd::Gone,
-                Some((magic, name, payload)) => (magic, name, payload),
+            let Some(Frame { magic, at: name, payload }) = self.frame(stream).await else {
+                return VisitEnd::Gone;
             };
-            if magic != b"GMBX" && !accepted {
+            if &magic != b"GMBX" && !accepted {
                 // The trainer has gone back: later batches are trained on again.
                 accepted = true;
                 self.checkpoints.truncate(from + 1);
             }
-            match magic {
+            match &magic {
                 b"GMBX" => {
                     return VisitEnd::Refused(String::from_utf8_lossy(&payload).into_owned());
                 }
                 b"GMBE" => {
                     self.save(next, &memory);
                     if let Some((&last, _)) = memory.last_key_value() {
-                        let _ = stream.write_all(&bytes_of_ack(last)).await;
+                        let _ = send_ack(stream, last).await;
                     }
                     // Until the server has confirmed it, the trainer may start over.
                     self.frame(stream).await;
@@ -141,9 +155,9 @@ impl Trainer {
             next = (name.0, name.1 + 1);
             let said = match self.sim.below(20) {
                 0 => return VisitEnd::Gone,
-                1 => bytes_of_ack((7, 999)),
-                2 => bytes_of_ack((u32::MAX, u64::MAX)),
-                3 => bytes_of_ack((name.0, name.1 + 40)),
+                1 => (7, 999),
+                2 => (u32::MAX, u64::MAX),
+                3 => (name.0, name.1 + 40),
                 // Saved, but died before the acknowledgement.
                 4 => {
                     self.save(next, &memory);
@@ -151,11 +165,11 @@ impl Trainer {
                 }
                 5..10 => {
                     self.save(next, &memory);
-                    bytes_of_ack(name)
+                    name
                 }
                 _ => continue,
             };
-            if stream.write_all(&said).await.is_err() {
+            if send_ack(stream, said).await.is_none() {
                 return VisitEnd::Gone;
             }
         }
@@ -172,24 +186,10 @@ impl Trainer {
     }
 
     /// The next frame; `None` if the server is gone.
-    async fn frame(
-        &self,
-        stream: &mut DuplexStream,
-    ) -> Option<(&'static [u8; 4], BatchName, Vec<u8>)> {
-        let reading = async {
-            let mut magic = [0; 4];
-            stream.read_exact(&mut magic).await.ok()?;
-            let epoch = stream.read_u32_le().await.ok()?;
-            let g = stream.read_u64_le().await.ok()?;
-            let length = stream.read_u64_le().await.ok()?;
-            let mut payload = vec![0; usize::try_from(length).ok()?];
-            stream.read_exact(&mut payload).await.ok()?;
-            let known = [b"GMBH", b"GMB1", b"GMBE", b"GMBX"];
-            Some((known.into_iter().find(|known| **known == magic)?, (epoch, g), payload))
-        };
+    async fn frame(&self, stream: &mut DuplexStream) -> Option<Frame> {
         tokio::select! {
             biased;
-            frame = reading => frame,
+            frame = receive(stream) => frame,
             () = self.sim.time.sleep(SILENCE) => None,
         }
     }
@@ -212,17 +212,4 @@ impl Trainer {
             self.sim.violated(format_args!("{had} batches are kept and not {all}"));
         }
     }
-}
-
-fn bytes_of_ack((epoch, g): BatchName) -> Vec<u8> {
-    [&b"GMA1"[..], &epoch.to_le_bytes(), &g.to_le_bytes()].concat()
-}
-
-fn bytes_of_hello(names: &serde_json::Value, job: &str, (epoch, g): BatchName) -> Vec<u8> {
-    let text = serde_json::json!({
-        "job": job, "dataset": names["dataset"], "fingerprint": names["fingerprint"],
-        "epoch": epoch, "batch_index": g,
-    })
-    .to_string();
-    [&b"GMAH"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
 }
