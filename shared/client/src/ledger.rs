@@ -183,7 +183,7 @@ impl Ledger {
 
     /// Whether the window may block workers until the coordinator learns which splits were consumed.
     pub fn window_waits(&self, progress: &Progress) -> bool {
-        let epoch = progress.delivered().epoch;
+        let epoch = progress.acks().delivered().epoch;
         let inner = self.lock();
         // A cached epoch has no workers.
         let plan = inner.view.as_ref().and_then(|view| view.plan);

@@ -47,7 +47,7 @@ impl BatchSource {
         // An object may also be missing because the checkpoint is too old. The answer to the first report
         // then gives the better error; wait for it, because the first recorded error stays.
         while matches!(error, FetchError::BadObject(_))
-            && progress.is_unconfirmed()
+            && progress.acks().is_unconfirmed()
             && ledger.stream_error().is_none()
         {
             clock.sleep(Duration::from_millis(5)).await;

@@ -34,10 +34,11 @@ impl Download {
         let object = ports.objects.get(&path).await.unwrap();
         let ledger = Ledger::new((*context.view).clone(), split(0, 0), Folders::default());
         let progress = Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
-        progress.takes_over(0, 1, Nonce([0; 8]));
+        progress.acks().take_over(0, 1, Nonce([0; 8]));
         progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         progress.announce();
-        progress.acknowledged(progress.request(true, false).ack().unwrap());
+        let first = progress.acks().request(true, false);
+        progress.acknowledged(first.ack().unwrap());
         let source = Fetching {
             runner,
             context,
