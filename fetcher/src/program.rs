@@ -123,7 +123,8 @@ async fn report(
 ) -> Result<(), Failure> {
     let counts = server.counts();
     let Some(observed) = server.into_observed() else { return Ok(()) };
-    let report = Report::new(job, observed, before).await?.with_ranks(counts.ranks);
+    let mut report = Report::new(job, observed, before).await?;
+    report.ranks = counts.ranks;
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());

@@ -16,8 +16,8 @@ fn shares(
     epoch: &EpochReport,
     profile: &WorkProfile,
 ) -> WorkerShares {
-    let [source_s, compute_s, put_s] = epoch.worker_seconds;
-    let read_point = match epoch.mode {
+    let [source_s, compute_s, put_s] = epoch.worker_seconds();
+    let read_point = match epoch.mode() {
         CacheMode::Get { point } => pipeline.cache_points().into_iter().nth(point as usize),
         _ => None,
     };
@@ -50,12 +50,13 @@ pub fn stalls(
     epoch: &EpochReport,
     profile: &WorkProfile,
 ) -> Stalls {
+    let known = epoch.known.totals.waits;
     let waits = Waits {
         total_s: epoch.waited_seconds,
-        unclaimed_s: epoch.waits.unclaimed.as_secs_f64(),
-        working_s: epoch.waits.working.as_secs_f64(),
-        fetch_s: epoch.waits.fetch.as_secs_f64(),
-        decode_s: epoch.waits.decode.as_secs_f64(),
+        unclaimed_s: known.unclaimed.as_secs_f64(),
+        working_s: known.working.as_secs_f64(),
+        fetch_s: known.fetch.as_secs_f64(),
+        decode_s: known.decode.as_secs_f64(),
         first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
     };
     attribute(&waits, &shares(pipeline, spec, epoch, profile), epoch.seconds)
@@ -78,15 +79,16 @@ pub fn timeline(
         *total.requests_usd.get_or_insert(0.0) += requests_usd;
         let began_s = start_s;
         start_s += epoch.seconds;
+        let totals = &epoch.known.totals;
         Epoch {
-            epoch: epoch.epoch,
-            mode: epoch.mode.to_string().into(),
-            reason: epoch.reason.clone().unwrap_or_default(),
+            epoch: totals.epoch,
+            mode: epoch.mode().to_string().into(),
+            reason: epoch.reason().unwrap_or_default().to_owned(),
             start_s: Some(began_s),
             seconds: epoch.seconds,
             batches: epoch.batches,
             rows: epoch.elements,
-            skipped: epoch.skipped,
+            skipped: totals.skipped,
             first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
             workers: shares(pipeline, spec, epoch, profile),
             cost_usd: Some(compute_usd + requests_usd),
@@ -120,13 +122,13 @@ const BASIS: &str = "list prices of us-east-1, for the stack's workers, had this
 
 /// Dollars of an epoch for its workers, and for its requests.
 fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &Prices) -> (f64, f64) {
-    let [source_s, compute_s, put_s] = epoch.worker_seconds;
+    let [source_s, compute_s, put_s] = epoch.worker_seconds();
     // Objects are stored while the next split is computed.
     let worker_s = (source_s + compute_s).max(put_s);
     let split = match worker_s > 0.0 {
         true => Requests::SPLIT,
         false => Requests::CACHED_SPLIT,
     };
-    let requests_usd = split.usd(prices).0 * f64::from(epoch.splits);
+    let requests_usd = split.usd(prices).0 * f64::from(epoch.known.totals.splits);
     (shape.usd_per_second(prices).0 * worker_s, requests_usd)
 }
