@@ -1,7 +1,8 @@
 //! A connection to a service: a deployed stack, or one on this machine.
 
 use crate::{
-    Backend, Failure, FetcherPorts, Folders, ServiceOptions, give_up, own::Held, waiting::Link,
+    Backend, Failure, FetcherPorts, Folders, ServiceOptions, own::Held, trouble::give_up,
+    waiting::Link,
 };
 use gristmill_aws::{AmbientObjects, Aws, Credentials, Settings};
 use gristmill_host::{
@@ -13,6 +14,9 @@ use gristmill_ports::{CallError, Coordinator, Objects};
 use gristmill_web::{Reach, WithWeb};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
+
+/// Interval between questions about a service's trouble.
+const TROUBLE_LOOK: Duration = Duration::from_secs(1);
 
 /// A connection to a service; clones share it.
 #[derive(Clone)]
@@ -160,11 +164,9 @@ impl Service {
     /// Resolves, with the reason, once a service on this machine has been unable to work for `patience`. Until
     /// then [`Service::link`] reports the problem.
     pub async fn given_up(&self, patience: Duration) -> Failure {
-        let trouble = self
-            .local
-            .as_ref()
-            .map(|local| async || Some(local.calls.status().await.ok()?.trouble));
-        Failure::failed(give_up(trouble, &self.link, patience).await)
+        let Some(local) = &self.local else { return std::future::pending().await };
+        let trouble = async || Some(local.calls.status().await.ok()?.trouble);
+        Failure::failed(give_up(trouble, &self.link, (patience, TROUBLE_LOOK)).await)
     }
 }
 
