@@ -312,21 +312,9 @@ impl Fetcher {
     /// The state of the job, for people.
     pub fn snapshot(&self) -> Snapshot {
         let metrics = self.progress.meter().metrics();
-        let healed = self.ledger.healed();
-        let fetched_bytes = self.ledger.fetched_bytes();
         let Downloader { bound, local, .. } = &self.source.downloader;
         let (prefetch_bytes, local_bytes) = (bound.bytes(), local.held_bytes());
-        self.ledger.watch(|scale, active_workers, workers_max, indexed_files| Snapshot {
-            healed,
-            fetched_bytes,
-            prefetch_bytes,
-            local_bytes,
-            metrics,
-            scale: scale.clone(),
-            active_workers,
-            workers_max,
-            indexed_files,
-        })
+        Snapshot { metrics, prefetch_bytes, local_bytes, ..self.ledger.snapshot() }
     }
 
     /// The last delivered batch.

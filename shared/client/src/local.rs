@@ -149,30 +149,20 @@ pub(crate) async fn work(runner: Runner, context: Arc<JobContext>, sink: LocalSi
     }
 }
 
-/// Parameters to recompute a split exactly as it was committed.
-#[derive(Debug, Clone)]
-pub(crate) struct Recompute {
-    epoch: Epoch,
-    position: Position,
-    orders: CacheOrders,
-}
-
-impl Recompute {
-    /// Parameters for a split committed in its epoch, or `cached` by another job.
-    pub fn of(
-        entry: &ReadySplit,
-        cached: Option<CachedChunk>,
-        caching: Option<&CachingView>,
-    ) -> Self {
-        let Place { epoch, position } = entry.place;
-        match (cached, caching) {
-            // Random operators drew in the first epoch of a job with the same seed.
-            (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
-                Recompute { epoch: 0, position: chunk.position, orders: CacheOrders::default() }
-            }
-            (None, Some(caching)) => Recompute { epoch, position, orders: caching.orders(epoch) },
-            _ => Recompute { epoch, position, orders: CacheOrders::default() },
+/// The split to compute, and its cache orders, so that the result is what was committed as `entry` in its epoch, or
+/// `cached` by another job.
+pub(crate) fn committed_as(
+    entry: &ReadySplit,
+    cached: Option<CachedChunk>,
+    caching: Option<&CachingView>,
+) -> (Place, CacheOrders) {
+    match (cached, caching) {
+        // Random operators drew in the first epoch of a job with the same seed.
+        (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
+            (Place::new(0, chunk.position), CacheOrders::default())
         }
+        (None, Some(caching)) => (entry.place, caching.orders(entry.place.epoch)),
+        _ => (entry.place, CacheOrders::default()),
     }
 }
 
@@ -182,13 +172,14 @@ pub(crate) async fn recompute(
     runner: &Runner,
     context: &JobContext,
     entry: &ReadySplit,
-    Recompute { epoch, position, orders }: &Recompute,
+    (place, orders): &(Place, CacheOrders),
 ) -> Result<Bytes, RunError> {
     let context = context.treating(entry.outcome.on_error());
-    let split = context.compute_again(runner, orders, Place::new(*epoch, *position)).await?;
+    let split = context.compute_again(runner, orders, *place).await?;
     let object = as_committed(split.object, entry);
     let object = object.map_err(|error| RunError::fatal(error.to_string()))?;
     object.ok_or_else(|| {
+        let Place { epoch, position } = place;
         RunError::fatal(format!(
             "split {position} of epoch {epoch}, computed again here, differs from the one committed"
         ))

@@ -3,7 +3,7 @@
 use super::{Fetcher, FetcherConfig, FetcherPorts};
 use crate::{
     FetchError, OwnRanks,
-    asking::{beginning, insist, run_error},
+    asking::{beginning, insist},
     bounds::MemoryBound,
     cached::Shelves,
     downloader::Downloader,
@@ -16,7 +16,7 @@ use crate::{
 };
 use gristmill_model::Visitation;
 use gristmill_model::splits::Place;
-use gristmill_runner::{JobContext, RunError, Runner, RunnerConfig};
+use gristmill_runner::{JobContext, RunError, Runner};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -31,7 +31,7 @@ impl Fetcher {
     /// As [`Fetcher::start`], but only prefetches: [`Fetcher::announce`] takes the job over, once the trainer's
     /// start is known.
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
-        let runner = runner(&ports, &config);
+        let runner = ports.runner(&config);
         let mut context = load(&runner, &config).await?;
         let job_epochs = context.view.spec.epochs;
         let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
@@ -138,23 +138,12 @@ fn bound(config: &FetcherConfig, own: OwnRanks) -> Arc<MemoryBound> {
     Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
 }
 
-/// Runs splits in this process, as local workers do.
-fn runner(ports: &FetcherPorts, config: &FetcherConfig) -> Runner {
-    let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
-    let config = RunnerConfig {
-        ns: config.ns.clone(),
-        bucket: config.bucket.clone(),
-        local: true,
-        shape: None,
-    };
-    Runner { coordinator, objects, clock, compute, operators, config }
-}
-
 /// Reads the job and compiles its pipeline.
 async fn load(runner: &Runner, config: &FetcherConfig) -> Result<JobContext, FetchError> {
     let loading = async || JobContext::load(runner, &config.job).await;
+    let refused = |error: RunError| FetchError::Refused(error.to_string());
     let passes = |error: &RunError| matches!(error, RunError::Passing(_));
-    insist(&*runner.clock, config.patience, loading, passes, run_error).await
+    insist(&*runner.clock, config.patience, loading, passes, refused).await
 }
 
 #[cfg(test)]
