@@ -53,13 +53,12 @@ impl Recorder {
             target: (scale.target > 0).then_some(scale.target),
             outstanding: Some(scale.outstanding.len()),
             queue_batches: Some(f64::from(metrics.queue_batches)),
-            cost_usd: None,
         });
     }
 
     /// Records new decisions.
     pub fn decided(&mut self, decisions: &[ScaleDecision]) {
-        let t_s = Some(self.started.elapsed().as_secs_f64());
+        let t_s = self.started.elapsed().as_secs_f64();
         self.recorded.decisions.extend(decisions.iter().map(|decision| Decision {
             t_s,
             batch: decision.batch,

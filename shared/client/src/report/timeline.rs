@@ -5,7 +5,7 @@ use gristmill_model::wire::{CacheMode, JobSpec, JobView, OpWork, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::{FunctionShape, Prices, Requests};
 use gristmill_report::{
-    Cost, Epoch, Job, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
+    Cost, Epoch, Job, Mode, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
 };
 
 /// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
@@ -39,7 +39,6 @@ fn shares(
         workers: Some(f64::from(epoch.workers_max)),
         // A fixed number is no limit.
         max_workers: spec.autoscale.then_some(spec.workers),
-        source_growth: None,
     }
 }
 
@@ -62,6 +61,15 @@ pub fn stalls(
     attribute(&waits, &shares(pipeline, spec, epoch, profile), epoch.seconds)
 }
 
+fn mode(mode: CacheMode) -> Mode {
+    match mode {
+        CacheMode::Profile => Mode::Profile,
+        CacheMode::Compute => Mode::Compute,
+        CacheMode::Put { point } => Mode::Put { point },
+        CacheMode::Get { point } => Mode::Get { point },
+    }
+}
+
 /// The record of a whole run.
 pub fn timeline(
     pipeline: &Pipeline,
@@ -82,7 +90,7 @@ pub fn timeline(
         let totals = &epoch.known.totals;
         Epoch {
             epoch: totals.epoch,
-            mode: epoch.mode().to_string().into(),
+            mode: mode(epoch.mode()),
             reason: epoch.reason().unwrap_or_default().to_owned(),
             start_s: Some(began_s),
             seconds: epoch.seconds,
@@ -107,9 +115,7 @@ pub fn timeline(
             seed: Some(spec.seed),
             batch_size: Some(pipeline.batch_size()),
             batches_per_epoch: records.map(|n| n.div_ceil(u64::from(pipeline.batch_size()))),
-            started: None,
         },
-        seconds: None,
         samples: observed.recorded.samples.clone(),
         decisions: observed.recorded.decisions.clone(),
         epochs,
