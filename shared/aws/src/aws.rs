@@ -106,7 +106,7 @@ impl Aws {
     }
 
     /// The same, for reading public or other data: without a region it assumes us-east-1.
-    pub async fn ambient() -> Self {
+    pub(crate) async fn ambient() -> Self {
         let pool = HttpPool::default();
         let region = Region::from_static("us-east-1");
         let sdk = load(&pool, Some(region.clone())).await;
@@ -207,17 +207,10 @@ impl Aws {
 
     pub(crate) fn s3(&self) -> &aws_sdk_s3::Client {
         self.0.s3.get_or_init(|| {
-            // Chunks carry checksums of their own, per frame; another pass over every byte would gain
-            // nothing.
-            let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
-                .force_path_style(self.0.path_style)
+            let Shared { sdk, at, path_style, .. } = &*self.0;
+            let config = s3_config(sdk, at, *path_style)
                 .interceptor(self.counting("s3"))
-                .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-                .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
                 .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
-            if let Some(endpoint) = &self.0.at.s3 {
-                config.set_endpoint_url(Some(endpoint.clone()));
-            }
             aws_sdk_s3::Client::from_conf(config.build())
         })
     }
@@ -281,6 +274,18 @@ async fn load(pool: &HttpPool, fallback: Option<Region>) -> SdkConfig {
         });
     }
     loader.load().await
+}
+
+/// S3 without the SDK's checksums: chunks carry their own, per frame; another pass over every byte would gain nothing.
+pub(crate) fn s3_config(sdk: &SdkConfig, at: &At, path_style: bool) -> aws_sdk_s3::config::Builder {
+    let mut config = aws_sdk_s3::config::Builder::from(sdk)
+        .force_path_style(path_style)
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
+    if let Some(endpoint) = &at.s3 {
+        config.set_endpoint_url(Some(endpoint.clone()));
+    }
+    config
 }
 
 fn retries() -> RetryConfig {

@@ -4,7 +4,7 @@ use crate::{
     Backend, Failure, FetcherPorts, Folders, ServiceOptions, own::Held, trouble::give_up,
     waiting::Link,
 };
-use gristmill_aws::{AmbientObjects, Aws, Credentials, Settings};
+use gristmill_aws::{Aws, Credentials, S3Objects, Settings};
 use gristmill_host::{
     AttachError, ClientLock, FolderRegistry, ForeignS3, HostObjects, ServiceCalls, ServiceFile,
 };
@@ -129,8 +129,7 @@ impl Service {
         operators: Arc<Registry>,
         held: Held,
     ) -> Result<Self, Failure> {
-        let objects =
-            HostObjects::open(&file, Arc::new(AmbientObjects::default()), foreign_objects);
+        let objects = HostObjects::open(&file, Arc::new(S3Objects::ambient()), foreign_objects);
         let objects = objects.map_err(Failure::failed)?;
         let calls = Arc::new(ServiceCalls::new(&file).telling(objects.chunk_bytes()));
         let (link, ports) = ports(Arc::clone(&calls) as _, Arc::new(objects), operators)?;
