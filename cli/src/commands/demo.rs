@@ -45,7 +45,7 @@ impl Args {
             (Some(data), _) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
             // Only one dataset is generated.
             (None, Some(path)) if authored.pipeline.source().is_zip() => {
-                authored.source(path).map_err(Failure::usage)?
+                authored.source(path, None).map_err(Failure::usage)?
             }
             (None, _) => {
                 let spec = DatasetSpec::images(self.images, self.train.job.seed);
