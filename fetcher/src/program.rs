@@ -73,7 +73,7 @@ async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> 
 /// A stream that is open, and what serves it.
 struct Serving {
     job: Job,
-    server: Server<Box<dyn CursorStore>>,
+    server: Server,
     /// The socket, and most clients of it.
     socket: Option<(Socket, usize)>,
     watcher: Watcher,
@@ -118,7 +118,7 @@ async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> 
 async fn report(
     options: &Options,
     job: &Job,
-    server: Server<Box<dyn CursorStore>>,
+    server: Server,
     before: &Usage,
 ) -> Result<(), Failure> {
     let counts = server.counts();
@@ -206,7 +206,7 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     }
     let before = Usage::now(service).await;
     let job = open_job(options, service).await?;
-    let kept = kept(&mut cursors, &Identity::of(&job.view)).map_err(failure_of)?;
+    let kept = kept(&mut *cursors, &Identity::of(&job.view)).map_err(failure_of)?;
     let clients = 2 * ranks.map_or(1, |(range, _)| range.count.get() as usize) + MORE_CLIENTS;
     let socket = match options.is_stdout() {
         true => None,

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     FetchError, RankBatch, StepDelivery, Steps,
-    cursor::CursorStore,
     framing::{ClientHello, ClientMessage, FrameKind},
 };
 use gristmill_model::splits::Cursor;
@@ -37,7 +36,7 @@ enum Stream {
     Over,
 }
 
-impl<C: CursorStore> Server<C> {
+impl Server {
     pub(super) async fn run<S>(
         &mut self,
         visitors: &mut mpsc::Receiver<Visitor<S>>,
