@@ -67,9 +67,10 @@ impl Fetcher {
             patience: config.patience,
         };
         tasks.spawn(poller.run());
-        let shared = || (Arc::clone(&store), Arc::clone(&bound), Arc::clone(&ledger));
-        let sink = || LocalSink::new(&runner, &context, shared(), is_shared);
-        start_local_workers(&mut tasks, config.local_workers, (&runner, &context), sink);
+        for _ in 0..config.local_workers {
+            let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
+            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
+        }
         let downloader = Downloader {
             runner,
             context,
@@ -79,12 +80,7 @@ impl Fetcher {
             bound,
             patience: config.patience,
         };
-        let source = BatchSource {
-            downloader,
-            progress: Arc::clone(&progress),
-            stages: Arc::clone(&stages),
-            own,
-        };
+        let source = BatchSource { downloader, stages: Arc::clone(&stages), own };
         let batches = source.stream(resume, &mut streaming);
         Ok(Self {
             ledger,
@@ -105,18 +101,6 @@ impl Fetcher {
             streaming,
             _tasks: tasks,
         })
-    }
-}
-
-/// Starts `count` workers inside this process.
-fn start_local_workers(
-    tasks: &mut JoinSet<()>,
-    count: u32,
-    (runner, context): (&Runner, &Arc<JobContext>),
-    sink: impl Fn() -> LocalSink,
-) {
-    for _ in 0..count {
-        tasks.spawn(local::work(runner.clone(), Arc::clone(context), sink()));
     }
 }
 
