@@ -306,7 +306,7 @@ impl Observer {
             repeated_batches: self.repeated_batches,
             recomputed_splits: last.healed,
             scaling: self.scaling,
-            recorded: self.recorder.finish(),
+            recorded: self.recorder.recorded,
             batches_blake3: self.hasher.finalize().to_string(),
             empty: self.empty.filter(|_| self.taken == 0),
         }

@@ -21,7 +21,7 @@ pub struct Recorder {
     sampled: Option<Instant>,
     /// Batches and seconds of waiting at the last sample.
     last: (u64, f64),
-    recorded: Recorded,
+    pub recorded: Recorded,
 }
 
 impl Recorder {
@@ -65,9 +65,5 @@ impl Recorder {
             workers: decision.workers,
             reason: decision.reason.clone(),
         }));
-    }
-
-    pub fn finish(self) -> Recorded {
-        self.recorded
     }
 }

@@ -242,7 +242,7 @@ impl Report {
 
     /// Causes of the waits in an epoch, or in all of them as one.
     fn stalls(&self, epoch: &EpochReport) -> Stalls {
-        timeline::stalls(&self.observed.pipeline, &self.job.spec, epoch, &self.profile)
+        timeline::stalls((&self.observed.pipeline, &self.job.spec, &self.profile), epoch)
     }
 
     /// A rank, and the causes of its waits in all epochs.

@@ -8,14 +8,12 @@ use gristmill_report::{
     Cost, Epoch, Job, Mode, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
 };
 
+/// A job's pipeline and settings, and what its operators cost.
+pub type Known<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
+
 /// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
 /// cache point that the epoch reads are left out.
-fn shares(
-    pipeline: &Pipeline,
-    spec: &JobSpec,
-    epoch: &EpochReport,
-    profile: &WorkProfile,
-) -> WorkerShares {
+fn shares((pipeline, spec, profile): Known<'_>, epoch: &EpochReport) -> WorkerShares {
     let [source_s, compute_s, put_s] = epoch.worker_seconds();
     let read_point = match epoch.mode() {
         CacheMode::Get { point } => pipeline.cache_points().into_iter().nth(point as usize),
@@ -43,12 +41,7 @@ fn shares(
 }
 
 /// Causes of an epoch's waits.
-pub fn stalls(
-    pipeline: &Pipeline,
-    spec: &JobSpec,
-    epoch: &EpochReport,
-    profile: &WorkProfile,
-) -> Stalls {
+pub fn stalls(job: Known<'_>, epoch: &EpochReport) -> Stalls {
     let known = epoch.known.totals.waits;
     let waits = Waits {
         total_s: epoch.waited_seconds,
@@ -58,7 +51,7 @@ pub fn stalls(
         decode_s: known.decode.as_secs_f64(),
         first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
     };
-    attribute(&waits, &shares(pipeline, spec, epoch, profile), epoch.seconds)
+    attribute(&waits, &shares(job, epoch), epoch.seconds)
 }
 
 fn mode(mode: CacheMode) -> Mode {
@@ -77,7 +70,7 @@ pub fn timeline(
     observed: &Observed,
     profile: &WorkProfile,
 ) -> Timeline {
-    let spec = &view.spec;
+    let (spec, known) = (&view.spec, (pipeline, &view.spec, profile));
     let (shape, prices) = (FunctionShape::default(), Prices::default());
     let mut start_s = 0.0;
     let mut total = Cost { basis: BASIS.to_owned(), ..Cost::default() };
@@ -98,9 +91,9 @@ pub fn timeline(
             rows: epoch.elements,
             skipped: totals.skipped,
             first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
-            workers: shares(pipeline, spec, epoch, profile),
+            workers: shares(known, epoch),
             cost_usd: Some(compute_usd + requests_usd),
-            stalls: Some(stalls(pipeline, spec, epoch, profile)),
+            stalls: Some(stalls(known, epoch)),
         }
     });
     let epochs = epochs.collect();

@@ -1,6 +1,6 @@
 //! Counts of the steps that the ranks of a fetcher were given, and of the epochs that it saw.
 
-use crate::{EpochTotals, RankBatch, report::RankSteps};
+use crate::{EpochTotals, report::RankSteps};
 use gristmill_model::Epoch;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::Range};
@@ -26,11 +26,6 @@ impl ServedCounts {
         let mut ranks = RankSteps::default();
         ranks.begin_run(range);
         Self { ranks, epochs: BTreeMap::new() }
-    }
-
-    /// A step was released for the first time.
-    pub(super) fn step(&mut self, batches: &[Option<RankBatch>]) {
-        self.ranks.step(batches);
     }
 
     /// An epoch ended, maybe not for the first time.

@@ -276,7 +276,7 @@ impl Server {
                 // A step of which no rank of this fetcher has a batch is passed all the same.
                 let is_first = self.seats.release((start, next), batches.clone());
                 if is_first {
-                    self.counter.step(&batches);
+                    self.counter.ranks.step(&batches);
                 }
             }
             StepDelivery::EpochEnd { totals, left_out, .. } => {
