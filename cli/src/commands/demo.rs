@@ -50,7 +50,7 @@ impl Args {
             (None, _) => {
                 let spec = DatasetSpec::images(self.images, self.train.job.seed);
                 let root = make_dataset(spec).await?;
-                Source::Local { root, patterns: vec!["train-*".to_owned()] }
+                Source::local(root, "train-*")
             }
         };
         self.train.own_service = true;
