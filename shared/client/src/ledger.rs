@@ -38,7 +38,7 @@ struct Inner {
     /// Epochs of the job; 0 if they are all read here.
     job_epochs: Epoch,
     window: u32,
-    /// What is shown to people, but for the numbers that only the trainer's side of this process has.
+    /// Numbers for people, but for those of the trainer and of its memory.
     seen: Snapshot,
     ended: Option<FetchError>,
     /// Why the stream cannot begin at the requested place; it may begin elsewhere.

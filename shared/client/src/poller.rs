@@ -40,10 +40,8 @@ impl Poller {
         let mut doubted = None;
         while self.ledger.error().is_none() {
             let (started, now_ms) = (self.clock.monotonic(), self.clock.now_ms());
-            let (quiet_ms, every_ms) = (
-                now_ms.saturating_sub(last_ack_ms),
-                self.progress.acks().membership().report_every_ms(),
-            );
+            let every_ms = self.progress.acks().membership().report_every_ms();
+            let quiet_ms = now_ms.saturating_sub(last_ack_ms);
             // Several readers keep their pace even so: all of them wait for one window, and end together.
             let is_urgent =
                 self.progress.acknowledges_always() || self.ledger.window_waits(&self.progress);
@@ -53,8 +51,7 @@ impl Poller {
             let from = self.ledger.known_until();
             match self.poll(from, &request).await {
                 Ok(polled) => {
-                    let said = (polled.generation, &polled.reader);
-                    let lot = self.clock.nonce();
+                    let (said, lot) = ((polled.generation, &polled.reader), self.clock.nonce());
                     let stop = self.progress.acks().answered(&request, said, (now_ms, lot));
                     if let Some(why) = stop {
                         self.ledger.fail(FetchError::Fenced(why));

@@ -14,8 +14,8 @@ use crate::{
     stream::BatchSource,
     waits::{StageClock, Waits},
 };
-use gristmill_model::Visitation;
 use gristmill_model::splits::Place;
+use gristmill_model::{Epoch, Visitation};
 use gristmill_runner::{JobContext, RunError, Runner};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -32,12 +32,7 @@ impl Fetcher {
     /// start is known.
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let runner = ports.runner(&config);
-        let mut context = load(&runner, &config).await?;
-        let job_epochs = context.view.spec.epochs;
-        let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
-        Arc::make_mut(&mut context.view).spec.epochs =
-            epochs.map_or(job_epochs, |own| own.min(job_epochs));
-        let context = Arc::new(context);
+        let (context, job_epochs) = load(&runner, &config).await?;
         let visitation = context.view.spec.settings.visitation;
         let resume = beginning(&ports, &config, visitation).await?;
         let own = config.own.unwrap_or_else(|| config.one(ports.clock.nonce(), resume));
@@ -122,12 +117,20 @@ fn bound(config: &FetcherConfig, own: OwnRanks) -> Arc<MemoryBound> {
     Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
 }
 
-/// Reads the job and compiles its pipeline.
-async fn load(runner: &Runner, config: &FetcherConfig) -> Result<JobContext, FetchError> {
+/// Reads the job, with the epochs to read of its own, and compiles its pipeline. Returns the job's epochs as well.
+async fn load(
+    runner: &Runner,
+    config: &FetcherConfig,
+) -> Result<(Arc<JobContext>, Epoch), FetchError> {
     let loading = async || JobContext::load(runner, &config.job).await;
     let refused = |error: RunError| FetchError::Refused(error.to_string());
     let passes = |error: &RunError| matches!(error, RunError::Passing(_));
-    insist(&*runner.clock, config.patience, loading, passes, refused).await
+    let mut context = insist(&*runner.clock, config.patience, loading, passes, refused).await?;
+    let job_epochs = context.view.spec.epochs;
+    let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
+    Arc::make_mut(&mut context.view).spec.epochs =
+        epochs.map_or(job_epochs, |own| own.min(job_epochs));
+    Ok((Arc::new(context), job_epochs))
 }
 
 #[cfg(test)]

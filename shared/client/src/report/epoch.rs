@@ -6,7 +6,7 @@ use gristmill_model::wire::{CacheMode, EpochMode};
 /// One epoch as its trainer experienced it.
 #[derive(Debug, Clone, Default)]
 pub struct EpochReport {
-    /// What the job knows of it.
+    /// The job's totals of it.
     pub known: EpochCounts,
     pub elements: u64,
     pub batches: u64,
@@ -16,7 +16,7 @@ pub struct EpochReport {
     pub time_to_first_batch_ms: f64,
     pub duplicates: u64,
     pub distinct: u64,
-    /// What the pipeline's `autocache` points do, if it has any.
+    /// The use of the pipeline's `autocache` points, if it has any.
     pub caching: Option<EpochMode>,
     /// CPU time of worker processes while the epoch was delivered, in milliseconds.
     pub worker_cpu_ms: u64,
