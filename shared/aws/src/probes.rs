@@ -4,7 +4,7 @@
 mod responders;
 
 use crate::{
-    aws::{At, s3_config},
+    aws::{Endpoints, s3_config},
     connect::CONNECT_TIMEOUT,
     fault::{Fault, reason},
     lambda::LambdaClient,
@@ -107,7 +107,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    pub(crate) fn new(sdk: &SdkConfig, at: &At, path_style: bool) -> Self {
+    pub(crate) fn new(sdk: &SdkConfig, at: &Endpoints, path_style: bool) -> Self {
         let sdk = sdk
             .to_builder()
             .retry_config(RetryConfig::standard().with_max_attempts(2))

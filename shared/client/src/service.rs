@@ -4,7 +4,7 @@ use crate::{
     Backend, Failure, FetcherPorts, Folders, ServiceOptions, own::Held, trouble::give_up,
     waiting::Link,
 };
-use gristmill_aws::{Aws, Credentials, S3Objects, Settings};
+use gristmill_aws::{Aws, Credentials, Endpoints, S3Objects, Settings};
 use gristmill_host::{
     AttachError, ClientLock, FolderRegistry, ForeignS3, HostObjects, ServiceCalls, ServiceFile,
 };
@@ -185,5 +185,6 @@ fn ports(
 fn foreign_objects(s3: &ForeignS3) -> Arc<dyn Objects> {
     let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
     let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
-    Arc::new(Aws::with_s3(endpoint, region, credentials).objects())
+    let endpoints = Endpoints { s3: Some(endpoint), ..Endpoints::default() };
+    Arc::new(Aws::with(endpoints, region, credentials).objects())
 }
