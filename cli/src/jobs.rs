@@ -1,7 +1,6 @@
 //! Options and texts of commands about one job.
 
-use crate::own_service::open_existing;
-use gristmill_client::{Failure, Service, ServiceOptions};
+use gristmill_client::ServiceOptions;
 use gristmill_model::JobName;
 use gristmill_model::wire::{JobState, JobView};
 
@@ -15,13 +14,6 @@ pub struct OneJob {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-}
-
-impl OneJob {
-    /// Connects to the service.
-    pub async fn connect(&self) -> Result<Service, Failure> {
-        open_existing(&self.service).await
-    }
 }
 
 /// The state as one word.

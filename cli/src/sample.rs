@@ -2,7 +2,7 @@
 //! operators.
 
 use crate::thread_cpu;
-use gristmill_aws::Aws;
+use gristmill_aws::S3Objects;
 use gristmill_client::{Failure, Found, LeftOut, report::Division};
 use gristmill_coordinator::split_batches;
 use gristmill_executor::{
@@ -11,7 +11,7 @@ use gristmill_executor::{
 use gristmill_model::ErrorPolicy;
 use gristmill_pipeline::{Cardinality, Pipeline, Source, passes::Measured};
 use gristmill_policy::plan;
-use gristmill_ports::{ObjectInfo, ObjectPath, Objects, memory::MemoryObjects};
+use gristmill_ports::{ObjectInfo, ObjectPath};
 use gristmill_web::{Reach, WithWeb};
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
@@ -42,8 +42,8 @@ pub struct Data {
     members: Vec<Member>,
     /// Files that are not read.
     pub left_out: LeftOut,
-    /// Set if any dataset is on S3.
-    objects: Option<Arc<dyn Objects>>,
+    /// Those on S3 and on web servers.
+    objects: WithWeb,
 }
 
 struct Member {
@@ -75,28 +75,12 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
         }
     }?;
     let places: Vec<_> = places.into_iter().collect::<Result<_, _>>().map_err(Failure::usage)?;
-    let on_s3 =
-        |place: &gristmill_client::Source| matches!(place, gristmill_client::Source::S3 { .. });
-    let on_web =
-        |place: &gristmill_client::Source| matches!(place, gristmill_client::Source::Web { .. });
-    let objects: Option<Arc<dyn Objects>> = match places.iter().any(on_s3) {
-        true => Some(Arc::new(Aws::ambient().await.objects())),
-        false if places.iter().any(on_web) => Some(Arc::new(MemoryObjects::default())),
-        false => None,
-    };
-    let objects = match objects {
-        Some(objects) => {
-            let web = WithWeb::from_env(objects, Reach::Any).map_err(Failure::usage)?;
-            Some(Arc::new(web) as Arc<dyn Objects>)
-        }
-        None => None,
-    };
+    let objects = WithWeb::from_env(Arc::new(S3Objects::ambient()), Reach::Any);
+    let objects = objects.map_err(Failure::usage)?;
     let (mut members, mut left_out) = (Vec::new(), LeftOut::default());
     for (place, member) in places.into_iter().zip(source.members()) {
         let alone = Source { zipped: Vec::new(), ..member.clone() };
-        let none = MemoryObjects::default();
-        let objects = objects.as_deref().unwrap_or(&none);
-        let found = place.find(objects, &alone).await.map_err(Failure::from)?;
+        let found = place.find(&objects, &alone).await.map_err(Failure::from)?;
         let Found { bucket, members: files, left_out: left } = found;
         left_out.join(left);
         members.push(Member { place, bucket, files: files.concat() });
@@ -281,10 +265,9 @@ async fn first_files(pipeline: &Pipeline, data: &Data, most: u32) -> Result<Vec<
         for info in member.files.iter().take(MAX_FILES) {
             let path = ObjectPath::new(&member.bucket, &info.key);
             let local = member.place.path_of(&info.key);
-            let place = match (&local, &data.objects) {
-                (Some(path), _) => Place::Local(path),
-                (None, Some(objects)) => Place::Object(&**objects, path, info),
-                (None, None) => return Err(Failure::failed(format!("{path} is out of reach"))),
+            let place = match &local {
+                Some(path) => Place::Local(path),
+                None => Place::Object(&data.objects, path, info),
             };
             if source.format.definition().is_packed {
                 return Err(Failure::usage(format!(

@@ -260,8 +260,8 @@ async fn train_on(
             return Err(failure);
         }
     };
-    let report = Report::new(&job, observed, &before).await?;
-    let report = report.with_kills(chaos.kills()).with_ranks(ranks).with_hosts(options.hosts);
+    let mut report = Report::new(&job, observed, &before).await?;
+    (report.kills, report.ranks, report.hosts) = (chaos.kills(), ranks, options.hosts);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());

@@ -143,7 +143,7 @@ fn an_interrupted_run_leaves_no_fetcher_and_no_file() -> Result<()> {
     let mut run = run.spawn()?;
     // Two fetchers, and a batch that came from one.
     wait_for("no batch", || fs::read_dir(dir.path("sink")).is_ok_and(|sink| sink.count() > 0));
-    let job = "--job\0left-behind\0--patience";
+    let job = "--job=left-behind\0--patience";
     assert_eq!(processes_of(job).len(), 2);
     let interrupted = Command::new("kill").args(["-INT", &run.id().to_string()]).status()?;
     assert!(interrupted.success());

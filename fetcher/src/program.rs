@@ -73,7 +73,7 @@ async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> 
 /// A stream that is open, and what serves it.
 struct Serving {
     job: Job,
-    server: Server<Box<dyn CursorStore>>,
+    server: Server,
     /// The socket, and most clients of it.
     socket: Option<(Socket, usize)>,
     watcher: Watcher,
@@ -118,12 +118,13 @@ async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> 
 async fn report(
     options: &Options,
     job: &Job,
-    server: Server<Box<dyn CursorStore>>,
+    server: Server,
     before: &Usage,
 ) -> Result<(), Failure> {
     let counts = server.counts();
     let Some(observed) = server.into_observed() else { return Ok(()) };
-    let report = Report::new(job, observed, before).await?.with_ranks(counts.ranks);
+    let mut report = Report::new(job, observed, before).await?;
+    report.ranks = counts.ranks;
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());
@@ -205,7 +206,7 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     }
     let before = Usage::now(service).await;
     let job = open_job(options, service).await?;
-    let kept = kept(&mut cursors, &Identity::of(&job.view)).map_err(failure_of)?;
+    let kept = kept(&mut *cursors, &Identity::of(&job.view)).map_err(failure_of)?;
     let clients = 2 * ranks.map_or(1, |(range, _)| range.count.get() as usize) + MORE_CLIENTS;
     let socket = match options.is_stdout() {
         true => None,

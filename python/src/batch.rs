@@ -15,9 +15,16 @@ type Tensor = (String, &'static str, Vec<usize>, usize);
 pub struct Batch {
     bytes: Bytes,
     layout: FrameLayout,
+    #[pyo3(get)]
+    epoch: u32,
+    #[pyo3(get)]
+    index: u64,
+    #[pyo3(get)]
+    rows: usize,
     /// The next batch after this one, for checkpoints.
-    next: Cursor,
-    at: Cursor,
+    #[pyo3(get)]
+    next: (u32, u64),
+    #[pyo3(get)]
     repeated_for: Option<u64>,
 }
 
@@ -25,37 +32,14 @@ impl Batch {
     /// `frame` must be the only reader of its bytes.
     pub fn new(frame: &Frame, (at, next): (Cursor, Cursor), repeated_for: Option<u64>) -> Self {
         let (bytes, layout) = (frame.bytes().clone(), frame.layout().clone());
-        Self { bytes, layout, next, at, repeated_for }
+        let Cursor { epoch, batch_index: index } = at;
+        let (rows, next) = (layout.rows(), (next.epoch, next.batch_index));
+        Self { bytes, layout, epoch, index, rows, next, repeated_for }
     }
 }
 
 #[pymethods]
 impl Batch {
-    #[getter]
-    fn epoch(&self) -> u32 {
-        self.at.epoch
-    }
-
-    #[getter]
-    fn index(&self) -> u64 {
-        self.at.batch_index
-    }
-
-    #[getter]
-    fn rows(&self) -> usize {
-        self.layout.rows()
-    }
-
-    #[getter]
-    fn next(&self) -> (u32, u64) {
-        (self.next.epoch, self.next.batch_index)
-    }
-
-    #[getter]
-    fn repeated_for(&self) -> Option<u64> {
-        self.repeated_for
-    }
-
     #[getter]
     fn tensors(&self) -> Vec<Tensor> {
         let mut tensors = Vec::new();
@@ -67,14 +51,14 @@ impl Batch {
             };
             let offsets = self.layout.offsets(index);
             let items = match spec.ragged {
-                false => self.layout.rows(),
+                false => self.rows,
                 true => values.len() / item_bytes.max(1),
             };
             let shape = [&[items], spec.shape.as_slice()].concat();
             tensors.push((spec.name.clone(), spec.dtype.name(), shape, values.start));
             if let (true, Some(offsets)) = (spec.ragged, offsets) {
                 let name = format!("{}.offsets", spec.name);
-                tensors.push((name, "U64", vec![self.layout.rows() + 1], offsets.start));
+                tensors.push((name, "U64", vec![self.rows + 1], offsets.start));
             }
         }
         tensors

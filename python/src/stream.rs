@@ -42,8 +42,11 @@ pub struct Stream {
     acknowledger: Acknowledger,
     watcher: Watcher,
     link: Arc<Link>,
-    begin: Cursor,
-    /// Batches of an epoch for this rank; none if it is not known in advance.
+    /// The place `(epoch, g)` at which it was opened.
+    #[pyo3(get)]
+    begin: (u32, u64),
+    /// Batches (steps) of a whole epoch, for this rank; none if that is not known in advance.
+    #[pyo3(get)]
     batches_per_epoch: Option<u64>,
 }
 
@@ -79,7 +82,7 @@ impl Stream {
             acknowledger: steps.fetcher().acknowledger(),
             open: Mutex::new(Some(Open { steps, kept: None })),
             link,
-            begin,
+            begin: (begin.epoch, begin.batch_index),
             batches_per_epoch,
         })
     }
@@ -155,18 +158,6 @@ impl Drop for Stream {
 
 #[pymethods]
 impl Stream {
-    /// Batches (steps) of a whole epoch, for this rank; none if that is not known in advance.
-    #[getter]
-    fn batches_per_epoch(&self) -> Option<u64> {
-        self.batches_per_epoch
-    }
-
-    /// The place `(epoch, g)` at which it was opened.
-    #[getter]
-    fn begin(&self) -> (u32, u64) {
-        (self.begin.epoch, self.begin.batch_index)
-    }
-
     /// The next batch, the end of an epoch, or None at the end of the job. Raises `TimeoutError` after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {

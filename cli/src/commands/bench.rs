@@ -183,7 +183,7 @@ async fn whole(
     workers: u32,
 ) -> Result<Report, Failure> {
     let args = train_options(epochs, workers);
-    let source = Source::Local { root: dir.to_owned(), patterns: vec!["train-*".to_owned()] };
+    let source = Source::local(dir.to_owned(), "train-*");
     training::measured(&args, "bench", &pipeline.clone().into(), source).await
 }
 
@@ -194,7 +194,7 @@ async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     let pipeline = gristmill_operators::parse(SLEEP).map_err(Failure::failed)?;
     let mut args = train_options(1, 8);
     args.job.settings.split_batches = Some(1);
-    let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };
+    let source = Source::local(dir, "train-*");
     let report = training::measured(&args, "bench", &pipeline.into(), source).await?;
     report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))
 }

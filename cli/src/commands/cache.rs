@@ -15,7 +15,7 @@ use gristmill_model::{ErrorPolicy, Fingerprint};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// List, explain and remove cached entries
@@ -144,11 +144,7 @@ async fn explain(args: ExplainArgs) -> Result<(), Failure> {
             args.pipeline.display()
         )));
     }
-    let source = match &args.data {
-        Some(data) => Source::parse(data, Path::new(".")),
-        None => authored.source(&args.pipeline),
-    };
-    let source = source.map_err(Failure::usage)?;
+    let source = authored.source(&args.pipeline, args.data.as_deref()).map_err(Failure::usage)?;
     let service = open_existing(&args.service).await?;
     let found = look_up(&service, args.seed, authored, source).await;
     service.close().await;

@@ -45,12 +45,12 @@ impl Args {
             (Some(data), _) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
             // Only one dataset is generated.
             (None, Some(path)) if authored.pipeline.source().is_zip() => {
-                authored.source(path).map_err(Failure::usage)?
+                authored.source(path, None).map_err(Failure::usage)?
             }
             (None, _) => {
                 let spec = DatasetSpec::images(self.images, self.train.job.seed);
                 let root = make_dataset(spec).await?;
-                Source::Local { root, patterns: vec!["train-*".to_owned()] }
+                Source::local(root, "train-*")
             }
         };
         self.train.own_service = true;

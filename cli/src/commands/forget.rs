@@ -4,6 +4,7 @@ use crate::{
     coordinator::call,
     jobs::OneJob,
     output::say,
+    own_service::open_existing,
 };
 use gristmill_client::Failure;
 use gristmill_model::wire::{Forget, Forgotten};
@@ -22,7 +23,7 @@ pub struct Args {
 impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let args = self.job;
-        let service = args.connect().await?;
+        let service = open_existing(&args.service).await?;
         let (mut deleted_items, mut deleted_objects) = (0, 0);
         // A large job takes several calls.
         loop {

@@ -4,8 +4,8 @@ use crate::{
     read_pipeline,
     training::{self, TrainOptions},
 };
-use gristmill_client::{Failure, Source};
-use std::path::{Path, PathBuf};
+use gristmill_client::Failure;
+use std::path::PathBuf;
 
 /// Run your own pipeline and data, with a synthetic trainer
 #[derive(Debug, clap::Args)]
@@ -22,10 +22,7 @@ pub struct Args {
 impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let authored = read_pipeline(&self.pipeline)?;
-        let source = match &self.train.job.data {
-            Some(data) => Source::parse(data, Path::new(".")),
-            None => authored.source(&self.pipeline),
-        };
+        let source = authored.source(&self.pipeline, self.train.job.data.as_deref());
         training::train(&self.train, "run", authored, source.map_err(Failure::usage)?).await
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     coordinator::call,
     jobs::{OneJob, state, word},
     output::{say, say_all},
+    own_service::open_existing,
 };
 use gristmill_client::{Failure, Folders, report::SkippedRecords};
 use gristmill_model::Checkpoint;
@@ -40,7 +41,7 @@ impl Args {
 }
 
 async fn status(Args { job: args, skipped, checkpoint }: Args) -> Result<(), Failure> {
-    let service = args.connect().await?;
+    let service = open_existing(&args.service).await?;
     let status = call(&service, Status { job: args.job.clone() }).await?;
     if checkpoint {
         say!("{}", Checkpoint::of(&status.job, status.durable));

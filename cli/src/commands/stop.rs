@@ -4,6 +4,7 @@ use crate::{
     coordinator::call,
     jobs::{OneJob, state, word},
     output::say,
+    own_service::open_existing,
 };
 use gristmill_client::Failure;
 use gristmill_model::wire::Stop;
@@ -22,7 +23,7 @@ pub struct Args {
 impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let args = self.job;
-        let service = args.connect().await?;
+        let service = open_existing(&args.service).await?;
         let view = call(&service, Stop { job: args.job.clone() }).await?;
         match args.json {
             true => say!("{}", json!({ "job": view.job, "state": word(&view.state) })),

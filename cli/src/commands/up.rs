@@ -156,18 +156,13 @@ async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
     }
     let (access_key_id, secret_access_key) = keys()?;
     let region = std::env::var("AWS_REGION").unwrap_or_else(|_| "us-east-1".to_owned());
-    let endpoints = Endpoints {
-        s3: s3.clone().unwrap_or_default(),
-        dynamodb: dynamodb.clone().unwrap_or_default(),
-        lambda: String::new(),
-        region: region.clone(),
-    };
+    let endpoints = Endpoints { s3: s3.clone(), dynamodb: dynamodb.clone(), lambda: None };
     let credentials = Credentials {
         access_key_id: access_key_id.clone(),
         secret_access_key: secret_access_key.clone(),
         session_token: None,
     };
-    let aws = Aws::with(endpoints, credentials);
+    let aws = Aws::with(endpoints, region.clone(), credentials);
     let mut stored = StoredElsewhere::default();
     if let Some(at) = dynamodb {
         aws.make_table(TABLE).await.map_err(|error| Failure::failed(format!("{at}: {error}")))?;

@@ -97,7 +97,7 @@ async fn start_job(service: &Service) -> Result<Job> {
     let spec = DatasetSpec::ints(1000, 0);
     let root = gristmill_synthetic::default_dir(&spec)?;
     gristmill_synthetic::ensure(&root, &spec, &|_, _| ControlFlow::Continue(()))?;
-    let source = Source::Local { root, patterns: vec!["train-*".to_owned()] };
+    let source = Source::local(root, "train-*");
     let authored = Authored::parse(PIPELINE, ".".as_ref()).context("the pipeline")?;
     let options =
         JobOptions { job: Some("example".parse()?), epochs: EPOCHS, ..JobOptions::default() };

@@ -1,7 +1,7 @@
 //! The worker of a stack on AWS: its settings and ports; and the objects of a service on this machine.
 
 use crate::WorkerFunction;
-use gristmill_aws::{AmbientObjects, Aws, Credentials, Settings};
+use gristmill_aws::{Aws, Credentials, Endpoints, S3Objects, Settings};
 use gristmill_host::{ForeignS3, HostError, HostObjects, ServiceFile};
 use gristmill_pipeline::Registry;
 use gristmill_policy::cost::FunctionShape;
@@ -45,11 +45,12 @@ impl WorkerFunction {
 
 /// The objects of the service that `file` describes; other buckets are those that the user may read.
 pub(crate) fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
-    HostObjects::open(file, Arc::new(AmbientObjects::default()), |s3| {
+    HostObjects::open(file, Arc::new(S3Objects::ambient()), |s3| {
         let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
         let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
+        let endpoints = Endpoints { s3: Some(endpoint), ..Endpoints::default() };
         let objects: Arc<dyn Objects> =
-            Arc::new(Aws::with_s3(endpoint, region, credentials).objects());
+            Arc::new(Aws::with(endpoints, region, credentials).objects());
         objects
     })
 }

@@ -37,27 +37,12 @@ const DATA_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout of all tries of a put or get.
 pub(crate) const DATA_OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Endpoints of one set of services.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoints {
-    pub s3: String,
-    pub dynamodb: String,
-    pub lambda: String,
-    pub region: String,
-}
-
 /// Endpoints of single services; `None`: as the SDK finds them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct At {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Endpoints {
     pub s3: Option<String>,
     pub dynamodb: Option<String>,
     pub lambda: Option<String>,
-}
-
-impl From<Endpoints> for At {
-    fn from(Endpoints { s3, dynamodb, lambda, .. }: Endpoints) -> Self {
-        Self { s3: Some(s3), dynamodb: Some(dynamodb), lambda: Some(lambda) }
-    }
 }
 
 /// A key pair. Its `Debug` form does not show the secret.
@@ -84,7 +69,7 @@ struct Shared {
     region: Region,
     pool: HttpPool,
     counts: Counts,
-    at: At,
+    at: Endpoints,
     path_style: bool,
     dynamodb: OnceLock<DynamoClient>,
     s3: OnceLock<aws_sdk_s3::Client>,
@@ -102,16 +87,16 @@ impl Aws {
         let pool = HttpPool::default();
         let sdk = load(&pool, None).await;
         let region = sdk.region().cloned().ok_or(SettingsError::Missing("AWS_REGION"))?;
-        Ok(Self::new(sdk, region, pool, At::default(), has_own_endpoint()))
+        Ok(Self::new(sdk, region, pool, Endpoints::default(), has_own_endpoint()))
     }
 
     /// The same, for reading public or other data: without a region it assumes us-east-1.
-    pub async fn ambient() -> Self {
+    pub(crate) async fn ambient() -> Self {
         let pool = HttpPool::default();
         let region = Region::from_static("us-east-1");
         let sdk = load(&pool, Some(region.clone())).await;
         let region = sdk.region().cloned().unwrap_or(region);
-        Self::new(sdk, region, pool, At::default(), has_own_endpoint())
+        Self::new(sdk, region, pool, Endpoints::default(), has_own_endpoint())
     }
 
     /// Configures itself from the environment variables of a function: region and credentials, which are valid for
@@ -130,7 +115,7 @@ impl Aws {
         };
         let any = get("AWS_ENDPOINT_URL");
         let own = |name: &str| get(name).or_else(|| any.clone());
-        let at = At {
+        let at = Endpoints {
             s3: own("AWS_ENDPOINT_URL_S3"),
             dynamodb: own("AWS_ENDPOINT_URL_DYNAMODB"),
             lambda: own("AWS_ENDPOINT_URL_LAMBDA"),
@@ -140,17 +125,11 @@ impl Aws {
     }
 
     /// Services at known addresses, with known credentials; reads no environment.
-    pub fn with(endpoints: Endpoints, credentials: Credentials) -> Self {
-        Self::known(endpoints.region.clone(), credentials, endpoints.into(), true)
+    pub fn with(endpoints: Endpoints, region: String, credentials: Credentials) -> Self {
+        Self::known(region, credentials, endpoints, true)
     }
 
-    /// An S3-compatible service alone, at a known address, with known credentials.
-    pub fn with_s3(endpoint: String, region: String, credentials: Credentials) -> Self {
-        let at = At { s3: Some(endpoint), ..At::default() };
-        Self::known(region, credentials, at, true)
-    }
-
-    fn known(region: String, credentials: Credentials, at: At, path_style: bool) -> Self {
+    fn known(region: String, credentials: Credentials, at: Endpoints, path_style: bool) -> Self {
         let pool = HttpPool::default();
         let region = Region::new(region);
         let Credentials { access_key_id, secret_access_key, session_token } = credentials;
@@ -174,7 +153,13 @@ impl Aws {
         Self::new(sdk, region, pool, at, path_style)
     }
 
-    fn new(sdk: SdkConfig, region: Region, pool: HttpPool, at: At, path_style: bool) -> Self {
+    fn new(
+        sdk: SdkConfig,
+        region: Region,
+        pool: HttpPool,
+        at: Endpoints,
+        path_style: bool,
+    ) -> Self {
         Self(Arc::new(Shared {
             sdk,
             region,
@@ -207,17 +192,10 @@ impl Aws {
 
     pub(crate) fn s3(&self) -> &aws_sdk_s3::Client {
         self.0.s3.get_or_init(|| {
-            // Chunks carry checksums of their own, per frame; another pass over every byte would gain
-            // nothing.
-            let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
-                .force_path_style(self.0.path_style)
+            let Shared { sdk, at, path_style, .. } = &*self.0;
+            let config = s3_config(sdk, at, *path_style)
                 .interceptor(self.counting("s3"))
-                .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-                .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
                 .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
-            if let Some(endpoint) = &self.0.at.s3 {
-                config.set_endpoint_url(Some(endpoint.clone()));
-            }
             aws_sdk_s3::Client::from_conf(config.build())
         })
     }
@@ -281,6 +259,22 @@ async fn load(pool: &HttpPool, fallback: Option<Region>) -> SdkConfig {
         });
     }
     loader.load().await
+}
+
+/// S3 without the SDK's checksums: chunks carry their own, per frame; another pass over every byte would gain nothing.
+pub(crate) fn s3_config(
+    sdk: &SdkConfig,
+    at: &Endpoints,
+    path_style: bool,
+) -> aws_sdk_s3::config::Builder {
+    let mut config = aws_sdk_s3::config::Builder::from(sdk)
+        .force_path_style(path_style)
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
+    if let Some(endpoint) = &at.s3 {
+        config.set_endpoint_url(Some(endpoint.clone()));
+    }
+    config
 }
 
 fn retries() -> RetryConfig {

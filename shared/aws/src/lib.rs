@@ -23,7 +23,7 @@ mod testing;
 pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
-pub use objects::{AmbientObjects, S3Objects};
+pub use objects::S3Objects;
 pub use probes::{
     BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, Responder, Trouble,
 };

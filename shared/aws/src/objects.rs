@@ -1,11 +1,8 @@
 //! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
 
-mod ambient;
 mod read;
 
-pub use ambient::AmbientObjects;
-
-use crate::fault::Fault;
+use crate::{Aws, fault::Fault};
 use async_trait::async_trait;
 use aws_sdk_s3::{
     error::{ProvideErrorMetadata, SdkError},
@@ -16,6 +13,7 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::{error::Error, fmt, ops::Range, time::Duration};
+use tokio::sync::OnceCell;
 
 /// Metadata that identifies the put that made an object.
 const PUT_ID: &str = "put-id";
@@ -28,15 +26,24 @@ const BUCKET_REGION: &str = "x-amz-bucket-region";
 const DELETE_KEYS: usize = 1000;
 
 /// All buckets that the credentials can access.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct S3Objects {
-    client: aws_sdk_s3::Client,
+    client: OnceCell<aws_sdk_s3::Client>,
     buffers: BufferPool,
 }
 
 impl S3Objects {
     pub(crate) fn new(client: aws_sdk_s3::Client) -> Self {
-        Self { client, buffers: BufferPool::default() }
+        Self { client: OnceCell::new_with(Some(client)), buffers: BufferPool::default() }
+    }
+
+    /// With the credentials, region and endpoint of the environment, which are loaded on first use: that takes time.
+    pub fn ambient() -> Self {
+        Self::default()
+    }
+
+    async fn client(&self) -> &aws_sdk_s3::Client {
+        self.client.get_or_init(async || Aws::ambient().await.s3().clone()).await
     }
 
     /// Whether an existing object was made by this very put.
@@ -45,7 +52,8 @@ impl S3Objects {
         path: &ObjectPath,
         put_id: &str,
     ) -> Result<Option<PutOutcome>, ObjectError> {
-        let head = self.client.head_object().bucket(&path.bucket).key(&path.key).send().await;
+        let head =
+            self.client().await.head_object().bucket(&path.bucket).key(&path.key).send().await;
         match head {
             Ok(head) => {
                 let found = head.metadata.as_ref().and_then(|metadata| metadata.get(PUT_ID));
@@ -75,7 +83,8 @@ impl Objects for S3Objects {
                 tokio::time::sleep(PUT_BACKOFF * 2_u32.pow(attempt - 1)).await;
             }
             let request = self
-                .client
+                .client()
+                .await
                 .put_object()
                 .bucket(&path.bucket)
                 .key(&path.key)
@@ -115,7 +124,7 @@ impl Objects for S3Objects {
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        let request = self.client.list_objects_v2().bucket(bucket).prefix(prefix);
+        let request = self.client().await.list_objects_v2().bucket(bucket).prefix(prefix);
         let mut pages = request.into_paginator().send();
         let mut found = Vec::new();
         while let Some(page) = pages.next().await {
@@ -141,7 +150,8 @@ impl Objects for S3Objects {
             let delete =
                 ids.and_then(|ids| Delete::builder().set_objects(Some(ids)).quiet(true).build());
             let delete = delete.map_err(|error| ObjectError::Rejected(error.to_string()))?;
-            let sent = self.client.delete_objects().bucket(bucket).delete(delete).send().await;
+            let request = self.client().await.delete_objects().bucket(bucket).delete(delete);
+            let sent = request.send().await;
             let path = ObjectPath::new(bucket, batch[0].as_str());
             let answer = sent.map_err(|error| failed("DeleteObjects", &path, &error))?;
             let mut errors = answer.errors.into_iter().flatten();

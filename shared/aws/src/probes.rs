@@ -4,7 +4,7 @@
 mod responders;
 
 use crate::{
-    aws::At,
+    aws::{Endpoints, s3_config},
     connect::CONNECT_TIMEOUT,
     fault::{Fault, reason},
     lambda::LambdaClient,
@@ -12,7 +12,6 @@ use crate::{
 use aws_config::{SdkConfig, imds, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_credential_types::provider::{ProvideCredentials as _, error::CredentialsError};
 use aws_sdk_s3::{
-    config::{RequestChecksumCalculation, ResponseChecksumValidation},
     error::{ProvideErrorMetadata, SdkError},
     primitives::ByteStream,
 };
@@ -108,7 +107,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    pub(crate) fn new(sdk: &SdkConfig, at: &At, path_style: bool) -> Self {
+    pub(crate) fn new(sdk: &SdkConfig, at: &Endpoints, path_style: bool) -> Self {
         let sdk = sdk
             .to_builder()
             .retry_config(RetryConfig::standard().with_max_attempts(2))
@@ -120,14 +119,8 @@ impl Probes {
             )
             .build();
         let responders = Responders::default();
-        let mut s3 = aws_sdk_s3::config::Builder::from(&sdk)
-            .force_path_style(path_style)
-            .interceptor(RecordResponder::of("s3", &responders))
-            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-            .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
-        if let Some(endpoint) = &at.s3 {
-            s3.set_endpoint_url(Some(endpoint.clone()));
-        }
+        let s3 = s3_config(&sdk, at, path_style);
+        let s3 = s3.interceptor(RecordResponder::of("s3", &responders));
         let sts = aws_sdk_sts::config::Builder::from(&sdk)
             .interceptor(RecordResponder::of("sts", &responders));
         Self {

@@ -91,17 +91,16 @@ impl Server {
 
 pub(crate) fn aws(url: &str) -> Aws {
     let endpoints = Endpoints {
-        s3: url.to_owned(),
-        dynamodb: url.to_owned(),
-        lambda: url.to_owned(),
-        region: signature::REGION.to_owned(),
+        s3: Some(url.to_owned()),
+        dynamodb: Some(url.to_owned()),
+        lambda: Some(url.to_owned()),
     };
     let credentials = Credentials {
         access_key_id: signature::ACCESS_KEY_ID.to_owned(),
         secret_access_key: signature::SECRET_ACCESS_KEY.to_owned(),
         session_token: Some("session".to_owned()),
     };
-    Aws::with(endpoints, credentials)
+    Aws::with(endpoints, signature::REGION.to_owned(), credentials)
 }
 
 /// A URL where no server listens.

@@ -100,26 +100,6 @@ impl FrameInfo {
         Ok(lend(raw))
     }
 
-    /// As [`decode`](Self::decode), into a reusable buffer.
-    pub fn decode_into(&self, stored: &[u8], raw: &mut Vec<u8>) -> Result<(), FormatError> {
-        self.check_stored(stored)?;
-        match self.encoding {
-            Encoding::Stored => {
-                raw.clear();
-                raw.extend_from_slice(stored);
-                Ok(())
-            }
-            Encoding::Zstd => {
-                let raw_bytes = self.check_content_size(stored)?;
-                if raw.capacity() < raw_bytes {
-                    *raw = vec![0; raw_bytes];
-                }
-                raw.resize(raw_bytes, 0);
-                self.decompress(stored, raw)
-            }
-        }
-    }
-
     pub(crate) fn check_stored(&self, stored: &[u8]) -> Result<(), FormatError> {
         if stored.len() as u64 != self.stored_bytes {
             return Err(FormatError::corrupt(format!(
@@ -277,11 +257,6 @@ impl Footer {
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&crate::crc32c(&out[start..]).to_le_bytes());
         out.extend_from_slice(&MAGIC);
-    }
-
-    /// Bytes that [`write`](Self::write) appends.
-    pub(crate) fn written_bytes(frames: usize) -> usize {
-        frames * ENTRY_BYTES + TRAILER_BYTES
     }
 
     /// Bytes of the index and the trailer at the end of an object of `frames` frames.

@@ -114,7 +114,7 @@ impl ChunkWriter {
     /// # Errors
     /// [`FormatError::Invalid`] if no frame is open or there is no such row.
     pub fn row_mut(&mut self, tensor: usize, row: usize) -> Result<&mut [u8], FormatError> {
-        let range = self.open_frame()?.row(tensor, row)?;
+        let range = self.open.as_ref().ok_or_else(no_frame)?.row(tensor, row)?;
         Ok(&mut self.frame_mut()[range])
     }
 
@@ -180,7 +180,7 @@ impl ChunkWriter {
 
     /// Size of the object if it were finished now, without an open frame.
     pub fn object_bytes(&self) -> usize {
-        self.used + Footer::written_bytes(self.frames.len())
+        self.used + Footer::bytes(self.frames.len() as u64) as usize
     }
 
     /// Ends the object and gives it out. The writer can begin another; see
@@ -205,10 +205,6 @@ impl ChunkWriter {
         Footer::write(&self.frames, &mut object);
         self.reset();
         Ok(object)
-    }
-
-    fn open_frame(&self) -> Result<&OpenFrame, FormatError> {
-        self.open.as_ref().ok_or_else(no_frame)
     }
 
     fn check_room(&self, rows: usize) -> Result<(), FormatError> {
@@ -246,7 +242,7 @@ impl ChunkWriter {
         let end = self.used.checked_add(bytes).and_then(aligned).unwrap_or(usize::MAX);
         FormatError::within("object size in bytes", end as u64, limit)?;
         // With the footer, so that finishing does not move the whole object.
-        grow(&mut self.object, end + Footer::written_bytes(self.frames.len() + 1));
+        grow(&mut self.object, end + Footer::bytes(self.frames.len() as u64 + 1) as usize);
         Ok(())
     }
 

@@ -5,7 +5,6 @@ use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{Call, Describe, JobState, JobView, Register, Status};
 use gristmill_model::{JobName, Namespace, Visitation};
 use gristmill_ports::{CallError, Clock};
-use gristmill_runner::RunError;
 use std::time::Duration;
 
 impl Fetcher {
@@ -101,8 +100,4 @@ pub(crate) async fn beginning(
     }
     let status = ask(ports, &Status { job: config.job.clone() }, config.patience).await?;
     Ok(config.resume.max(status.durable))
-}
-
-pub(crate) fn run_error(error: RunError) -> FetchError {
-    FetchError::Refused(error.to_string())
 }

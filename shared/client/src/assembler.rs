@@ -123,7 +123,7 @@ impl Assembler {
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
             // window.
-            self.progress.passed(entry.place.next(self.plan.n_splits));
+            self.progress.acks().passed(entry.place.next(self.plan.n_splits));
         }
         if self.totals.epoch >= self.epochs {
             let _ = self.queue.send(Assembled::End).await;
@@ -226,7 +226,7 @@ impl Assembler {
         let next = self.totals.epoch + 1;
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
-        self.progress.passed(Place::start_of(next));
+        self.progress.acks().passed(Place::start_of(next));
         let end = Cursor::new(totals.epoch, totals.batches);
         if self.from.batch_index > 0 && end <= self.from {
             // Its splits were made again, to learn where it ends. The trainer has it.

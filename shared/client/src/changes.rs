@@ -2,7 +2,7 @@
 
 use crate::{
     FetcherConfig, FetcherPorts,
-    samples::{SampleJob, computed::runner, view},
+    samples::{SampleJob, view},
 };
 use bytes::Bytes;
 use gristmill_model::Fingerprint;
@@ -138,7 +138,7 @@ impl World {
             compute: Compute::Inline,
             ..FetcherPorts::new(job, Arc::clone(&self.objects) as _)
         };
-        let runner = runner(&ports, &config);
+        let runner = ports.runner(&config);
         let context = JobContext::load(&runner, &config.job).await.unwrap();
         (version, runner, context)
     }

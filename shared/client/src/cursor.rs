@@ -84,7 +84,7 @@ impl Saved {
 }
 
 /// Stores the position of a server's trainer.
-pub trait CursorStore: Send {
+pub trait CursorStore: Send + Sync {
     /// The position as last saved, if one ever was.
     fn load(&mut self) -> io::Result<Option<Saved>>;
 
@@ -94,20 +94,6 @@ pub trait CursorStore: Send {
 
     /// Its name for messages; none if it stores nothing.
     fn name(&self) -> Option<String>;
-}
-
-impl CursorStore for Box<dyn CursorStore> {
-    fn load(&mut self) -> io::Result<Option<Saved>> {
-        (**self).load()
-    }
-
-    fn save(&mut self, saved: &Saved) -> io::Result<()> {
-        (**self).save(saved)
-    }
-
-    fn name(&self) -> Option<String> {
-        (**self).name()
-    }
 }
 
 /// Stores nothing.

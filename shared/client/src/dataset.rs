@@ -24,36 +24,29 @@ const LOOKS_AT_ONCE: usize = 16;
 
 /// The location of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    S3 {
-        bucket: String,
-        patterns: Vec<String>,
-    },
-    /// On this machine: `patterns` are relative to `root`, an existing directory.
-    Local {
-        root: PathBuf,
-        patterns: Vec<String>,
-    },
-    /// Files of one web server, `https://host`; servers have no lists, so only braces are patterns.
-    Web {
-        origin: String,
-        patterns: Vec<String>,
-    },
+pub struct Source {
+    place: Place,
+    patterns: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// A bucket of S3.
+    S3(String),
+    /// An existing directory of this machine.
+    Local(PathBuf),
+    /// One web server, `https://host`; servers have no lists, so only braces are patterns.
+    Web(String),
 }
 
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (place, patterns) = match self {
-            Self::S3 { bucket, patterns } => (format!("s3://{bucket}"), patterns),
-            Self::Local { root, patterns } => (root.display().to_string(), patterns),
-            Self::Web { origin, patterns } => (origin.clone(), patterns),
-        };
-        let place = place.trim_end_matches('/');
-        for (i, pattern) in patterns.iter().enumerate() {
+        let place = self.place();
+        for (i, pattern) in self.patterns.iter().enumerate() {
             let between = if i == 0 { "" } else { ", " };
             // The query of a URL may contain a secret.
-            let pattern = match self {
-                Self::Web { .. } => pattern.split('?').next().unwrap_or_default(),
+            let pattern = match self.place {
+                Place::Web(_) => pattern.split('?').next().unwrap_or_default(),
                 _ => pattern,
             };
             write!(f, "{between}{place}/{pattern}")?;
@@ -63,6 +56,21 @@ impl std::fmt::Display for Source {
 }
 
 impl Source {
+    /// The files of the directory `root` of this machine that `pattern`, relative to it, names.
+    pub fn local(root: PathBuf, pattern: impl Into<String>) -> Self {
+        Self { place: Place::Local(root), patterns: vec![pattern.into()] }
+    }
+
+    /// The place as users name it, without a slash at its end.
+    fn place(&self) -> String {
+        let place = match &self.place {
+            Place::S3(bucket) => format!("s3://{bucket}"),
+            Place::Local(root) => root.display().to_string(),
+            Place::Web(origin) => origin.clone(),
+        };
+        place.trim_end_matches('/').to_owned()
+    }
+
     /// Parses several sources into one, with their files in order.
     ///
     /// # Errors
@@ -88,17 +96,17 @@ impl Source {
         source: &PipelineSource,
         mount: Option<impl AsyncFn(&str, &Path) -> Result<(), CallError>>,
     ) -> Result<Listing, ListError> {
-        if let (Self::Local { root, .. }, None) = (&self, &mount) {
+        if let (Place::Local(root), None) = (&self.place, &mount) {
             return Err(ListError::OutOfReach(root.clone()));
         }
         let found = self.find(objects, source).await?;
-        if let (Self::Local { root, .. }, Some(mount)) = (&self, mount) {
+        if let (Place::Local(root), Some(mount)) = (&self.place, mount) {
             mount(&found.bucket, root).await?;
         }
         let Found { bucket, members, left_out } = found;
         let dataset = match members.as_slice() {
             [images] if source.format.definition().is_packed => {
-                let pattern = &self.patterns()[0];
+                let pattern = &self.patterns[0];
                 let place = (bucket.as_str(), pattern.as_str());
                 pack_images(objects, ns, own_bucket, source, place, images.clone()).await?
             }
@@ -126,16 +134,12 @@ impl Source {
         objects: &dyn Objects,
         source: &PipelineSource,
     ) -> Result<Found, ListError> {
-        let (bucket, place) = match self {
-            Self::S3 { bucket, .. } => (bucket.clone(), format!("s3://{bucket}")),
-            Self::Web { origin, .. } => (origin.clone(), origin.clone()),
-            Self::Local { root, .. } => {
-                let place = root.display().to_string();
-                (mount_name(root), place.trim_end_matches('/').to_owned())
-            }
+        let (place, patterns) = (self.place(), &*self.patterns);
+        let bucket = match &self.place {
+            Place::S3(bucket) | Place::Web(bucket) => bucket.clone(),
+            Place::Local(root) => mount_name(root),
         };
-        let patterns = self.patterns();
-        if source.format.definition().is_packed && matches!(self, Self::Web { .. }) {
+        if source.format.definition().is_packed && matches!(self.place, Place::Web(_)) {
             return Err(ListError::NoList(place));
         }
         if source.format.definition().is_packed && !source.is_zip() && patterns.len() != 1 {
@@ -145,8 +149,8 @@ impl Source {
         for (patterns, member) in patterns_of(source, patterns)?.into_iter().zip(source.members()) {
             let mut files = Vec::new();
             for pattern in patterns {
-                let selectors = match self {
-                    Self::Web { .. } => Selector::files(pattern)?,
+                let selectors = match self.place {
+                    Place::Web(_) => Selector::files(pattern)?,
                     _ => Selector::all(pattern)?,
                 };
                 let there = self.there(objects, &selectors, member.format.definition()).await?;
@@ -161,17 +165,9 @@ impl Source {
 
     /// The local path of a file of [`Found`]; none if it is not on this machine.
     pub fn path_of(&self, key: &str) -> Option<PathBuf> {
-        match self {
-            Self::S3 { .. } | Self::Web { .. } => None,
-            Self::Local { root, .. } => Some(root.join(key)),
-        }
-    }
-
-    fn patterns(&self) -> &[String] {
-        match self {
-            Self::S3 { patterns, .. }
-            | Self::Local { patterns, .. }
-            | Self::Web { patterns, .. } => patterns,
+        match &self.place {
+            Place::S3(_) | Place::Web(_) => None,
+            Place::Local(root) => Some(root.join(key)),
         }
     }
 
@@ -183,41 +179,32 @@ impl Source {
         format: &Definition,
     ) -> Result<There, ListError> {
         let prefix = shared_prefix(selectors);
-        match self {
-            Self::S3 { bucket, .. } => {
+        match &self.place {
+            Place::S3(bucket) => {
                 let files = objects.list(bucket, prefix).await?;
                 Ok(There { files, others: Vec::new() })
             }
-            Self::Web { origin, .. } => {
+            Place::Web(origin) => {
                 let looks = selectors.iter().map(|selector| objects.list(origin, selector.text()));
                 let found = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_concat().await?;
                 Ok(There { files: found, others: Vec::new() })
             }
             // Blocks on the disk; no other task runs meanwhile.
-            Self::Local { root, .. } => walk(root, prefix, selectors, format),
+            Place::Local(root) => walk(root, prefix, selectors, format),
         }
     }
 
     fn followed_by(self, other: Self) -> io::Result<Self> {
-        match (self, other) {
-            (Self::S3 { bucket, mut patterns }, Self::S3 { bucket: other, patterns: more })
-                if bucket == other =>
-            {
-                patterns.extend(more);
-                Ok(Self::S3 { bucket, patterns })
-            }
-            (Self::Web { origin, mut patterns }, Self::Web { origin: other, patterns: more })
-                if origin == other =>
-            {
-                patterns.extend(more);
-                Ok(Self::Web { origin, patterns })
-            }
-            (Self::Local { root, patterns }, Self::Local { root: other, patterns: more }) => {
-                let shared = root.components().zip(other.components());
+        match (self.place, other.place) {
+            (Place::Local(root), Place::Local(other_root)) => {
+                let shared = root.components().zip(other_root.components());
                 let shared = shared.take_while(|(a, b)| a == b).map(|(part, _)| part).collect();
-                let mut all = below(&shared, &root, patterns)?;
-                all.extend(below(&shared, &other, more)?);
-                Ok(Self::Local { root: shared, patterns: all })
+                let mut patterns = below(&shared, &root, self.patterns)?;
+                patterns.extend(below(&shared, &other_root, other.patterns)?);
+                Ok(Self { place: Place::Local(shared), patterns })
+            }
+            (place, same) if place == same => {
+                Ok(Self { place, patterns: [self.patterns, other.patterns].concat() })
             }
             _ => Err(io::Error::other(
                 "a dataset must be in one bucket, on one web server, or on this machine: copy its \
@@ -241,11 +228,12 @@ impl Source {
             if bucket.is_empty() {
                 return Err(io::Error::other(format!("{text} names no bucket")));
             }
-            return Ok(Self::S3 { bucket: bucket.to_owned(), patterns: vec![pattern.to_owned()] });
+            let place = Place::S3(bucket.to_owned());
+            return Ok(Self { place, patterns: vec![pattern.to_owned()] });
         }
         if let Some(address) = gristmill_web::origin_and_key(text) {
             let (origin, pattern) = address.map_err(io::Error::other)?;
-            return Ok(Self::Web { origin, patterns: vec![pattern] });
+            return Ok(Self { place: Place::Web(origin), patterns: vec![pattern] });
         }
         if let Some((scheme, _)) = text.split_once("://")
             && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
@@ -275,25 +263,23 @@ impl Source {
         let path = if text.starts_with('/') && fixed <= 1 { PathBuf::from("/") } else { path };
         let found = fs::canonicalize(&path).map_err(|error| missing(&path, error))?;
         if fixed < parts.len() {
-            return Ok(Self::Local { root: found, patterns: vec![parts[fixed..].join("/")] });
+            return Ok(Self::local(found, parts[fixed..].join("/")));
         }
         if found.is_dir() {
-            return Ok(Self::Local { root: found, patterns: vec![String::new()] });
+            return Ok(Self::local(found, ""));
         }
         let name = found.file_name().and_then(|name| name.to_str());
         match (found.parent(), name) {
-            (Some(root), Some(name)) => {
-                Ok(Self::Local { root: root.to_owned(), patterns: vec![literal(name)] })
-            }
+            (Some(root), Some(name)) => Ok(Self::local(root.to_owned(), literal(name))),
             _ => Err(missing(&path, io::Error::other("it is not a file or directory"))),
         }
     }
 
     /// The folder of this machine that holds the dataset, if any.
     pub fn folders(&self) -> Folders {
-        match self {
-            Self::S3 { .. } | Self::Web { .. } => Folders::default(),
-            Self::Local { root, .. } => Folders::new([(mount_name(root), root.clone())]),
+        match &self.place {
+            Place::S3(_) | Place::Web(_) => Folders::default(),
+            Place::Local(root) => Folders::new([(mount_name(root), root.clone())]),
         }
     }
 }
@@ -405,7 +391,7 @@ mod tests {
 
     #[test]
     fn messages_name_files_of_this_machine_by_their_path() {
-        let source = Source::Local { root: "/data/set".into(), patterns: Vec::new() };
+        let source = Source::local("/data/set".into(), "");
         let inside = format!("s3://{}/train-0 record 2", mount_name(Path::new("/data/set")));
         let folders = source.folders();
         assert_eq!(folders.in_words(&inside), "/data/set/train-0 record 2");
@@ -414,6 +400,10 @@ mod tests {
 
     const TFRECORD: &str = "source: { tfrecord: x, features: { v: { dtype: i64 } } }\n\
                             ops: [{ batch: { size: 1 } }]";
+
+    fn s3(patterns: &[String]) -> Source {
+        Source { place: Place::S3("b".into()), patterns: patterns.to_vec() }
+    }
 
     async fn bucket(keys: &[&str]) -> MemoryObjects {
         let objects = MemoryObjects::default();
@@ -426,7 +416,7 @@ mod tests {
 
     async fn found(objects: &MemoryObjects, pattern: &str) -> Result<Found, ListError> {
         let pipeline = gristmill_operators::parse(TFRECORD).unwrap();
-        let source = Source::S3 { bucket: "b".into(), patterns: vec![pattern.to_owned()] };
+        let source = s3(&[pattern.to_owned()]);
         source.find(objects, pipeline.source()).await
     }
 
@@ -448,7 +438,7 @@ mod tests {
         let (ns, source) = ("a".parse().unwrap(), pipeline.source());
         let patterns = pipeline.source_paths();
         let list = async |patterns: &[String]| {
-            let data = Source::S3 { bucket: "b".into(), patterns: patterns.to_vec() };
+            let data = s3(patterns);
             let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
             data.list(&objects, &ns, "own", source, mount).await
         };
@@ -471,8 +461,7 @@ mod tests {
         let root = fs::canonicalize(dir.path()).unwrap();
         fs::create_dir(root.join("data")).unwrap();
         fs::write(root.join("data/x.tfrecord"), "x").unwrap();
-        let local =
-            |root: PathBuf, pattern: &str| Source::Local { root, patterns: vec![pattern.into()] };
+        let local = |root: PathBuf, pattern: &str| Source::local(root, pattern);
         let parse = |text: &str| Source::parse(text, &root).unwrap();
         assert_eq!(parse("data"), local(root.join("data"), ""));
         assert_eq!(parse("data/x.tfrecord"), local(root.join("data"), "x.tfrecord"));
@@ -480,8 +469,7 @@ mod tests {
         assert_eq!(parse("*/x-*"), local(root.clone(), "*/x-*"));
         let absolute = root.join("data").display().to_string();
         assert_eq!(parse(&absolute), local(root.join("data"), ""));
-        let s3 = Source::S3 { bucket: "b".into(), patterns: vec!["p/*".into()] };
-        assert_eq!(parse("s3://b/p/*"), s3);
+        assert_eq!(parse("s3://b/p/*"), s3(&["p/*".into()]));
         fs::create_dir_all(root.join("more/deep")).unwrap();
         let parse = |texts: &[&str]| {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
@@ -489,11 +477,10 @@ mod tests {
         };
         let patterns = ["data/x-*", "more/deep", "data"].map(str::to_owned).to_vec();
         let several = parse(&["data/x-*", "more/deep", "data"]).unwrap();
-        assert_eq!(several, Source::Local { root: root.clone(), patterns });
+        assert_eq!(several, Source { place: Place::Local(root.clone()), patterns });
         assert!(parse(&["data", "s3://b/x"]).is_err() && parse(&["s3://a/x", "s3://b/x"]).is_err());
-        let patterns = vec!["x".into(), "y/*".into()];
-        let s3 = Source::S3 { bucket: "b".into(), patterns };
-        assert_eq!(parse(&["s3://b/x", "s3://b/y/*"]).unwrap(), s3);
+        let both = s3(&["x".into(), "y/*".into()]);
+        assert_eq!(parse(&["s3://b/x", "s3://b/y/*"]).unwrap(), both);
         let missing = Source::parse("nothing/here", &root).unwrap_err().to_string();
         assert!(missing.contains("nothing/here"), "{missing}");
         for other in ["gs://b/k", "file:///a", "S3://b/k"] {

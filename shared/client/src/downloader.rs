@@ -11,12 +11,10 @@ use crate::{
     local::LocalStore,
     own_batches::{OwnBatches, Picked},
     progress::Progress,
-    start::counts,
 };
 pub(crate) use budget::Budget;
 pub use budget::Room;
 use bytes::Bytes;
-use fetching::Fetching;
 use gristmill_chunk::Chunk;
 use gristmill_model::splits::Place;
 use gristmill_model::wire::{Plan, ReadySplit};
@@ -86,7 +84,7 @@ impl Downloader {
         let mut place = start;
         while place.epoch < self.context.view.spec.epochs && n_splits > 0 {
             let entry = self.ledger.take(place).await?;
-            let picked = own.push(place, counts(&entry));
+            let picked = own.push(place, entry.outcome.counts());
             let shares = needs.of(&entry, &picked);
             self.bound.learn(&plan, place, &entry.outcome);
             let mut contents = Vec::with_capacity(shares.len());
@@ -131,13 +129,7 @@ impl Downloader {
         (entry, share): (ReadySplit, Share),
         here: Option<Bytes>,
     ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
-        let source = Fetching {
-            runner: self.runner.clone(),
-            context: Arc::clone(&self.context),
-            ledger: Arc::clone(&self.ledger),
-            progress: Arc::clone(&self.progress),
-            patience: self.patience,
-        };
+        let source = self.clone();
         async move { source.chunk((&entry, &share), here).await }
     }
 }

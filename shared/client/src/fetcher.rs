@@ -62,7 +62,7 @@ pub struct Acknowledger {
 impl Acknowledger {
     /// Records that everything before `next` is safe in a checkpoint.
     pub fn checkpointed_before(&self, next: Cursor) {
-        self.progress.durable(next);
+        self.progress.acks().make_durable(next);
     }
 }
 
@@ -75,11 +75,11 @@ impl Fetcher {
         let at = match (self.visitation, self.last_batch) {
             (Visitation::ExactlyOnce, _) => at,
             (Visitation::ZeroOnceOrMore, Some(last)) => at.max(last.next()),
-            _ => at.max(self.progress.durable_until()),
+            _ => at.max(self.progress.acks().durable()),
         };
-        if !self.has_named_run() && !self.progress.may_go_on_at(at) {
+        if !self.has_named_run() && !self.progress.acks().may_go_on_at(at) {
             self.source.own = self.config.one(self.ports.clock.nonce(), at);
-            self.progress.serve(self.source.own);
+            self.progress.acks().serve(self.source.own);
         }
         self.progress.reopen(at);
         let start = Place::start_of(at.epoch);
@@ -97,7 +97,7 @@ impl Fetcher {
     pub async fn begin_run(&mut self, from: Cursor) {
         if self.has_named_run() {
             self.source.own.run.ranks.from = from;
-            self.progress.serve(self.source.own);
+            self.progress.acks().serve(self.source.own);
         }
         self.reopen(from).await;
     }
@@ -141,7 +141,7 @@ impl Fetcher {
         // A call after a cancelled wait continues that wait.
         self.wait.request(self.ports.clock.monotonic(), &self.stages);
         if let (Visitation::ZeroOnceOrMore, Some(last)) = (self.visitation, self.last_batch) {
-            self.progress.durable(last.next());
+            self.progress.acks().make_durable(last.next());
         }
         let queued = self.batches.len() + usize::from(self.held.is_some());
         let assembled = self.take().await?;
@@ -153,7 +153,7 @@ impl Fetcher {
                 let before = self.last_handed_over.replace(now).unwrap_or(now - waited);
                 let fetching = waits.fetch + waits.decode;
                 let times = BatchTimes { since_last: now - before, waited, fetching };
-                self.progress.handed_over(times, queued);
+                self.progress.meter().handed_over(times, queued);
                 if resume_place.is_some() {
                     self.last_batch = Some(batch.cursor());
                 }
@@ -211,14 +211,14 @@ impl Fetcher {
     /// Holds the next item until it is handed over; with at-most-once delivery, reports it as consumed at once.
     fn hold(&mut self, next: Option<Assembled>) {
         if let Some(Assembled::Batch { batch, resume_place: Some(resume_place) }) = &next {
-            self.progress.next_is(batch.cursor(), *resume_place);
+            self.progress.acks().next_is(batch.cursor(), *resume_place);
             if self.visitation == Visitation::AtMostOnce {
-                self.progress.durable(batch.cursor().next());
+                self.progress.acks().make_durable(batch.cursor().next());
                 self.progress.urgent.notify_one();
             }
         }
         if let Some(Assembled::OfOthers { first, resume_place, .. }) = next {
-            self.progress.next_is(first, resume_place);
+            self.progress.acks().next_is(first, resume_place);
         }
         self.held = next;
     }
@@ -285,17 +285,17 @@ impl Fetcher {
 
     /// Records that everything up to and including `batch` is safe in a checkpoint.
     pub fn checkpointed(&self, batch: Cursor) {
-        self.progress.durable(batch.next());
+        self.progress.acks().make_durable(batch.next());
     }
 
     /// Records that everything before `next` is safe in a checkpoint.
     pub fn checkpointed_before(&self, next: Cursor) {
-        self.progress.durable(next);
+        self.progress.acks().make_durable(next);
     }
 
     /// Records that all epochs before `epoch` are safe in a checkpoint.
     pub fn checkpointed_epochs(&self, epoch: Epoch) {
-        self.progress.durable(Cursor::start_of(epoch));
+        self.progress.acks().make_durable(Cursor::start_of(epoch));
         self.progress.urgent.notify_one();
     }
 
@@ -311,22 +311,10 @@ impl Fetcher {
 
     /// The state of the job, for people.
     pub fn snapshot(&self) -> Snapshot {
-        let metrics = self.progress.metrics();
-        let healed = self.ledger.healed();
-        let fetched_bytes = self.ledger.fetched_bytes();
+        let metrics = self.progress.meter().metrics();
         let Downloader { bound, local, .. } = &self.source.downloader;
         let (prefetch_bytes, local_bytes) = (bound.bytes(), local.held_bytes());
-        self.ledger.watch(|scale, active_workers, workers_max, indexed_files| Snapshot {
-            healed,
-            fetched_bytes,
-            prefetch_bytes,
-            local_bytes,
-            metrics,
-            scale: scale.clone(),
-            active_workers,
-            workers_max,
-            indexed_files,
-        })
+        Snapshot { metrics, prefetch_bytes, local_bytes, ..self.ledger.snapshot() }
     }
 
     /// The last delivered batch.
@@ -342,7 +330,7 @@ impl Fetcher {
     /// Whether the stream is known to begin at the end of the job, so that no batch follows.
     pub fn is_at_end(&self) -> bool {
         let epochs = self.view().map(|view| view.spec.epochs);
-        self.progress.begins_at().zip(epochs).is_some_and(|(at, epochs)| at.epoch >= epochs)
+        self.progress.acks().begins_at().zip(epochs).is_some_and(|(at, epochs)| at.epoch >= epochs)
     }
 
     /// Whether the job was closed, as last reported.
@@ -375,9 +363,12 @@ impl Fetcher {
         self.progress.acknowledge_always();
         let began = self.ports.clock.monotonic();
         // Progress is not fully reported before the first answer, and the last answer closes the job.
-        while !self.progress.is_settled()
-            || self.progress.durable_until().epoch >= epochs && !self.ledger.has_no_more_to_close()
-        {
+        let is_closed = || {
+            let acks = self.progress.acks();
+            let closes = acks.durable().epoch >= epochs;
+            acks.is_settled() && (!closes || self.ledger.has_no_more_to_close())
+        };
+        while !is_closed() {
             if let Some(error) = self.ledger.stream_error() {
                 return Err(error);
             }

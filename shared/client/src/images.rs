@@ -55,7 +55,7 @@ mod tests {
         let pipeline = gristmill_operators::parse(yaml).unwrap();
         let ns = "a".parse().unwrap();
         let source = pipeline.source();
-        let data = Source::S3 { bucket: "data".into(), patterns: vec![pattern.to_owned()] };
+        let data = Source::parse(&format!("s3://data/{pattern}"), "".as_ref()).unwrap();
         let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
         let dataset = data.list(&objects, &ns, "own", source, mount).await?.dataset;
         assert_eq!(dataset.bucket, "own");

@@ -34,12 +34,9 @@ impl JobConfig {
     /// [`Failure::Usage`] if the file is no pipeline, or the dataset is not there.
     pub fn read(path: &Path, options: JobOptions, service: &Service) -> Result<Self, Failure> {
         let authored = Authored::read(path, &service.ports.operators).map_err(Failure::usage)?;
-        let source = match &options.data {
-            Some(data) => Source::parse(data, Path::new(".")),
-            None => authored.source(path),
-        };
+        let source = authored.source(path, options.data.as_deref()).map_err(Failure::usage)?;
         let (authored, _) = authored.prepared(options.batch_size)?;
-        Ok(Self::new(authored, source.map_err(Failure::usage)?, options))
+        Ok(Self::new(authored, source, options))
     }
 
     fn spec(&self, service: &Service) -> JobSpec {
@@ -54,11 +51,14 @@ impl JobConfig {
 }
 
 impl Authored {
-    /// The dataset that the pipeline in the file `path` names.
+    /// The dataset `data`, or the one that the pipeline in the file `path` names.
     ///
     /// # Errors
     /// As [`Source::parse_all`].
-    pub fn source(&self, path: &Path) -> std::io::Result<Source> {
+    pub fn source(&self, path: &Path, data: Option<&str>) -> std::io::Result<Source> {
+        if let Some(data) = data {
+            return Source::parse(data, Path::new("."));
+        }
         let base = path.parent().unwrap_or(Path::new("."));
         Source::parse_all(&self.pipeline.source_paths(), base)
     }

@@ -3,13 +3,11 @@
 
 mod turns;
 
-use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
+use crate::{FetchError, Folders, Snapshot, progress::Progress, waiting::Facts, waits::Stage};
 use gristmill_model::Epoch;
 use gristmill_model::splits::order::{visit_number, visit_of};
 use gristmill_model::splits::{Place, WorkerTimes};
-use gristmill_model::wire::{
-    CacheManifest, CachedChunk, JobState, JobView, Polled, ReadySplit, ScaleState,
-};
+use gristmill_model::wire::{CacheManifest, CachedChunk, JobState, JobView, Polled, ReadySplit};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -39,11 +37,9 @@ struct Inner {
     view: Option<JobView>,
     /// Epochs of the job; 0 if they are all read here.
     job_epochs: Epoch,
-    scale: ScaleState,
-    active_workers: u32,
     window: u32,
-    indexed_files: u32,
-    workers_max: u32,
+    /// Numbers for people, but for those of the trainer and of its memory.
+    seen: Snapshot,
     ended: Option<FetchError>,
     /// Why the stream cannot begin at the requested place; it may begin elsewhere.
     misplaced: Option<FetchError>,
@@ -51,9 +47,6 @@ struct Inner {
     frontier: Option<Place>,
     /// Whether a poll was ever answered.
     answered: bool,
-    healed: u32,
-    /// Bytes read from the object store.
-    fetched_bytes: u64,
     /// The cached chunks of epochs that are delivered without workers.
     cached: Option<CacheManifest>,
     /// Folders that errors name by their paths.
@@ -126,10 +119,9 @@ impl Ledger {
         self.lock().view.clone()
     }
 
-    /// Reads the numbers that are shown to people.
-    pub fn watch<T>(&self, read: impl FnOnce(&ScaleState, u32, u32, u32) -> T) -> T {
-        let inner = self.lock();
-        read(&inner.scale, inner.active_workers, inner.workers_max, inner.indexed_files)
+    /// The numbers that are shown to people, as far as they are known here.
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().seen.clone()
     }
 
     /// Clears the committed entries; polls then request entries from `start` on.
@@ -146,7 +138,7 @@ impl Ledger {
     /// Records the answer to a poll for entries from `from` on.
     pub fn merge(&self, polled: Polled, from: Place) {
         let mut inner = self.lock();
-        inner.active_workers = polled.active_workers();
+        inner.seen.active_workers = polled.active_workers();
         for entry in polled.ready {
             inner.entries.insert(entry.place, entry);
         }
@@ -172,18 +164,18 @@ impl Ledger {
         let is_blocked = polled.head_of_line_blocked;
         let next = inner.known_until;
         inner.asking.answered(is_blocked.then_some(next));
-        inner.workers_max = inner.workers_max.max(inner.active_workers);
+        inner.seen.workers_max = inner.seen.workers_max.max(inner.seen.active_workers);
         inner.answered = true;
         inner.window = polled.window;
-        inner.indexed_files = polled.indexed_files;
-        inner.scale = polled.scale;
+        inner.seen.indexed_files = polled.indexed_files;
+        inner.seen.scale = polled.scale;
         drop(inner);
         self.changed.notify_waiters();
     }
 
     /// Whether the window may block workers until the coordinator learns which splits were consumed.
     pub fn window_waits(&self, progress: &Progress) -> bool {
-        let epoch = progress.delivered().epoch;
+        let epoch = progress.acks().delivered().epoch;
         let inner = self.lock();
         // A cached epoch has no workers.
         let plan = inner.view.as_ref().and_then(|view| view.plan);
@@ -227,20 +219,12 @@ impl Ledger {
 
     /// Counts a split that is recomputed here because its object was missing or damaged.
     pub fn note_healed(&self) {
-        self.lock().healed += 1;
-    }
-
-    pub fn healed(&self) -> u32 {
-        self.lock().healed
+        self.lock().seen.healed += 1;
     }
 
     /// Counts bytes that were read from the object store.
     pub fn note_fetched(&self, bytes: u64) {
-        self.lock().fetched_bytes += bytes;
-    }
-
-    pub fn fetched_bytes(&self) -> u64 {
-        self.lock().fetched_bytes
+        self.lock().seen.fetched_bytes += bytes;
     }
 
     /// The facts that explain a wait; `stage` is the next batch's stage, and whether its split is unclaimed.
@@ -255,12 +239,12 @@ impl Ledger {
             job: inner.troubles.get(&Of::Job).cloned(),
             answered: inner.answered,
             uncovered: inner.uncovered.clone(),
-            indexing: (!is_planned).then_some((inner.indexed_files, n_files)),
+            indexing: (!is_planned).then_some((inner.seen.indexed_files, n_files)),
             next: inner.known_until,
             stage: stage.0,
             unclaimed: stage.1,
-            workers: inner.active_workers,
-            started: inner.scale.outstanding.len(),
+            workers: inner.seen.active_workers,
+            started: inner.seen.scale.outstanding.len(),
         }
     }
 
@@ -439,6 +423,6 @@ mod tests {
         ledger.set_uncovered(Some("rank 1 of 2 has no reader yet".into()));
         assert_eq!(ledger.facts(stage).uncovered.as_deref(), Some("rank 1 of 2 has no reader yet"));
         ledger.note_healed();
-        assert_eq!(ledger.healed(), 1);
+        assert_eq!(ledger.snapshot().healed, 1);
     }
 }

@@ -83,7 +83,6 @@ pub use rank_options::{RankOptions, TailOption};
 pub use selection::LeftOut;
 pub use service::{LocalService, Service, Target, connect};
 pub use steps::{RankBatch, StepDelivery, Steps};
-pub use trouble::give_up;
 pub use user_file::{read_user_file, read_user_text};
 pub use waits::Waits;
 

@@ -4,7 +4,7 @@ mod store;
 
 pub(crate) use store::LocalStore;
 
-use crate::{FetchError, bounds::MemoryBound, ledger::Ledger};
+use crate::{FetchError, ledger::Ledger};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Footer, FormatError, Limits, checksum, repack};
@@ -35,26 +35,22 @@ const NO_DEADLINE_MS: u64 = 3_600_000;
 /// The place of local workers' splits; decides which splits they may claim.
 pub(crate) struct LocalSink {
     store: Arc<LocalStore>,
-    bound: Arc<MemoryBound>,
     ledger: Arc<Ledger>,
     /// Stores chunks that other processes read too.
     objects: ObjectSink,
-    /// Whether other readers of the run need every chunk.
-    is_shared: bool,
     /// Whether this worker's last claim found nothing, as with a full window.
     has_nothing: AtomicBool,
 }
 
 impl LocalSink {
-    /// The sink of one worker. Chunks are stored too if they are shared with other readers.
+    /// The sink of one worker.
     pub fn new(
         runner: &Runner,
         context: &JobContext,
-        (store, bound, ledger): (Arc<LocalStore>, Arc<MemoryBound>, Arc<Ledger>),
-        is_shared: bool,
+        (store, ledger): (Arc<LocalStore>, Arc<Ledger>),
     ) -> Self {
         let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
-        Self { store, bound, ledger, objects, is_shared, has_nothing: AtomicBool::new(false) }
+        Self { store, ledger, objects, has_nothing: AtomicBool::new(false) }
     }
 }
 
@@ -101,10 +97,10 @@ impl Sink for LocalSink {
         }
         let place = Place::new(name.epoch, name.position);
         if let Some(plan) = self.ledger.plan() {
-            self.bound.learn(&plan, place, &split.outcome);
+            self.store.bound.learn(&plan, place, &split.outcome);
         }
         // A chunk on a shelf belongs to the cache, or may become part of it.
-        let commit = match self.is_shared || split.shelf.is_some() {
+        let commit = match self.store.is_shared || split.shelf.is_some() {
             true => self.objects.store(name, split).await?,
             false => {
                 let checksum =
@@ -149,30 +145,20 @@ pub(crate) async fn work(runner: Runner, context: Arc<JobContext>, sink: LocalSi
     }
 }
 
-/// Parameters to recompute a split exactly as it was committed.
-#[derive(Debug, Clone)]
-pub(crate) struct Recompute {
-    epoch: Epoch,
-    position: Position,
-    orders: CacheOrders,
-}
-
-impl Recompute {
-    /// Parameters for a split committed in its epoch, or `cached` by another job.
-    pub fn of(
-        entry: &ReadySplit,
-        cached: Option<CachedChunk>,
-        caching: Option<&CachingView>,
-    ) -> Self {
-        let Place { epoch, position } = entry.place;
-        match (cached, caching) {
-            // Random operators drew in the first epoch of a job with the same seed.
-            (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
-                Recompute { epoch: 0, position: chunk.position, orders: CacheOrders::default() }
-            }
-            (None, Some(caching)) => Recompute { epoch, position, orders: caching.orders(epoch) },
-            _ => Recompute { epoch, position, orders: CacheOrders::default() },
+/// The split to compute, and its cache orders, so that the result is what was committed as `entry` in its epoch, or
+/// `cached` by another job.
+pub(crate) fn committed_as(
+    entry: &ReadySplit,
+    cached: Option<CachedChunk>,
+    caching: Option<&CachingView>,
+) -> (Place, CacheOrders) {
+    match (cached, caching) {
+        // Random operators drew in the first epoch of a job with the same seed.
+        (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
+            (Place::new(0, chunk.position), CacheOrders::default())
         }
+        (None, Some(caching)) => (entry.place, caching.orders(entry.place.epoch)),
+        _ => (entry.place, CacheOrders::default()),
     }
 }
 
@@ -182,13 +168,14 @@ pub(crate) async fn recompute(
     runner: &Runner,
     context: &JobContext,
     entry: &ReadySplit,
-    Recompute { epoch, position, orders }: &Recompute,
+    (place, orders): &(Place, CacheOrders),
 ) -> Result<Bytes, RunError> {
     let context = context.treating(entry.outcome.on_error());
-    let split = context.compute_again(runner, orders, Place::new(*epoch, *position)).await?;
+    let split = context.compute_again(runner, orders, *place).await?;
     let object = as_committed(split.object, entry);
     let object = object.map_err(|error| RunError::fatal(error.to_string()))?;
     object.ok_or_else(|| {
+        let Place { epoch, position } = place;
         RunError::fatal(format!(
             "split {position} of epoch {epoch}, computed again here, differs from the one committed"
         ))
@@ -243,8 +230,9 @@ fn bad(name: &str, error: impl std::fmt::Display) -> FetchError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::MemoryBound;
     use crate::{
-        FetcherPorts, Folders, PrefetchMemory,
+        Folders, PrefetchMemory,
         samples::{SampleJob, entry, polled, split},
     };
     use futures::FutureExt as _;
@@ -252,7 +240,6 @@ mod tests {
     use gristmill_model::splits::{ObjectSizes, WorkerTimes};
     use gristmill_model::wire::{Idle, Polled};
     use gristmill_ports::Objects;
-    use gristmill_runner::RunnerConfig;
 
     /// A chunk without frames, computed as the split at position 1.
     fn finished() -> (SplitName, FinishedSplit) {
@@ -280,23 +267,16 @@ mod tests {
     async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn Objects>, String) {
         let (_, ports, config) = SampleJob::new(0, 0).await;
         let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (1, 1), ObjectSizes::Real);
-        let bound = Arc::new(bound);
-        let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
+        let store = Arc::new(LocalStore::new(Arc::new(bound), is_shared));
         let ledger = Ledger::new(crate::samples::view(), split(0, 0), Folders::default());
         let objects = Arc::clone(&ports.objects);
-        let FetcherPorts { coordinator, objects: put, clock, compute, operators } = ports;
-        let bucket = config.bucket.clone();
-        let at = RunnerConfig { ns: config.ns, bucket: config.bucket, local: true, shape: None };
-        let runner = Runner { coordinator, objects: put, clock, compute, operators, config: at };
         let sink = LocalSink {
             store,
-            bound,
             ledger: Arc::new(ledger),
-            objects: ObjectSink { runner, job: config.job },
-            is_shared,
+            objects: ObjectSink { runner: ports.runner(&config), job: config.job },
             has_nothing: AtomicBool::new(false),
         };
-        (sink, objects, bucket)
+        (sink, objects, config.bucket)
     }
 
     #[tokio::test]

@@ -40,29 +40,29 @@ impl Poller {
         let mut doubted = None;
         while self.ledger.error().is_none() {
             let (started, now_ms) = (self.clock.monotonic(), self.clock.now_ms());
-            let (quiet_ms, every_ms) =
-                (now_ms.saturating_sub(last_ack_ms), self.progress.report_every_ms());
+            let every_ms = self.progress.acks().membership().report_every_ms();
+            let quiet_ms = now_ms.saturating_sub(last_ack_ms);
             // Several readers keep their pace even so: all of them wait for one window, and end together.
             let is_urgent =
                 self.progress.acknowledges_always() || self.ledger.window_waits(&self.progress);
             let due =
                 quiet_ms >= ACK_INTERVAL_MS.max(every_ms) || is_urgent && quiet_ms >= every_ms;
-            let request = self.progress.request(due, quiet_ms >= HEARTBEAT_MS.max(every_ms));
+            let request = self.progress.acks().request(due, quiet_ms >= HEARTBEAT_MS.max(every_ms));
             let from = self.ledger.known_until();
             match self.poll(from, &request).await {
                 Ok(polled) => {
-                    let said = (polled.generation, &polled.reader);
-                    let lot = self.clock.nonce();
-                    if let Some(why) = self.progress.answered(&request, said, now_ms, lot) {
+                    let (said, lot) = ((polled.generation, &polled.reader), self.clock.nonce());
+                    let stop = self.progress.acks().answered(&request, said, (now_ms, lot));
+                    if let Some(why) = stop {
                         self.ledger.fail(FetchError::Fenced(why));
                     }
                     if let Some(error) = doubted.take()
-                        && !self.progress.is_own(polled.generation)
+                        && !self.progress.acks().is_own(polled.generation)
                     {
                         self.ledger.fail(error);
                     }
-                    self.progress.takes_over(polled.generation, now_ms, lot);
-                    self.progress.table_is_at(polled.generation, polled.delivered);
+                    self.progress.acks().take_over(polled.generation, now_ms, lot);
+                    self.progress.acks().table_is_at(polled.generation, polled.delivered);
                     // A table that has lost the run took no report of it.
                     let ack = request.ack().filter(|ack| ack.generation == polled.generation);
                     if let Some(ack) = ack {
@@ -75,7 +75,7 @@ impl Poller {
                     self.ledger.set_trouble(Of::Job, polled.trouble.clone());
                     self.progress.polled(&polled);
                     self.stages.note_unclaimed(polled.head_of_line_blocked, self.clock.monotonic());
-                    let starves = self.progress.metrics().queue_batches == 0;
+                    let starves = self.progress.meter().metrics().queue_batches == 0;
                     let seen = (polled.claimable, polled.active_workers(), polled.indexed_files);
                     let now = self.clock.monotonic();
                     pace.answered(seen, now, polled.ready.len(), starves);
@@ -107,7 +107,7 @@ impl Poller {
     async fn pause(&self, pace: &mut Pace<impl PartialEq>, started: Duration) {
         self.rest(pace, started).await;
         let since = self.clock.monotonic().saturating_sub(started);
-        let left = self.progress.poll_every().saturating_sub(since);
+        let left = self.progress.acks().membership().poll_every().saturating_sub(since);
         if !left.is_zero() {
             self.clock.sleep(left).await;
         }
@@ -134,13 +134,13 @@ impl Poller {
     fn refused(&self, refusal: Refusal, request: &Request) -> Option<FetchError> {
         let begins = request.join.is_some();
         let error = match refusal.kind {
-            RefusalKind::Fenced => match self.progress.first_refused() {
+            RefusalKind::Fenced => match self.progress.acks().first_refused() {
                 FirstRefusal::Stands => CallError::Refused(refusal).into(),
                 FirstRefusal::InDoubt => return Some(CallError::Refused(refusal).into()),
                 FirstRefusal::TakesOver => return None,
             },
             RefusalKind::RunDiffers { run } => {
-                let own = self.progress.own().run;
+                let own = self.progress.acks().membership().own().run;
                 if own.is_alike(&run) {
                     FetchError::RunBegan { from: run.ranks.from, own: own.ranks.from }
                 } else {
@@ -155,7 +155,7 @@ impl Poller {
         // Record it before the stream ends: a download that misses an object reads the reason here.
         self.ledger.fail(error);
         if elsewhere {
-            self.progress.withdraw();
+            self.progress.acks().withdraw();
         }
         None
     }
@@ -176,7 +176,10 @@ impl Poller {
     async fn poll(&self, from: Place, request: &Request) -> Result<Polled, CallError> {
         let (job, registered_ms) = (self.job.clone(), self.registered_ms);
         let Request { ranks, of, join, report } = *request;
-        let (metrics, training) = (self.progress.metrics(), self.progress.report());
+        let (metrics, training) = {
+            let mut meter = self.progress.meter();
+            (meter.metrics(), meter.report())
+        };
         let call = Poll { job, registered_ms, from, ranks, of, join, report, metrics, training };
         self.coordinator.call(call).await
     }

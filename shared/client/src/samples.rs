@@ -201,10 +201,15 @@ impl SampleJob {
             objects.put_if_absent(&ObjectPath::new("b", &key), object, "chunk").await.unwrap();
             entries.push(entry);
         }
-        let state = Mutex::new(State { committed: entries.len(), ..State::default() });
-        let job = Arc::new(Self { view, entries, state });
+        let job = Arc::new(Self::committed(view, entries));
         let ports = FetcherPorts::new(Arc::<Self>::clone(&job), Arc::new(objects));
         (job, ports, config)
+    }
+
+    /// The job of `view`, with these splits committed.
+    pub fn committed(view: JobView, entries: Vec<ReadySplit>) -> Self {
+        let state = Mutex::new(State { committed: entries.len(), ..State::default() });
+        Self { view, entries, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -235,8 +240,7 @@ impl SampleJob {
     pub fn visited(&self, visitation: Visitation) -> Arc<Self> {
         let mut view = self.view.clone();
         view.spec.settings.visitation = visitation;
-        let state = State { committed: self.entries.len(), ..State::default() };
-        Arc::new(Self { view, entries: self.entries.clone(), state: Mutex::new(state) })
+        Arc::new(Self::committed(view, self.entries.clone()))
     }
 
     /// Number of calls so far that joined a run.

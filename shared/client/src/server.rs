@@ -64,7 +64,7 @@ pub enum ServeError {
 /// # Errors
 /// It cannot be read, or belongs to another job.
 pub fn kept(
-    cursors: &mut impl CursorStore,
+    cursors: &mut dyn CursorStore,
     identity: &Identity,
 ) -> Result<Option<Cursor>, ServeError> {
     let Some(saved) = cursors.load()? else { return Ok(None) };
@@ -114,12 +114,12 @@ enum Phase {
 }
 
 /// Serves the ranks of one fetcher.
-pub struct Server<C> {
+pub struct Server {
     steps: Steps,
     view: JobView,
     identity: Identity,
     clock: Arc<dyn Clock>,
-    cursors: C,
+    cursors: Box<dyn CursorStore>,
     beginning: Beginning,
     /// The position at which the stream was opened.
     opened: Cursor,
@@ -144,12 +144,16 @@ pub struct Server<C> {
     observer: Option<Observer>,
 }
 
-impl<C: CursorStore> Server<C> {
+impl Server {
     /// `fetcher` is open at the known beginning, and is not announced.
     ///
     /// # Errors
     /// The job cannot be served to ranks.
-    pub fn new(fetcher: Fetcher, cursors: C, beginning: Beginning) -> Result<Self, FetchError> {
+    pub fn new(
+        fetcher: Fetcher,
+        cursors: Box<dyn CursorStore>,
+        beginning: Beginning,
+    ) -> Result<Self, FetchError> {
         let refused = |why: &str| FetchError::Refused(why.to_owned());
         let view = fetcher.view().ok_or_else(|| refused("the job is not known"))?;
         let (own, visitation) = (fetcher.own(), fetcher.visitation());

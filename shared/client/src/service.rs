@@ -1,9 +1,10 @@
 //! A connection to a service: a deployed stack, or one on this machine.
 
 use crate::{
-    Backend, Failure, FetcherPorts, Folders, ServiceOptions, give_up, own::Held, waiting::Link,
+    Backend, Failure, FetcherPorts, Folders, ServiceOptions, own::Held, trouble::give_up,
+    waiting::Link,
 };
-use gristmill_aws::{AmbientObjects, Aws, Credentials, Settings};
+use gristmill_aws::{Aws, Credentials, Endpoints, S3Objects, Settings};
 use gristmill_host::{
     AttachError, ClientLock, FolderRegistry, ForeignS3, HostObjects, ServiceCalls, ServiceFile,
 };
@@ -13,6 +14,9 @@ use gristmill_ports::{CallError, Coordinator, Objects};
 use gristmill_web::{Reach, WithWeb};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
+
+/// Interval between questions about a service's trouble.
+const TROUBLE_LOOK: Duration = Duration::from_secs(1);
 
 /// A connection to a service; clones share it.
 #[derive(Clone)]
@@ -125,8 +129,7 @@ impl Service {
         operators: Arc<Registry>,
         held: Held,
     ) -> Result<Self, Failure> {
-        let objects =
-            HostObjects::open(&file, Arc::new(AmbientObjects::default()), foreign_objects);
+        let objects = HostObjects::open(&file, Arc::new(S3Objects::ambient()), foreign_objects);
         let objects = objects.map_err(Failure::failed)?;
         let calls = Arc::new(ServiceCalls::new(&file).telling(objects.chunk_bytes()));
         let (link, ports) = ports(Arc::clone(&calls) as _, Arc::new(objects), operators)?;
@@ -160,11 +163,9 @@ impl Service {
     /// Resolves, with the reason, once a service on this machine has been unable to work for `patience`. Until
     /// then [`Service::link`] reports the problem.
     pub async fn given_up(&self, patience: Duration) -> Failure {
-        let trouble = self
-            .local
-            .as_ref()
-            .map(|local| async || Some(local.calls.status().await.ok()?.trouble));
-        Failure::failed(give_up(trouble, &self.link, patience).await)
+        let Some(local) = &self.local else { return std::future::pending().await };
+        let trouble = async || Some(local.calls.status().await.ok()?.trouble);
+        Failure::failed(give_up(trouble, &self.link, (patience, TROUBLE_LOOK)).await)
     }
 }
 
@@ -184,5 +185,6 @@ fn ports(
 fn foreign_objects(s3: &ForeignS3) -> Arc<dyn Objects> {
     let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
     let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
-    Arc::new(Aws::with_s3(endpoint, region, credentials).objects())
+    let endpoints = Endpoints { s3: Some(endpoint), ..Endpoints::default() };
+    Arc::new(Aws::with(endpoints, region, credentials).objects())
 }

@@ -2,7 +2,7 @@
 
 use crate::{EpochTotals, FetchError, ledger::Ledger};
 use gristmill_model::Epoch;
-use gristmill_model::splits::batches::{Counts, Cut, Joiner};
+use gristmill_model::splits::batches::{Cut, Joiner};
 use gristmill_model::splits::{Cursor, Place};
 use gristmill_model::wire::{Plan, ReadySplit};
 
@@ -54,7 +54,7 @@ impl Start {
                 }
             };
             let mut ahead = joiner.clone();
-            ahead.push(counts(&entry), |_| {});
+            ahead.push(entry.outcome.counts(), |_| {});
             // The stream always consumes the last split: it may leave a last batch, and it ends the epoch.
             let is_last = ahead.position() == plan.n_splits;
             let has = ahead.batch_index() + u64::from(is_last && ahead.clone().finish().is_some());
@@ -124,7 +124,7 @@ async fn is_end(
             let Some(entry) = ledger.peek(Place::new(epoch, ahead.position())).await? else {
                 return Ok(false);
             };
-            ahead.push(counts(&entry), |_| {});
+            ahead.push(entry.outcome.counts(), |_| {});
             if ahead.batch_index() > before {
                 return Ok(false);
             }
@@ -139,10 +139,6 @@ async fn is_end(
 /// How an epoch's rows are cut into batches.
 pub(crate) fn cut(plan: &Plan) -> Cut {
     Cut { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
-}
-
-pub(crate) fn counts(entry: &ReadySplit) -> Counts {
-    entry.outcome.counts()
 }
 
 pub(crate) fn add(totals: &mut EpochTotals, entry: &ReadySplit) {

@@ -5,13 +5,12 @@ use crate::{
     assembler::{Assembled, Assembler},
     downloader::{Budget, Downloader, ahead},
     own_batches::OwnBatches,
-    progress::Progress,
     start::{Start, cut},
     waits::StageClock,
 };
 use gristmill_executor::Finisher;
 use gristmill_model::splits::{Cursor, Place};
-use gristmill_runner::JobContext;
+use gristmill_runner::{JobContext, Runner};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -23,7 +22,6 @@ const QUEUE_BATCHES: usize = 1;
 #[derive(Clone)]
 pub(crate) struct BatchSource {
     pub downloader: Downloader,
-    pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
     /// The ranks served here.
     pub own: OwnRanks,
@@ -41,13 +39,13 @@ impl BatchSource {
     async fn run(self, at: Cursor, queue: mpsc::Sender<Assembled>) {
         // Keep the queue open until the error is recorded, so that a waiting trainer sees the error.
         let _open = queue.clone();
-        let (ledger, progress) = (Arc::clone(&self.downloader.ledger), Arc::clone(&self.progress));
-        let clock = Arc::clone(&self.downloader.runner.clock);
+        let Downloader { ledger, progress, runner: Runner { clock, .. }, .. } =
+            self.downloader.clone();
         let Err(error) = self.batches(at, queue).await else { return };
         // An object may also be missing because the checkpoint is too old. The answer to the first report
         // then gives the better error; wait for it, because the first recorded error stays.
         while matches!(error, FetchError::BadObject(_))
-            && progress.is_unconfirmed()
+            && progress.acks().is_unconfirmed()
             && ledger.stream_error().is_none()
         {
             clock.sleep(Duration::from_millis(5)).await;
@@ -58,7 +56,8 @@ impl BatchSource {
     }
 
     async fn batches(self, at: Cursor, queue: mpsc::Sender<Assembled>) -> Result<(), FetchError> {
-        let Self { downloader, progress, stages, own } = self;
+        let Self { downloader, stages, own } = self;
+        let progress = Arc::clone(&downloader.progress);
         // The ranks served here, if other readers serve the rest.
         let part = (!own.are_all()).then_some(own);
         let view = downloader.ledger.planned().await?;

@@ -1,30 +1,18 @@
 //! Problems of a service on this machine, polled from the service: its clients only see that no batch comes.
 
 use crate::waiting::Link;
-use std::{
-    future::{Future, pending},
-    time::Duration,
-};
+use std::{future::Future, time::Duration};
 use tokio::time::{Instant, sleep};
 
-/// Interval between polls.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// Records in `link` the problem that keeps a service from working. Resolves, with the reason, only when the
-/// problem has lasted for `patience`; never without a service.
+/// Records in `link` the problem that keeps a service from working, asking every `look`. Resolves, with the reason, only
+/// when the problem has lasted for `patience`.
 ///
 /// `ask` returns the problem, if there is one; nothing if the service does not answer.
-pub async fn give_up<F>(ask: Option<impl Fn() -> F>, link: &Link, patience: Duration) -> String
-where
-    F: Future<Output = Option<Option<String>>>,
-{
-    match ask {
-        Some(ask) => watch(ask, link, patience, LOOK).await,
-        None => pending().await,
-    }
-}
-
-async fn watch<F>(ask: impl Fn() -> F, link: &Link, patience: Duration, look: Duration) -> String
+pub(crate) async fn give_up<F>(
+    ask: impl Fn() -> F,
+    link: &Link,
+    (patience, look): (Duration, Duration),
+) -> String
 where
     F: Future<Output = Option<Option<String>>>,
 {
@@ -65,7 +53,7 @@ mod tests {
             ready(Some(full.then(|| "the disk under /a: b is full (0 bytes free): do".to_owned())))
         };
         let ms = Duration::from_millis;
-        let ended = watch(ask, &link, ms(200), ms(2)).await;
+        let ended = give_up(ask, &link, (ms(200), ms(2))).await;
         assert_eq!(
             ended,
             "the disk under /a: b is full (0 bytes free), for 0 s: free some space and start the \

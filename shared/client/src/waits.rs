@@ -1,5 +1,6 @@
 //! Causes of a trainer's waits.
 
+use serde::{Deserialize, Serialize};
 use std::{
     ops::AddAssign,
     sync::{Mutex, PoisonError},
@@ -17,16 +18,20 @@ pub(crate) enum Stage {
     Decode,
 }
 
-/// Time that a trainer waited, by cause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Time that a trainer waited, by cause; seconds in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Waits {
     /// No worker had claimed the split.
+    #[serde(with = "seconds")]
     pub unclaimed: Duration,
     /// A worker was processing the split.
+    #[serde(with = "seconds")]
     pub working: Duration,
     /// The split was committed and its object was being downloaded.
+    #[serde(with = "seconds")]
     pub fetch: Duration,
     /// The object had arrived.
+    #[serde(with = "seconds")]
     pub decode: Duration,
 }
 
@@ -53,6 +58,19 @@ impl Waits {
             fetch: self.fetch.saturating_sub(before.fetch),
             decode: self.decode.saturating_sub(before.decode),
         }
+    }
+}
+
+mod seconds {
+    use super::Duration;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(time.as_secs_f64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

@@ -53,7 +53,6 @@ fn job(name: &str, ops: &[&str]) -> Job {
         seed: Some(17),
         batch_size: Some(64),
         batches_per_epoch: Some(31),
-        started: Some("2026-03-02 09:14 UTC".to_owned()),
     }
 }
 
@@ -66,7 +65,6 @@ fn work(source_s: f64, ops: &[(&str, f64)], put_s: f64, workers: f64) -> WorkerS
         put_s,
         workers: Some(workers),
         max_workers: Some(44),
-        source_growth: None,
     }
 }
 
@@ -115,7 +113,6 @@ fn samples(seconds: f64, count: usize, at: impl Fn(f64) -> (f64, u32, f64)) -> V
             target: Some(target),
             outstanding: Some(target + u32::from(index % 90 < 12)),
             queue_batches: Some(queue + 0.3 * queue * noise(index + 3)),
-            cost_usd: (count > 100).then_some(t_s * 4.1e-4),
         }
     };
     (0..count).map(sample).collect()
@@ -135,16 +132,13 @@ fn short() -> Timeline {
     let reason = "fixed: 2 workers".to_owned();
     Timeline {
         job: job("demo", &["decode", "random_resized_crop: 224", "autocache", "flip", "batch: 64"]),
-        seconds: Some(17.9),
         samples: samples(17.75, 71, |t_s| if t_s < 6.4 { (0.12, 2, 0.6) } else { (0.12, 0, 1.2) }),
-        decisions: vec![Decision { t_s: Some(0.0), batch: 0, workers: 2, reason }],
+        decisions: vec![Decision { t_s: 0.0, batch: 0, workers: 2, reason }],
         epochs: numbered([first, get(0.2), get(0.02), get(0.01)]),
         cost: Some(Cost {
             compute_usd: Some(0.000_182),
             requests_usd: Some(0.000_041),
-            storage_usd: Some(0.000_000_9),
             basis: "list prices of us-east-1, had this run been on AWS".to_owned(),
-            ..Cost::default()
         }),
     }
 }
@@ -165,7 +159,7 @@ fn long_decisions() -> Vec<Decision> {
             30 => "load: the trainer's step went from 240 ms to 120 ms: 31 workers".to_owned(),
             _ => format!("stalled: {} workers cover 93 % of the demand", workers - 1),
         };
-        Decision { t_s: Some(t_s), batch: (t_s * 4.0) as u64, workers, reason }
+        Decision { t_s, batch: (t_s * 4.0) as u64, workers, reason }
     };
     (0..60).map(decision).collect()
 }
@@ -176,25 +170,20 @@ fn long(count: usize) -> Timeline {
     let ops = ["decode", "crop: 224", "flip", "colour_jitter", "gaussian_blur", "batch: 64"];
     let decisions = long_decisions();
     let samples = samples(RUN_S, count, |t_s| {
-        let past = decisions.iter().rev().find(|decision| decision.t_s.unwrap_or(0.0) <= t_s);
+        let past = decisions.iter().rev().find(|decision| decision.t_s <= t_s);
         let target = past.map_or(1, |decision| decision.workers);
         let step_s = if t_s < 18_000.0 { 0.24 } else { 0.12 };
         (step_s, target, f64::from(target) / needed(t_s))
     });
     Timeline {
         job: Job { batches_per_epoch: Some(20_019), ..job("imagenet-nightly", &ops) },
-        seconds: Some(RUN_S),
         samples,
         decisions,
         epochs: long_epochs(),
         cost: Some(Cost {
             compute_usd: Some(10.62),
             requests_usd: Some(1.13),
-            storage_usd: Some(0.021),
-            transfer_usd: Some(0.0),
-            control_usd: Some(0.19),
-            accelerator_usd: Some(39.96),
-            basis: "list prices of us-east-1; the accelerator at $4.96 an hour".to_owned(),
+            basis: "list prices of us-east-1".to_owned(),
         }),
     }
 }
@@ -251,7 +240,6 @@ fn hostile() -> Timeline {
     timeline.job.ops = vec![script.to_owned(), long.clone(), "\u{202e}backwards".to_owned()];
     for epoch in &mut timeline.epochs {
         epoch.reason = format!("{script}{long}");
-        epoch.mode = Mode::Other(script.to_owned());
         epoch.workers.ops.iter_mut().for_each(|op| op.name = format!("{script}{}", op.name));
         let waits = Waits { total_s: 2.0, working_s: 2.0, ..Waits::default() };
         epoch.stalls = Some(attribute(&waits, &epoch.workers, epoch.seconds));

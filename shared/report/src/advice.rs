@@ -1,27 +1,19 @@
 //! Whether more workers would help, in one line that names the numbers.
 
-use crate::attribution::SourceGrowth;
 use crate::number::{amount, percent};
-use crate::units::{Percent, Seconds, Workers};
+use crate::units::{Percent, Seconds};
 use crate::{Waits, WorkerShares};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A shorter wait, in percent of the epoch, is within the difference of two runs of one job.
 const STALL_MIN_PERCENT: f64 = 3.0;
 /// A shorter epoch consists of a cold start and a few polls.
 const EPOCH_MIN_S: f64 = 2.0;
-/// Below this share of the workers' time, reading overlaps their other work and is not the limit.
-const SOURCE_SHARE_MIN: f64 = 1.0 / 3.0;
-/// Time per batch of an exhausted source grows in proportion to the workers. Half of that growth exceeds
-/// noise, and leaves little to gain.
-const SOURCE_GROWTH_MIN: f64 = 0.5;
 /// Estimates beyond this factor are guesses, and are not given.
 const WORKERS_FACTOR_MAX: f64 = 20.0;
 
 /// Advice on the trainer's wait. Percents are of the epoch's time.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "advice")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Advice {
     /// The trainer hardly waited.
     NoStall { percent: f64 },
@@ -33,8 +25,6 @@ pub enum Advice {
     MoreWorkers { percent: f64, workers: Option<f64>, desired: Option<u32> },
     /// They would, but the maximum is reached.
     AtMaximum { percent: f64, max_workers: u32, desired: Option<u32> },
-    /// They would not: the shared source is exhausted.
-    Source { percent: f64, growth: SourceGrowth },
     /// They would not: batches wait for the trainer's network.
     Network { percent: f64, fetch_s: f64 },
     /// They would not: batches wait for the trainer's processor.
@@ -72,9 +62,6 @@ pub(crate) fn advise(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Advi
 
 fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
     let percent = percent(wait_s, epoch_s);
-    if let Some(growth) = shares.source_growth.filter(|growth| exhausted(growth, shares)) {
-        return Advice::Source { percent, growth };
-    }
     let workers = shares.workers.map(amount).filter(|workers| *workers > 0.0);
     // Work that takes the whole epoch now must fit into the epoch without the wait.
     let factor = epoch_s / (epoch_s - wait_s);
@@ -95,16 +82,6 @@ fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
             }
         }
     }
-}
-
-fn exhausted(growth: &SourceGrowth, shares: &WorkerShares) -> bool {
-    let source_s = amount(shares.source_s);
-    let ops_s: f64 = shares.ops.iter().map(|op| amount(op.seconds)).sum();
-    let share = percent(source_s, source_s + ops_s + amount(shares.put_s)) / 100.0;
-    let more_workers = growth.to_workers / growth.from_workers - 1.0;
-    let longer = growth.to_s / growth.from_s - 1.0;
-    let known = more_workers.is_finite() && longer.is_finite() && more_workers > 0.0;
-    known && share >= SOURCE_SHARE_MIN && longer >= SOURCE_GROWTH_MIN * more_workers
 }
 
 impl fmt::Display for Advice {
@@ -134,15 +111,6 @@ impl fmt::Display for Advice {
                 )?;
                 desired.map_or(Ok(()), |desired| write!(f, " to about {desired}"))
             }
-            Advice::Source { growth, .. } => write!(
-                f,
-                "more workers would not help, the source is the limit: reading a batch took {} \
-                 with {} and {} with {}",
-                Seconds(growth.from_s),
-                Workers(growth.from_workers),
-                Seconds(growth.to_s),
-                Workers(growth.to_workers)
-            ),
             Advice::Network { percent, fetch_s } => write!(
                 f,
                 "more workers would not help, the trainer's network is the limit: {} ({} of the \

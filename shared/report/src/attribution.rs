@@ -3,8 +3,7 @@
 
 use crate::Advice;
 use crate::advice::advise;
-use crate::number::{self, amount, percent};
-use serde::{Deserialize, Serialize};
+use crate::number::{amount, percent};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -12,68 +11,45 @@ use std::fmt;
 mod tests;
 
 /// Seconds that a trainer waited in an epoch, by the state of the awaited batch's split.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Waits {
     /// Total; may exceed the sum of the rest, because a state is known from polls only.
-    #[serde(deserialize_with = "number::or_nan")]
     pub total_s: f64,
     /// No worker had the split: it queued, or workers were starting.
-    #[serde(deserialize_with = "number::or_nan")]
     pub unclaimed_s: f64,
     /// Leased, not committed.
-    #[serde(deserialize_with = "number::or_nan")]
     pub working_s: f64,
     /// Committed; its object was in transit.
-    #[serde(deserialize_with = "number::or_nan")]
     pub fetch_s: f64,
     /// Its object had arrived; the batch was being joined, decoded and prepared for delivery.
-    #[serde(deserialize_with = "number::or_nan")]
     pub decode_s: f64,
     /// Part of `total_s` before the epoch's first batch.
     pub first_batch_s: Option<f64>,
 }
 
 /// Worker seconds of an epoch by activity, and the number of workers.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct WorkerShares {
     /// Reading the dataset, or the cache.
-    #[serde(deserialize_with = "number::or_nan")]
     pub source_s: f64,
     pub ops: Vec<OpSeconds>,
     /// Writing finished splits.
-    #[serde(deserialize_with = "number::or_nan")]
     pub put_s: f64,
     /// Mean of the targets while there was work.
     pub workers: Option<f64>,
     /// Most workers allowed for the job.
     pub max_workers: Option<u32>,
-    /// Effect on reading, if the worker count changed.
-    pub source_growth: Option<SourceGrowth>,
 }
 
 /// Worker seconds of one operator.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct OpSeconds {
     pub name: String,
-    #[serde(deserialize_with = "number::or_nan")]
     pub seconds: f64,
 }
 
-/// Worker seconds of reading per batch, with fewer workers and with more.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct SourceGrowth {
-    pub from_workers: f64,
-    pub from_s: f64,
-    pub to_workers: f64,
-    pub to_s: f64,
-}
-
 /// Cause of a trainer's wait.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// Waiting for a worker to take the split.
     Queue,
@@ -94,7 +70,7 @@ pub enum Cause {
 }
 
 /// Contribution of one cause.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Part {
     pub cause: Cause,
     pub seconds: f64,
@@ -103,7 +79,7 @@ pub struct Part {
 }
 
 /// The wait of one epoch by causes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Stalls {
     /// All of the wait.
     pub total_s: f64,

@@ -1,6 +1,6 @@
 //! Records a run, attributes its trainer's waits, and renders the page that shows them.
 //!
-//! Three pure steps: the program that runs a job fills a [`Timeline`] (JSON, every part of it
+//! Three pure steps: the program that runs a job fills a [`Timeline`] (every part of it
 //! optional), [`attribute`] finds the causes of an epoch's waits and whether more workers would help,
 //! and [`render`] makes one self-contained HTML page.
 
@@ -13,9 +13,7 @@ mod timeline;
 mod units;
 
 pub use advice::Advice;
-pub use attribution::{
-    Cause, OpSeconds, Part, SourceGrowth, Stalls, Waits, WorkerShares, attribute,
-};
+pub use attribution::{Cause, OpSeconds, Part, Stalls, Waits, WorkerShares, attribute};
 pub use mode::Mode;
 pub use page::render;
 pub use timeline::{Cost, Decision, Epoch, Job, Sample, Timeline};

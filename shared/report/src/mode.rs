@@ -1,37 +1,28 @@
 //! Caching mode of an epoch.
 
-use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Caching mode of an epoch. A string in JSON, as [`fmt::Display`] writes it; unknown modes of another
-/// version are preserved. `point` counts the pipeline's `autocache` points from 0.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+/// Caching mode of an epoch. `point` counts the pipeline's `autocache` points from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Computed and measured.
     Profile,
     #[default]
     Compute,
     /// Computed, with the output at the point stored.
-    Put {
-        point: u32,
-    },
+    Put { point: u32 },
     /// Read from the cache at the point.
-    Get {
-        point: u32,
-    },
-    Other(String),
+    Get { point: u32 },
 }
 
 impl Mode {
-    /// The first word, which selects the colour: "profile", "compute", "put", "get", or "other".
+    /// The first word, which selects the colour: "profile", "compute", "put" or "get".
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Mode::Profile => "profile",
             Mode::Compute => "compute",
             Mode::Put { .. } => "put",
             Mode::Get { .. } => "get",
-            Mode::Other(_) => "other",
         }
     }
 }
@@ -43,29 +34,7 @@ impl fmt::Display for Mode {
             Mode::Put { point } | Mode::Get { point } => {
                 write!(f, "{} at point {point}", self.word())
             }
-            Mode::Other(words) => f.write_str(words),
         }
-    }
-}
-
-impl From<String> for Mode {
-    fn from(words: String) -> Mode {
-        let point = |of: &str| words.strip_prefix(of)?.strip_prefix(" at point ")?.parse().ok();
-        match words.as_str() {
-            "profile" => Mode::Profile,
-            "compute" => Mode::Compute,
-            _ => match (point("put"), point("get")) {
-                (Some(point), _) => Mode::Put { point },
-                (_, Some(point)) => Mode::Get { point },
-                _ => Mode::Other(words),
-            },
-        }
-    }
-}
-
-impl From<Mode> for String {
-    fn from(mode: Mode) -> String {
-        mode.to_string()
     }
 }
 
@@ -74,19 +43,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_is_written_in_words_and_read_back() {
+    fn a_mode_is_written_in_words() {
         let modes = [
             (Mode::Profile, "profile"),
             (Mode::Compute, "compute"),
             (Mode::Put { point: 0 }, "put at point 0"),
             (Mode::Get { point: 12 }, "get at point 12"),
-            (Mode::Other("put at point -1".to_owned()), "put at point -1"),
-            (Mode::Other("put".to_owned()), "put"),
-            (Mode::Other(String::new()), ""),
         ];
         for (mode, words) in modes {
             assert_eq!(mode.to_string(), words);
-            assert_eq!(Mode::from(words.to_owned()), mode);
         }
     }
 }

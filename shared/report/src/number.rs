@@ -1,12 +1,4 @@
-//! Floats in JSON: values that are not finite are written as null and read as NaN, so that one bad
-//! measurement does not invalidate the whole timeline.
-
-use serde::{Deserialize, Deserializer};
-
-/// For `#[serde(deserialize_with)]`: null is NaN.
-pub(crate) fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
-}
+//! Quantities made sound: measurements may be anything.
 
 /// Exceeds the seconds or dollars of any run (30,000 years); sums stay finite.
 pub(crate) const MOST: f64 = 1e12;

@@ -27,7 +27,7 @@ use words::shown;
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 /// Hashes of the two files for the policy; a test verifies them.
-const STYLE_SHA256: &str = "MqWxwMme0aa8nCWxwGB0mEx84Pl0L05r1QGNgZoBT8Q=";
+const STYLE_SHA256: &str = "1MR58B4Z5wOwprfOlBz3+tMhOx/a+Txwc3GGq+jB5fw=";
 const SCRIPT_SHA256: &str = "VmvtrR3lUvhVfW/2jfOQEhet8Vvh2Kbbp44KZDmZqYk=";
 
 /// Renders the page of a run. Parts missing from the timeline are omitted.
@@ -76,7 +76,6 @@ fn head(scene: &Scene<'_>, title: &str) -> Markup {
         job.batch_size.map(|size| ("batch", format!("{} records", Count(size.into())))),
         job.batches_per_epoch.map(|batches| ("epoch", format!("{} batches", Count(batches)))),
         job.seed.map(|seed| ("seed", seed.to_string())),
-        job.started.as_deref().and_then(|started| text("began", started)),
     ];
     html! {
         header {
@@ -109,7 +108,7 @@ fn tiles(scene: &Scene<'_>) -> Markup {
     let peak = scene.samples.iter().filter_map(|sample| sample.workers).reduce(f64::max);
     let target = scene.samples.iter().filter_map(|sample| sample.target).max();
     let epochs = scene.epochs.len();
-    let known = !scene.samples.is_empty() || epochs > 0 || scene.timeline.seconds.is_some();
+    let known = !scene.samples.is_empty() || epochs > 0;
     let tile = |name: &str, value: String, more: String| {
         html! { div { dt { (name) } dd { (value) } dd class="note" { (more) } } }
     };

@@ -1,20 +1,15 @@
-//! The record of a run. Every part is optional, and unknown fields are ignored, so that a page can be
-//! made from another version's record, or from half a run.
+//! The record of a run. Every part is optional, so that a page can be made from half a run.
 //!
 //! Times (`_s`) are seconds; `t_s` counts from the start of the run. Values that are not finite count as
 //! missing.
 
 use crate::number;
 use crate::{Mode, Stalls, WorkerShares};
-use serde::{Deserialize, Serialize};
 
 /// One run of a job, as recorded on its trainer's host.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
     pub job: Job,
-    /// Duration of the run. `None`: derived from samples, decisions and epochs.
-    pub seconds: Option<f64>,
     pub samples: Vec<Sample>,
     pub decisions: Vec<Decision>,
     pub epochs: Vec<Epoch>,
@@ -22,8 +17,7 @@ pub struct Timeline {
 }
 
 /// The job that was run.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Job {
     pub name: String,
     pub pipeline: String,
@@ -34,16 +28,12 @@ pub struct Job {
     /// Elements of a batch.
     pub batch_size: Option<u32>,
     pub batches_per_epoch: Option<u64>,
-    /// Start time in words: this crate has no clock.
-    pub started: Option<String>,
 }
 
 /// Measurements at one time; means since the last sample. Sampled per second, per poll or per batch, as
 /// available.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sample {
-    #[serde(deserialize_with = "number::or_nan")]
     pub t_s: f64,
     /// Batches delivered since the start of the run.
     pub batches: u64,
@@ -61,16 +51,12 @@ pub struct Sample {
     pub outstanding: Option<u32>,
     /// Batches fetched or ready, and not taken.
     pub queue_batches: Option<f64>,
-    /// Dollars since the start of the run. If always missing, derived from the epochs' cost.
-    pub cost_usd: Option<f64>,
 }
 
 /// One change of the worker count.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
-    /// Time of the decision. `None`: when `batch` was delivered, according to the samples.
-    pub t_s: Option<f64>,
+    pub t_s: f64,
     /// Batches delivered when it was made.
     pub batch: u64,
     /// Target from then on.
@@ -79,8 +65,7 @@ pub struct Decision {
 }
 
 /// One epoch.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Epoch {
     pub epoch: u32,
     pub mode: Mode,
@@ -88,7 +73,6 @@ pub struct Epoch {
     pub reason: String,
     /// Start of the epoch. `None`: when the last one ended.
     pub start_s: Option<f64>,
-    #[serde(deserialize_with = "number::or_nan")]
     pub seconds: f64,
     pub batches: u64,
     pub rows: u64,
@@ -103,21 +87,12 @@ pub struct Epoch {
 }
 
 /// Dollars of the run. `None` was not counted, and is not shown.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cost {
     /// Workers' time.
     pub compute_usd: Option<f64>,
     /// Invocations, puts, gets, and units of the table.
     pub requests_usd: Option<f64>,
-    /// Object storage over time.
-    pub storage_usd: Option<f64>,
-    /// Data leaving a region or a network.
-    pub transfer_usd: Option<f64>,
-    /// Calls of coordinator and scaler.
-    pub control_usd: Option<f64>,
-    /// The trainer's own time, if its price is known.
-    pub accelerator_usd: Option<f64>,
     /// Origin of the prices: "list prices of us-east-1, had this run been on AWS".
     pub basis: String,
 }
@@ -125,14 +100,7 @@ pub struct Cost {
 impl Cost {
     /// Counted items as (name, dollars), in field order.
     pub fn items(&self) -> Vec<(&'static str, f64)> {
-        let all = [
-            ("workers", self.compute_usd),
-            ("requests", self.requests_usd),
-            ("storage", self.storage_usd),
-            ("transfer", self.transfer_usd),
-            ("coordinator and scaler", self.control_usd),
-            ("accelerator", self.accelerator_usd),
-        ];
+        let all = [("workers", self.compute_usd), ("requests", self.requests_usd)];
         let counted = all.into_iter().filter_map(|(name, usd)| Some((name, usd?)));
         counted.map(|(name, usd)| (name, number::amount(usd))).collect()
     }
@@ -148,43 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeline_may_lack_anything() {
-        let empty: Timeline = serde_json::from_str("{}").unwrap();
-        assert_eq!(empty, Timeline::default());
-        let half = r#"{"epochs": [{"epoch": 1, "mode": "get at point 0", "seconds": null}],
-            "samples": [{"t_s": 1.5, "of_next_year": [1]}], "cost": {"compute_usd": 0.5}}"#;
-        let half: Timeline = serde_json::from_str(half).unwrap();
-        assert_eq!(half.epochs[0].mode, Mode::Get { point: 0 });
-        assert!(half.epochs[0].seconds.is_nan());
-        assert_eq!(half.samples[0], Sample { t_s: 1.5, ..Sample::default() });
-        assert_eq!(half.cost.unwrap().total_usd(), 0.5);
-    }
-
-    #[test]
-    fn what_is_written_can_be_read() {
-        let mut timeline = Timeline::default();
-        timeline.samples.push(Sample { t_s: f64::NAN, stall_s: Some(f64::INFINITY), ..sample() });
-        timeline.samples.push(sample());
-        let text = serde_json::to_string(&timeline).unwrap();
-        let back: Timeline = serde_json::from_str(&text).unwrap();
-        assert!(back.samples[0].t_s.is_nan());
-        assert_eq!(back.samples[0].stall_s, None);
-        assert_eq!(back.samples[1], sample());
-    }
-
-    fn sample() -> Sample {
-        Sample { t_s: 2.0, batches: 7, target: Some(3), ..Sample::default() }
-    }
-
-    #[test]
     fn the_total_is_the_sum_of_what_was_counted() {
-        let cost = Cost {
-            compute_usd: Some(1.0),
-            transfer_usd: Some(0.25),
-            storage_usd: Some(f64::NAN),
-            ..Cost::default()
-        };
-        assert_eq!(cost.items(), [("workers", 1.0), ("storage", 0.0), ("transfer", 0.25)]);
+        let cost = Cost { compute_usd: Some(1.0), requests_usd: Some(0.25), ..Cost::default() };
+        assert_eq!(cost.items(), [("workers", 1.0), ("requests", 0.25)]);
         assert_eq!(cost.total_usd(), 1.25);
+        let odd = Cost { requests_usd: Some(f64::NAN), ..Cost::default() };
+        assert_eq!(odd.items(), [("requests", 0.0)]);
     }
 }

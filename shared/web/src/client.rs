@@ -27,7 +27,7 @@ const AUTHORIZATION: &str = "GRISTMILL_WEB_AUTHORIZATION";
 #[derive(Debug)]
 pub struct WebObjects {
     /// Created on first use: reading this machine's certificates takes time.
-    client: OnceLock<Client>,
+    client: OnceLock<Result<Client, String>>,
     pub(crate) reach: Reach,
     pub(crate) buffers: BufferPool,
     /// Authorization header by server.
@@ -46,15 +46,10 @@ impl WebObjects {
     }
 
     pub(crate) fn client(&self) -> Result<&Client, ObjectError> {
-        if self.client.get().is_none() {
-            let client = client(self.reach).map_err(|error| {
-                ObjectError::Rejected(format!("no client for web servers: {error}"))
-            })?;
-            // If another thread was faster, its client is equivalent.
-            let _ = self.client.set(client);
-        }
-        let missing = || ObjectError::Rejected("no client for web servers".to_owned());
-        self.client.get().ok_or_else(missing)
+        let made =
+            self.client.get_or_init(|| client(self.reach).map_err(|error| error.to_string()));
+        let failed = |why| ObjectError::Rejected(format!("no client for web servers: {why}"));
+        made.as_ref().map_err(failed)
     }
 
     pub(crate) fn authorization(&self, host: &str) -> Option<HeaderValue> {

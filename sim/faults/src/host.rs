@@ -269,7 +269,7 @@ impl HostFetcher {
         };
         let config = FetcherConfig { own, resume: beginning.known(), ..config };
         let fetcher = Fetcher::open(ports, config).await?;
-        let mut server = Server::new(fetcher, file, beginning)?;
+        let mut server = Server::new(fetcher, Box::new(file), beginning)?;
         let (sender, visitors) = mpsc::channel(1);
         *lock(&self.host.socket) = Some(sender);
         server.serve(visitors).await?;

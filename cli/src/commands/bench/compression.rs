@@ -14,6 +14,7 @@ use gristmill_policy::{
     compression::{Sample, Try},
     cost::{FunctionShape, Prices, SplitWork},
 };
+use gristmill_ports::BufferPool;
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -112,7 +113,8 @@ fn measure(
 ) -> Result<Figures, Failure> {
     let mut scratch = program.scratch();
     scratch.set_codec(codec);
-    let (began, mut figures, mut raw) = (Instant::now(), Figures::default(), Vec::new());
+    let (began, mut figures) = (Instant::now(), Figures::default());
+    let buffers = BufferPool::default();
     for (at, shard) in shards.iter().cycle().enumerate() {
         if began.elapsed().as_secs_f64() >= seconds && at >= shards.len() {
             break;
@@ -132,10 +134,9 @@ fn measure(
             let range = frame.range();
             let stored = &object[range.start as usize..range.end as usize];
             // A stored frame is checked and passed on; a compressed frame is decompressed.
-            match frame.raw_bytes == frame.stored_bytes {
-                true => drop(frame.decode(object.slice_ref(stored)).map_err(Failure::failed)?),
-                false => frame.decode_into(stored, &mut raw).map_err(Failure::failed)?,
-            }
+            let (take, lend) = (|bytes| buffers.take(bytes), |raw| buffers.lend(raw));
+            let decoded = frame.decode_with(object.slice_ref(stored), take, lend);
+            drop(decoded.map_err(Failure::failed)?);
             figures.raw_bytes += frame.raw_bytes;
         }
         figures.fetcher_cpu += thread_cpu().saturating_sub(before);

@@ -46,7 +46,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let pipeline = gristmill_operators::parse(&pipeline).map_err(Failure::failed)?;
     let element_bytes = pipeline.element_bytes().unwrap_or(0);
     let state = tempfile::tempdir().map_err(Failure::failed)?;
-    let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };
+    let source = Source::local(dir, "train-*");
     let job = async |epochs| -> Result<Report, Failure> {
         let mut args = train_options(epochs, 2);
         args.service.state_dir = Some(state.path().to_owned());

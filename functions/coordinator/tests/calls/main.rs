@@ -147,18 +147,14 @@ fn leased(reply: Result<ClaimReply, Refusal>) -> Lease {
 /// The table that `scripts/test-peers` created in an independent implementation of DynamoDB.
 fn peer() -> Arc<dyn Table> {
     let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
-    let endpoints = Endpoints {
-        s3: String::new(),
-        dynamodb: variable("GRISTMILL_PEER_DYNAMODB"),
-        lambda: String::new(),
-        region: "us-east-1".to_owned(),
-    };
+    let endpoints =
+        Endpoints { dynamodb: Some(variable("GRISTMILL_PEER_DYNAMODB")), ..Endpoints::default() };
     let credentials = Credentials {
         access_key_id: variable("AWS_ACCESS_KEY_ID"),
         secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
         session_token: None,
     };
-    Arc::new(Aws::with(endpoints, credentials).table("gristmill"))
+    Arc::new(Aws::with(endpoints, "us-east-1".to_owned(), credentials).table("gristmill"))
 }
 
 /// Defines one test per case over a table in memory, and one over a peer's table.

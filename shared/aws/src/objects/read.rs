@@ -92,7 +92,7 @@ impl S3Objects {
     /// Sends one request for the rest of a piece; continues with the reason if it broke off.
     async fn read_on(&self, piece: &mut Piece<'_>) -> Result<ControlFlow<(), String>, ObjectError> {
         let ObjectPath { bucket, key } = piece.path;
-        let mut request = self.client.get_object().bucket(bucket).key(key);
+        let mut request = self.client().await.get_object().bucket(bucket).key(key);
         if let Some(end) = piece.end {
             let start = piece.start + piece.buffer.len() as u64;
             if start >= end {

@@ -18,18 +18,14 @@ use signature::{ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY};
 const NOBODY: &str = "http://127.0.0.1:1";
 
 fn aws(s3: &str, dynamodb: &str, secret: &str) -> Aws {
-    let endpoints = Endpoints {
-        s3: s3.to_owned(),
-        dynamodb: dynamodb.to_owned(),
-        lambda: String::new(),
-        region: REGION.to_owned(),
-    };
+    let endpoints =
+        Endpoints { s3: Some(s3.to_owned()), dynamodb: Some(dynamodb.to_owned()), lambda: None };
     let credentials = Credentials {
         access_key_id: ACCESS_KEY_ID.to_owned(),
         secret_access_key: secret.to_owned(),
         session_token: None,
     };
-    Aws::with(endpoints, credentials)
+    Aws::with(endpoints, REGION.to_owned(), credentials)
 }
 
 /// Clients of an S3 with a bucket named `bucket`, and its URL.
@@ -138,17 +134,16 @@ mod peer {
 
     fn peer(s3: &str, dynamodb: &str) -> Aws {
         let endpoints = Endpoints {
-            s3: s3.to_owned(),
-            dynamodb: dynamodb.to_owned(),
-            lambda: String::new(),
-            region: REGION.to_owned(),
+            s3: Some(s3.to_owned()),
+            dynamodb: Some(dynamodb.to_owned()),
+            lambda: None,
         };
         let credentials = Credentials {
             access_key_id: variable("AWS_ACCESS_KEY_ID"),
             secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
             session_token: None,
         };
-        Aws::with(endpoints, credentials)
+        Aws::with(endpoints, REGION.to_owned(), credentials)
     }
 
     /// A prefix unique to this run: a peer may be reused.

@@ -1,21 +1,20 @@
 //! Gets one split, or frames of it: computed here, downloaded, or recomputed.
 
-use super::needs::Share;
+use super::{Downloader, needs::Share};
 use crate::{
     FetchError,
-    ledger::{Ledger, Of},
-    local::{Recompute, open, open_index, recompute},
-    progress::Progress,
+    ledger::Of,
+    local::{committed_as, open, open_index, recompute},
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_chunk::{Chunk, Footer, FormatError, Limits};
-use gristmill_model::splits::SplitKind;
+use gristmill_model::splits::{Place, SplitKind};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{CachedChunk, CachingView, ReadySplit};
+use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, ReadySplit};
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use gristmill_runner::{JobContext, RunError, Runner};
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, time::Duration};
 
 /// First and longest pause before a failing object store is retried.
 const FIRST_REST: Duration = Duration::from_millis(100);
@@ -23,19 +22,10 @@ const LONGEST_REST: Duration = Duration::from_secs(2);
 /// Parts of one object that are read at the same time.
 const PARTS_AT_ONCE: usize = 4;
 
-/// Gets splits.
-pub(super) struct Fetching {
-    pub runner: Runner,
-    pub context: Arc<JobContext>,
-    pub ledger: Arc<Ledger>,
-    pub progress: Arc<Progress>,
-    pub patience: Duration,
-}
-
-impl Fetching {
+impl Downloader {
     /// `share` of the split committed as `entry`; `here` holds its bytes if this process computed it. A stored object
     /// that is missing, or in which any byte is damaged, is computed again.
-    pub async fn chunk(
+    pub(super) async fn chunk(
         &self,
         (entry, share): (&ReadySplit, &Share),
         here: Option<Bytes>,
@@ -66,7 +56,7 @@ impl Fetching {
             );
             self.ledger.note_healed();
         }
-        let at = Recompute::of(entry, cached, caching.as_ref());
+        let at = committed_as(entry, cached, caching.as_ref());
         opened(self.recomputed(entry, &at).await.map_err(|error| {
             FetchError::BadObject(match &lacking {
                 Some(lacking) => format!("{lacking}, and cannot be computed again: {error}"),
@@ -76,7 +66,11 @@ impl Fetching {
     }
 
     /// The object of the split committed as `entry`, computed here. Retries what may pass.
-    async fn recomputed(&self, entry: &ReadySplit, at: &Recompute) -> Result<Bytes, RunError> {
+    async fn recomputed(
+        &self,
+        entry: &ReadySplit,
+        at: &(Place, CacheOrders),
+    ) -> Result<Bytes, RunError> {
         let Runner { clock, .. } = &self.runner;
         let give_up = clock.monotonic() + self.patience;
         let mut rest = FIRST_REST;

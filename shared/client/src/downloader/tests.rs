@@ -1,7 +1,7 @@
 //! A stored object of which any byte is damaged or missing is computed again.
 
 use super::*;
-use crate::samples::computed::{key, runner};
+use crate::samples::computed::key;
 use crate::{
     Delivery, Fetcher, FetcherPorts, Folders,
     samples::{SampleJob, batch, own, split},
@@ -17,7 +17,7 @@ const CODECS: [Codec; 2] = [Codec::Stored, Codec::Zstd { level: 2 }];
 
 /// Gets splits of a job, for a trainer that was admitted.
 struct Download {
-    source: Fetching,
+    source: Downloader,
     entry: ReadySplit,
     path: ObjectPath,
     object: Bytes,
@@ -27,22 +27,26 @@ impl Download {
     /// Gets the split at `position`.
     async fn of(codec: Codec, position: usize) -> Self {
         let (job, ports, config) = SampleJob::computed(codec).await;
-        let runner = runner(&ports, &config);
+        let runner = ports.runner(&config);
         let context = Arc::new(JobContext::load(&runner, &config.job).await.unwrap());
         let entry = job.entries()[position].clone();
         let path = ObjectPath::new("b", key(&context.view, &entry));
         let object = ports.objects.get(&path).await.unwrap();
         let ledger = Ledger::new((*context.view).clone(), split(0, 0), Folders::default());
         let progress = Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
-        progress.takes_over(0, 1, Nonce([0; 8]));
+        progress.acks().take_over(0, 1, Nonce([0; 8]));
         progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         progress.announce();
-        progress.acknowledged(progress.request(true, false).ack().unwrap());
-        let source = Fetching {
+        let first = progress.acks().request(true, false);
+        progress.acknowledged(first.ack().unwrap());
+        let bound = Arc::new(MemoryBound::new(config.prefetch, (0, 1), config.object_sizes));
+        let source = Downloader {
             runner,
             context,
             ledger: Arc::new(ledger),
             progress: Arc::new(progress),
+            local: Arc::new(LocalStore::new(Arc::clone(&bound), false)),
+            bound,
             patience: Duration::from_secs(1),
         };
         Self { source, entry, path, object }
@@ -53,10 +57,11 @@ impl Download {
         let objects = &self.source.runner.objects;
         objects.delete("b", std::slice::from_ref(&self.path.key)).await.unwrap();
         objects.put_if_absent(&self.path, object.into(), "damaged").await.unwrap();
-        let before = self.source.ledger.healed();
+        let healed = || self.source.ledger.snapshot().healed;
+        let before = healed();
         let chunk = self.source.chunk((&self.entry, share), None).await.unwrap();
         let frame = |frame: &u32| chunk.frame(*frame as usize).unwrap();
-        (frames.iter().map(frame).collect(), self.source.ledger.healed() > before)
+        (frames.iter().map(frame).collect(), healed() > before)
     }
 }
 

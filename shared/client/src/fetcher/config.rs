@@ -5,7 +5,7 @@ use gristmill_model::splits::{Cursor, ObjectSizes};
 use gristmill_model::{Epoch, JobName, Namespace, Nonce};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
-use gristmill_runner::Compute;
+use gristmill_runner::{Compute, Runner, RunnerConfig};
 use std::{sync::Arc, time::Duration};
 
 /// Settings of a trainer's stream.
@@ -83,5 +83,13 @@ impl FetcherPorts {
             compute: Compute::default(),
             operators: Arc::new(gristmill_operators::registry().clone()),
         }
+    }
+
+    /// Runs splits in this process, as local workers do.
+    pub(crate) fn runner(&self, config: &FetcherConfig) -> Runner {
+        let Self { coordinator, objects, clock, compute, operators } = self.clone();
+        let FetcherConfig { ns, bucket, .. } = config.clone();
+        let config = RunnerConfig { ns, bucket, local: true, shape: None };
+        Runner { coordinator, objects, clock, compute, operators, config }
     }
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{Plan, ScaleState, TrainerMetrics};
+use serde::{Deserialize, Serialize};
 
 /// One batch as delivered to the trainer.
 #[derive(Debug, Clone)]
@@ -40,8 +41,8 @@ pub enum Delivery {
     End,
 }
 
-/// Totals of an epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Totals of an epoch, and their JSON in the last frame of a fetcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EpochTotals {
     pub epoch: Epoch,
     pub batches: u64,

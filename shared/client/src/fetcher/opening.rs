@@ -3,7 +3,7 @@
 use super::{Fetcher, FetcherConfig, FetcherPorts};
 use crate::{
     FetchError, OwnRanks,
-    asking::{beginning, insist, run_error},
+    asking::{beginning, insist},
     bounds::MemoryBound,
     cached::Shelves,
     downloader::Downloader,
@@ -14,9 +14,9 @@ use crate::{
     stream::BatchSource,
     waits::{StageClock, Waits},
 };
-use gristmill_model::Visitation;
 use gristmill_model::splits::Place;
-use gristmill_runner::{JobContext, RunError, Runner, RunnerConfig};
+use gristmill_model::{Epoch, Visitation};
+use gristmill_runner::{JobContext, RunError, Runner};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -31,13 +31,8 @@ impl Fetcher {
     /// As [`Fetcher::start`], but only prefetches: [`Fetcher::announce`] takes the job over, once the trainer's
     /// start is known.
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
-        let runner = runner(&ports, &config);
-        let mut context = load(&runner, &config).await?;
-        let job_epochs = context.view.spec.epochs;
-        let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
-        Arc::make_mut(&mut context.view).spec.epochs =
-            epochs.map_or(job_epochs, |own| own.min(job_epochs));
-        let context = Arc::new(context);
+        let runner = ports.runner(&config);
+        let (context, job_epochs) = load(&runner, &config).await?;
         let visitation = context.view.spec.settings.visitation;
         let resume = beginning(&ports, &config, visitation).await?;
         let own = config.own.unwrap_or_else(|| config.one(ports.clock.nonce(), resume));
@@ -67,9 +62,10 @@ impl Fetcher {
             patience: config.patience,
         };
         tasks.spawn(poller.run());
-        let shared = || (Arc::clone(&store), Arc::clone(&bound), Arc::clone(&ledger));
-        let sink = || LocalSink::new(&runner, &context, shared(), is_shared);
-        start_local_workers(&mut tasks, config.local_workers, (&runner, &context), sink);
+        for _ in 0..config.local_workers {
+            let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
+            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
+        }
         let downloader = Downloader {
             runner,
             context,
@@ -79,12 +75,7 @@ impl Fetcher {
             bound,
             patience: config.patience,
         };
-        let source = BatchSource {
-            downloader,
-            progress: Arc::clone(&progress),
-            stages: Arc::clone(&stages),
-            own,
-        };
+        let source = BatchSource { downloader, stages: Arc::clone(&stages), own };
         let batches = source.stream(resume, &mut streaming);
         Ok(Self {
             ledger,
@@ -108,18 +99,6 @@ impl Fetcher {
     }
 }
 
-/// Starts `count` workers inside this process.
-fn start_local_workers(
-    tasks: &mut JoinSet<()>,
-    count: u32,
-    (runner, context): (&Runner, &Arc<JobContext>),
-    sink: impl Fn() -> LocalSink,
-) {
-    for _ in 0..count {
-        tasks.spawn(local::work(runner.clone(), Arc::clone(context), sink()));
-    }
-}
-
 /// Whether other readers serve the rest of the run. A step of several readers that is taken at most once would have to
 /// wait until the progress of the job, not only of its reader, is beyond it.
 fn is_shared(own: OwnRanks, visitation: Visitation) -> Result<bool, FetchError> {
@@ -138,23 +117,20 @@ fn bound(config: &FetcherConfig, own: OwnRanks) -> Arc<MemoryBound> {
     Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
 }
 
-/// Runs splits in this process, as local workers do.
-fn runner(ports: &FetcherPorts, config: &FetcherConfig) -> Runner {
-    let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
-    let config = RunnerConfig {
-        ns: config.ns.clone(),
-        bucket: config.bucket.clone(),
-        local: true,
-        shape: None,
-    };
-    Runner { coordinator, objects, clock, compute, operators, config }
-}
-
-/// Reads the job and compiles its pipeline.
-async fn load(runner: &Runner, config: &FetcherConfig) -> Result<JobContext, FetchError> {
+/// Reads the job, with the epochs to read of its own, and compiles its pipeline. Returns the job's epochs as well.
+async fn load(
+    runner: &Runner,
+    config: &FetcherConfig,
+) -> Result<(Arc<JobContext>, Epoch), FetchError> {
     let loading = async || JobContext::load(runner, &config.job).await;
+    let refused = |error: RunError| FetchError::Refused(error.to_string());
     let passes = |error: &RunError| matches!(error, RunError::Passing(_));
-    insist(&*runner.clock, config.patience, loading, passes, run_error).await
+    let mut context = insist(&*runner.clock, config.patience, loading, passes, refused).await?;
+    let job_epochs = context.view.spec.epochs;
+    let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
+    Arc::make_mut(&mut context.view).spec.epochs =
+        epochs.map_or(job_epochs, |own| own.min(job_epochs));
+    Ok((Arc::new(context), job_epochs))
 }
 
 #[cfg(test)]

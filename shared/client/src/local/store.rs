@@ -18,9 +18,10 @@ const END: Place = Place { epoch: Epoch::MAX, position: Position::MAX };
 #[derive(Debug)]
 pub(crate) struct LocalStore {
     inner: Mutex<Inner>,
-    bound: Arc<MemoryBound>,
-    /// Whether every split is an object too, so that a copy may be dropped at any time.
-    is_shared: bool,
+    pub bound: Arc<MemoryBound>,
+    /// Whether other readers of the run need every split: then each is an object too, and a copy may be dropped at any
+    /// time.
+    pub is_shared: bool,
     freed: Notify,
 }
 

@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 fn poller() -> Poller {
     let objects = Arc::new(MemoryObjects::default());
     let progress = Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
-    progress.takes_over(0, 1, Nonce([0; 8]));
+    progress.acks().take_over(0, 1, Nonce([0; 8]));
     progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
     progress.announce();
     Poller {
@@ -35,7 +35,7 @@ fn poller() -> Poller {
 
 /// The first request of a trainer that begins.
 fn begins(poller: &Poller) -> Request {
-    let request = poller.progress.request(true, false);
+    let request = poller.progress.acks().request(true, false);
     assert!(request.ack().is_some());
     request
 }
@@ -51,7 +51,7 @@ fn a_first_acknowledgement_that_is_refused_names_the_trainers_place() {
     assert_eq!(collected.ledger.stream_error(), Some(FetchError::Collected("no".into())));
     assert_eq!(collected.ledger.error(), None, "the trainer may begin elsewhere");
     assert_eq!(
-        collected.progress.request(true, false).ack(),
+        collected.progress.acks().request(true, false).ack(),
         None,
         "nothing is sent before it does"
     );
@@ -82,7 +82,7 @@ fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
     let first = begins(&poller);
     assert!(poller.refused(refusal(RefusalKind::Fenced), &first).is_none());
     assert_eq!(poller.ledger.error(), None, "a dead fetcher's message may have been late");
-    poller.progress.takes_over(1 << 20, 2, Nonce([0; 8]));
+    poller.progress.acks().take_over(1 << 20, 2, Nonce([0; 8]));
     let second = begins(&poller);
     assert!(poller.refused(refusal(RefusalKind::Fenced), &second).is_some());
     assert_eq!(poller.ledger.error(), None, "the other may be its own");

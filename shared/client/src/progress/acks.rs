@@ -11,7 +11,7 @@ const LOT_BITS: u32 = 16;
 
 /// A trainer's position, and the coordinator's knowledge of it. Times and nonces are arguments.
 #[derive(Debug)]
-pub(super) struct Acks {
+pub(crate) struct Acks {
     /// The generation of this run, and that of the run it takes over from, once known.
     generation: Option<(u64, u64)>,
     /// Every generation of this process; none of them belongs to another trainer.

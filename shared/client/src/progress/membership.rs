@@ -37,7 +37,7 @@ enum Standing {
 
 /// A reader of some or all ranks of a run.
 #[derive(Debug, Clone)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     own: OwnRanks,
     standing: Standing,
     /// Whether it has joined before. The table may have lost that.

@@ -56,7 +56,7 @@ impl RemoteWork {
 
 /// Measurements of a trainer, gathered into means and reports.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     recent: VecDeque<BatchTimes>,
     batches: u64,
     queue_batches: u32,

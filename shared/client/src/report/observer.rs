@@ -153,7 +153,7 @@ impl Observer {
             StepDelivery::EpochEnd { totals, left_out, left_batches } => {
                 left_batches.iter().for_each(|batch| self.leave_out(batch));
                 if let Some(mut epoch) = self.end_epoch(totals, run) {
-                    epoch.left_out = *left_out;
+                    epoch.known.left_out = *left_out;
                     let now = Usage::now(&self.service).await;
                     epoch.worker_cpu_ms = now.since(&self.used).worker_cpu_ms;
                     self.used = now;
@@ -183,12 +183,12 @@ impl Observer {
     /// Corrects epochs that ended before their totals were known. `plan` is the job's.
     pub fn amend(&mut self, known: &BTreeMap<Epoch, EpochCounts>, plan: Option<Plan>) {
         for epoch in &mut self.epochs {
-            let Some(EpochCounts { totals, left_out }) = known.get(&epoch.epoch) else {
+            let Some(counts) = known.get(&epoch.known.totals.epoch) else {
                 self.lacks_totals = true;
                 continue;
             };
-            epoch.take_totals(totals);
-            epoch.left_out = *left_out;
+            epoch.known = *counts;
+            let EpochCounts { totals, left_out } = counts;
             let size = plan.map_or(0, |plan| u64::from(plan.batch_size));
             let taken = totals.batches.saturating_sub(*left_out) * size;
             let left_rows = totals.rows.min(totals.batches * size).saturating_sub(taken);
@@ -226,24 +226,20 @@ impl Observer {
 
     /// The report of an ended epoch; none if it had already ended and its trainer went back.
     fn end_epoch(&mut self, totals: &EpochTotals, run: &impl Observable) -> Option<EpochReport> {
-        if self.epochs.iter().any(|known| known.epoch == totals.epoch) {
+        if self.epochs.iter().any(|known| known.known.totals.epoch == totals.epoch) {
             return None;
         }
         let mut epoch = std::mem::take(&mut self.epoch);
         let recount = std::mem::take(&mut self.recount);
-        epoch.epoch = totals.epoch;
         epoch.elements = recount.elements;
         epoch.duplicates = recount.duplicates;
         epoch.distinct = recount.distinct();
-        epoch.take_totals(totals);
+        epoch.known.totals = *totals;
         let view = run.view();
         let plan = view.as_ref().and_then(|view| view.plan);
         self.empty = plan.and_then(|plan| totals.why_empty(&plan));
         let caching = view.and_then(|view| view.caching);
-        if let Some(mode) = caching.as_ref().and_then(|caching| caching.of(totals.epoch)) {
-            epoch.mode = mode.mode;
-            epoch.reason = Some(mode.reason.clone());
-        }
+        epoch.caching = caching.as_ref().and_then(|caching| caching.of(totals.epoch)).cloned();
         epoch.seconds = self.epoch_began.elapsed().as_secs_f64();
         self.epoch_began = Instant::now();
         Some(epoch)
@@ -289,13 +285,14 @@ impl Observer {
         let is_from_start =
             !epochs.is_empty() && self.began.unwrap_or_default() == Cursor::default();
         let began = self.began.unwrap_or_default();
+        let totals = || epochs.iter().map(|epoch| &epoch.known.totals);
         // If every record becomes one element, the plan gives their number; otherwise the workers do.
         let elements_expected = match self.pipeline.is_one_to_one() {
             true => plan.map_or(0, |plan| plan.records) * u64::from(n_epochs),
-            false => epochs.iter().map(|epoch| epoch.rows + epoch.skipped).sum(),
+            false => totals().map(|totals| totals.rows + totals.skipped).sum(),
         };
         let dropped: u64 = plan.filter(|plan| plan.drop_last).map_or(0, |plan| {
-            epochs.iter().map(|epoch| epoch.rows % u64::from(plan.batch_size)).sum()
+            totals().map(|totals| totals.rows % u64::from(plan.batch_size)).sum()
         });
         let (left_out_batches, left_out_rows) = self.left_out;
         Observed {
@@ -309,7 +306,7 @@ impl Observer {
             repeated_batches: self.repeated_batches,
             recomputed_splits: last.healed,
             scaling: self.scaling,
-            recorded: self.recorder.finish(),
+            recorded: self.recorder.recorded,
             batches_blake3: self.hasher.finalize().to_string(),
             empty: self.empty.filter(|_| self.taken == 0),
         }

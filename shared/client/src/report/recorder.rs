@@ -21,7 +21,7 @@ pub struct Recorder {
     sampled: Option<Instant>,
     /// Batches and seconds of waiting at the last sample.
     last: (u64, f64),
-    recorded: Recorded,
+    pub recorded: Recorded,
 }
 
 impl Recorder {
@@ -53,22 +53,17 @@ impl Recorder {
             target: (scale.target > 0).then_some(scale.target),
             outstanding: Some(scale.outstanding.len()),
             queue_batches: Some(f64::from(metrics.queue_batches)),
-            cost_usd: None,
         });
     }
 
     /// Records new decisions.
     pub fn decided(&mut self, decisions: &[ScaleDecision]) {
-        let t_s = Some(self.started.elapsed().as_secs_f64());
+        let t_s = self.started.elapsed().as_secs_f64();
         self.recorded.decisions.extend(decisions.iter().map(|decision| Decision {
             t_s,
             batch: decision.batch,
             workers: decision.workers,
             reason: decision.reason.clone(),
         }));
-    }
-
-    pub fn finish(self) -> Recorded {
-        self.recorded
     }
 }

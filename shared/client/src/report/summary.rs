@@ -9,7 +9,7 @@ use super::{
     timeline,
     usage::Usage,
 };
-use crate::{Failure, Job, LeftOut};
+use crate::{Failure, Job, LeftOut, server::EpochCounts};
 use gristmill_model::wire::{JobStatus, JobView, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_report::{Advice, Stalls, Timeline};
@@ -32,11 +32,12 @@ const WORTH_NAMING_PERCENT: f64 = 3.0;
 pub struct Report {
     job: JobView,
     profile: WorkProfile,
-    kills: u64,
+    /// Processes that were killed on purpose.
+    pub kills: u64,
     /// Steps of the ranks; of those of the fetcher, if it reports.
-    ranks: RankSteps,
+    pub ranks: RankSteps,
     /// Fetchers that are processes of their own, one for each host.
-    hosts: Option<NonZeroU32>,
+    pub hosts: Option<NonZeroU32>,
     observed: Observed,
     usage: Usage,
     left_out: SkippedRecords,
@@ -55,7 +56,7 @@ impl Report {
     /// The service does not answer.
     pub async fn new(job: &Job, observed: Observed, before: &Usage) -> Result<Self, Failure> {
         let usage = Usage::now(&job.service).await.since(before);
-        let left_out = match observed.epochs.iter().any(|epoch| epoch.skipped > 0) {
+        let left_out = match observed.epochs.iter().any(|epoch| epoch.known.totals.skipped > 0) {
             true => {
                 let records = SkippedRecords::read(&job.service, &job.view.job).await?;
                 records.in_words_of(&job.folders)
@@ -83,21 +84,6 @@ impl Report {
             idle_buckets,
             observed,
         })
-    }
-
-    /// The same, with the number of processes that were killed on purpose.
-    pub fn with_kills(self, kills: u64) -> Self {
-        Self { kills, ..self }
-    }
-
-    /// The same, with the steps of each rank.
-    pub fn with_ranks(self, ranks: RankSteps) -> Self {
-        Self { ranks, ..self }
-    }
-
-    /// The same, with the number of hosts whose fetchers are processes of their own.
-    pub fn with_hosts(self, hosts: Option<NonZeroU32>) -> Self {
-        Self { hosts, ..self }
     }
 
     /// Checks, before a run, that a page can be written to `path`.
@@ -159,7 +145,7 @@ impl Report {
 
     /// Elements that did not arrive; none if the run did not begin with the job.
     fn lost(&self) -> Option<u64> {
-        let (seen, skipped) = (self.sum(|e| e.distinct), self.sum(|e| e.skipped));
+        let (seen, skipped) = (self.sum(|e| e.distinct), self.sum(|e| e.known.totals.skipped));
         let arrived = seen + skipped + self.observed.dropped;
         self.observed.elements_expected.map(|expected| expected.saturating_sub(arrived))
     }
@@ -171,7 +157,7 @@ impl Report {
 
     /// Committed splits.
     pub fn splits(&self) -> u64 {
-        self.sum(|epoch| u64::from(epoch.splits))
+        self.sum(|epoch| u64::from(epoch.known.totals.splits))
     }
 
     /// CPU and requests of the run.
@@ -188,20 +174,21 @@ impl Report {
     fn json(&self) -> Value {
         let per_sample = |ms: u64| rounded(ms as f64 / self.elements().max(1) as f64, 4);
         let epoch = |epoch: &EpochReport| {
-            let [source, compute, put] = epoch.worker_seconds;
+            let [source, compute, put] = epoch.worker_seconds();
+            let EpochCounts { totals, left_out } = &epoch.known;
             json!({
-                "epoch": epoch.epoch,
-                "mode": epoch.mode.name(),
-                "reason": epoch.reason,
+                "epoch": totals.epoch,
+                "mode": epoch.mode().name(),
+                "reason": epoch.reason(),
                 "elements": epoch.elements,
                 "batches": epoch.batches,
-                "skipped": epoch.skipped,
-                "left_out": epoch.left_out,
+                "skipped": totals.skipped,
+                "left_out": left_out,
                 "seconds": rounded(epoch.seconds, 3),
                 "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
                 "stall_fraction": rounded(epoch.stall_fraction(), 4),
                 "workers_max": epoch.workers_max,
-                "stored_bytes": epoch.stored_bytes,
+                "stored_bytes": totals.stored_bytes,
                 "worker_seconds": {
                     "source": rounded(source, 3),
                     "compute": rounded(compute, 3),
@@ -220,7 +207,7 @@ impl Report {
             "epochs": self.observed.epochs.iter().map(epoch).collect::<Vec<_>>(),
             "elements_expected": self.observed.elements_expected,
             "elements_delivered": self.elements(),
-            "skipped": self.sum(|epoch| epoch.skipped),
+            "skipped": self.sum(|epoch| epoch.known.totals.skipped),
             "skipped_records": self.left_out.as_json(),
             "quarantine": self.left_out.quarantine_json(),
             "files_left_out": self.files.as_json(),
@@ -255,14 +242,15 @@ impl Report {
 
     /// Causes of the waits in an epoch, or in all of them as one.
     fn stalls(&self, epoch: &EpochReport) -> Stalls {
-        timeline::stalls(&self.observed.pipeline, &self.job.spec, epoch, &self.profile)
+        timeline::stalls((&self.observed.pipeline, &self.job.spec, &self.profile), epoch)
     }
 
     /// A rank, and the causes of its waits in all epochs.
     fn rank_json(&self, rank: &RankCounts) -> Value {
         let mut whole = EpochReport::whole(&self.observed.epochs);
         if let Some(waits) = rank.waits {
-            (whole.waited_seconds, whole.waits) = (waits.total().as_secs_f64(), waits);
+            whole.waited_seconds = waits.total().as_secs_f64();
+            whole.known.totals.waits = waits;
         }
         let mut json = json!(rank);
         json["stalls"] = stalls_json(&self.stalls(&whole));
@@ -292,7 +280,7 @@ impl Report {
         for epoch in &self.observed.epochs {
             text += &format!(
                 "{:>5}  {:>8}  {:>7}  {:>7.2}  {:>7.1} ms  {:>3.0} %  {:>7}  {:>8.0} ms  {}\n",
-                epoch.epoch,
+                epoch.known.totals.epoch,
                 epoch.elements,
                 epoch.batches,
                 epoch.seconds,
@@ -300,14 +288,15 @@ impl Report {
                 epoch.stall_fraction() * 100.0,
                 epoch.workers_max,
                 epoch.time_to_first_batch_ms,
-                epoch.mode.name()
+                epoch.mode().name()
             );
         }
         text += &self.modes();
         for epoch in &self.observed.epochs {
             let stalls = self.stalls(epoch);
             if stalls.percent >= WORTH_NAMING_PERCENT {
-                text += &format!("epoch {} {stalls}; {}\n", epoch.epoch, stalls.advice);
+                let number = epoch.known.totals.epoch;
+                text += &format!("epoch {number} {stalls}; {}\n", stalls.advice);
             }
         }
         let kills = match self.kills {
@@ -329,7 +318,7 @@ impl Report {
             "delivered {}{} elements: {} skipped, {lost}{} twice{kills}{recomputed}\nbatches {}\n",
             self.sum(|epoch| epoch.distinct),
             expected,
-            self.sum(|epoch| epoch.skipped),
+            self.sum(|epoch| epoch.known.totals.skipped),
             self.sum(|epoch| epoch.duplicates),
             self.observed.batches_blake3
         );
@@ -341,11 +330,12 @@ impl Report {
         let mut text = String::new();
         let mut last = None;
         for epoch in &self.observed.epochs {
-            let Some(reason) = epoch.reason.as_ref().filter(|_| last != Some(epoch.mode)) else {
+            let (number, mode) = (epoch.known.totals.epoch, epoch.mode());
+            let Some(reason) = epoch.reason().filter(|_| last != Some(mode)) else {
                 continue;
             };
-            text += &format!("epoch {} {}: {reason}\n", epoch.epoch, epoch.mode.name());
-            last = Some(epoch.mode);
+            text += &format!("epoch {number} {}: {reason}\n", mode.name());
+            last = Some(mode);
         }
         text
     }

@@ -5,19 +5,17 @@ use gristmill_model::wire::{CacheMode, JobSpec, JobView, OpWork, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::{FunctionShape, Prices, Requests};
 use gristmill_report::{
-    Cost, Epoch, Job, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
+    Cost, Epoch, Job, Mode, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
 };
+
+/// A job's pipeline and settings, and what its operators cost.
+pub type Known<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
 
 /// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
 /// cache point that the epoch reads are left out.
-fn shares(
-    pipeline: &Pipeline,
-    spec: &JobSpec,
-    epoch: &EpochReport,
-    profile: &WorkProfile,
-) -> WorkerShares {
-    let [source_s, compute_s, put_s] = epoch.worker_seconds;
-    let read_point = match epoch.mode {
+fn shares((pipeline, spec, profile): Known<'_>, epoch: &EpochReport) -> WorkerShares {
+    let [source_s, compute_s, put_s] = epoch.worker_seconds();
+    let read_point = match epoch.mode() {
         CacheMode::Get { point } => pipeline.cache_points().into_iter().nth(point as usize),
         _ => None,
     };
@@ -39,26 +37,30 @@ fn shares(
         workers: Some(f64::from(epoch.workers_max)),
         // A fixed number is no limit.
         max_workers: spec.autoscale.then_some(spec.workers),
-        source_growth: None,
     }
 }
 
 /// Causes of an epoch's waits.
-pub fn stalls(
-    pipeline: &Pipeline,
-    spec: &JobSpec,
-    epoch: &EpochReport,
-    profile: &WorkProfile,
-) -> Stalls {
+pub fn stalls(job: Known<'_>, epoch: &EpochReport) -> Stalls {
+    let known = epoch.known.totals.waits;
     let waits = Waits {
         total_s: epoch.waited_seconds,
-        unclaimed_s: epoch.waits.unclaimed.as_secs_f64(),
-        working_s: epoch.waits.working.as_secs_f64(),
-        fetch_s: epoch.waits.fetch.as_secs_f64(),
-        decode_s: epoch.waits.decode.as_secs_f64(),
+        unclaimed_s: known.unclaimed.as_secs_f64(),
+        working_s: known.working.as_secs_f64(),
+        fetch_s: known.fetch.as_secs_f64(),
+        decode_s: known.decode.as_secs_f64(),
         first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
     };
-    attribute(&waits, &shares(pipeline, spec, epoch, profile), epoch.seconds)
+    attribute(&waits, &shares(job, epoch), epoch.seconds)
+}
+
+fn mode(mode: CacheMode) -> Mode {
+    match mode {
+        CacheMode::Profile => Mode::Profile,
+        CacheMode::Compute => Mode::Compute,
+        CacheMode::Put { point } => Mode::Put { point },
+        CacheMode::Get { point } => Mode::Get { point },
+    }
 }
 
 /// The record of a whole run.
@@ -68,7 +70,7 @@ pub fn timeline(
     observed: &Observed,
     profile: &WorkProfile,
 ) -> Timeline {
-    let spec = &view.spec;
+    let (spec, known) = (&view.spec, (pipeline, &view.spec, profile));
     let (shape, prices) = (FunctionShape::default(), Prices::default());
     let mut start_s = 0.0;
     let mut total = Cost { basis: BASIS.to_owned(), ..Cost::default() };
@@ -78,19 +80,20 @@ pub fn timeline(
         *total.requests_usd.get_or_insert(0.0) += requests_usd;
         let began_s = start_s;
         start_s += epoch.seconds;
+        let totals = &epoch.known.totals;
         Epoch {
-            epoch: epoch.epoch,
-            mode: epoch.mode.to_string().into(),
-            reason: epoch.reason.clone().unwrap_or_default(),
+            epoch: totals.epoch,
+            mode: mode(epoch.mode()),
+            reason: epoch.reason().unwrap_or_default().to_owned(),
             start_s: Some(began_s),
             seconds: epoch.seconds,
             batches: epoch.batches,
             rows: epoch.elements,
-            skipped: epoch.skipped,
+            skipped: totals.skipped,
             first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
-            workers: shares(pipeline, spec, epoch, profile),
+            workers: shares(known, epoch),
             cost_usd: Some(compute_usd + requests_usd),
-            stalls: Some(stalls(pipeline, spec, epoch, profile)),
+            stalls: Some(stalls(known, epoch)),
         }
     });
     let epochs = epochs.collect();
@@ -105,9 +108,7 @@ pub fn timeline(
             seed: Some(spec.seed),
             batch_size: Some(pipeline.batch_size()),
             batches_per_epoch: records.map(|n| n.div_ceil(u64::from(pipeline.batch_size()))),
-            started: None,
         },
-        seconds: None,
         samples: observed.recorded.samples.clone(),
         decisions: observed.recorded.decisions.clone(),
         epochs,
@@ -120,13 +121,13 @@ const BASIS: &str = "list prices of us-east-1, for the stack's workers, had this
 
 /// Dollars of an epoch for its workers, and for its requests.
 fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &Prices) -> (f64, f64) {
-    let [source_s, compute_s, put_s] = epoch.worker_seconds;
+    let [source_s, compute_s, put_s] = epoch.worker_seconds();
     // Objects are stored while the next split is computed.
     let worker_s = (source_s + compute_s).max(put_s);
     let split = match worker_s > 0.0 {
         true => Requests::SPLIT,
         false => Requests::CACHED_SPLIT,
     };
-    let requests_usd = split.usd(prices).0 * f64::from(epoch.splits);
+    let requests_usd = split.usd(prices).0 * f64::from(epoch.known.totals.splits);
     (shape.usd_per_second(prices).0 * worker_s, requests_usd)
 }

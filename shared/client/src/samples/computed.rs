@@ -1,6 +1,6 @@
 //! A sample job whose splits were computed from a file, so that they can be computed again.
 
-use super::{SampleJob, State, entry, view};
+use super::{SampleJob, entry, view};
 use crate::{FetcherConfig, FetcherPorts};
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Limits, checksum, repack};
@@ -10,8 +10,8 @@ use gristmill_model::wire::{
     CacheOrders, Dataset, JobView, Manifest, ManifestFile, ReadySplit, SourceFile,
 };
 use gristmill_ports::{ObjectPath, Objects as _, memory::MemoryObjects};
-use gristmill_runner::{Compute, JobContext, Runner, RunnerConfig};
-use std::sync::{Arc, Mutex};
+use gristmill_runner::{Compute, JobContext, Runner};
+use std::sync::Arc;
 
 const PIPELINE: &str = "
 source: { jsonl: d.jsonl, features: { value: { dtype: i64 } } }
@@ -32,7 +32,7 @@ impl SampleJob {
             compute: Compute::Inline,
             ..FetcherPorts::new(without, Arc::clone(&objects) as _)
         };
-        let runner = runner(&ports, &config);
+        let runner = ports.runner(&config);
         let context = JobContext::load(&runner, &view.job).await.unwrap();
         let mut entries = Vec::new();
         for position in 0..view.plan.unwrap().n_splits {
@@ -43,24 +43,10 @@ impl SampleJob {
         (Arc::clone(&job), FetcherPorts { coordinator: job, ..ports }, config)
     }
 
-    /// The job of `view`, with these splits committed.
-    pub fn committed(view: JobView, entries: Vec<ReadySplit>) -> Self {
-        let state = Mutex::new(State { committed: entries.len(), ..State::default() });
-        Self { view, entries, state }
-    }
-
     /// The committed splits.
     pub fn entries(&self) -> &[ReadySplit] {
         &self.entries
     }
-}
-
-/// Runs splits of the job of `config`.
-pub(crate) fn runner(ports: &FetcherPorts, config: &FetcherConfig) -> Runner {
-    let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
-    let FetcherConfig { ns, bucket, .. } = config.clone();
-    let config = RunnerConfig { ns, bucket, local: true, shape: None };
-    Runner { coordinator, objects, clock, compute, operators, config }
 }
 
 /// Stores the file and its dataset, and returns the job over it.

@@ -1,57 +1,17 @@
 //! Counts of the steps that the ranks of a fetcher were given, and of the epochs that it saw.
 
-use crate::{EpochTotals, RankBatch, Waits, report::RankSteps};
+use crate::{EpochTotals, report::RankSteps};
 use gristmill_model::Epoch;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, ops::Range};
 
 /// One epoch of the job, as this fetcher saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EpochCounts {
-    #[serde(flatten, with = "TotalsJson")]
+    #[serde(flatten)]
     pub totals: EpochTotals,
     /// Last batches that no rank got.
     pub left_out: u64,
-}
-
-/// The fields of [`EpochTotals`] in the last frame of a fetcher.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "EpochTotals")]
-struct TotalsJson {
-    epoch: Epoch,
-    batches: u64,
-    rows: u64,
-    skipped: u64,
-    splits: u32,
-    source_ms: u64,
-    compute_ms: u64,
-    put_ms: u64,
-    stored_bytes: u64,
-    #[serde(with = "WaitsJson")]
-    waits: Waits,
-}
-
-/// The fields of [`Waits`], in seconds.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Waits")]
-struct WaitsJson {
-    #[serde(serialize_with = "write_seconds", deserialize_with = "read_seconds")]
-    unclaimed: Duration,
-    #[serde(serialize_with = "write_seconds", deserialize_with = "read_seconds")]
-    working: Duration,
-    #[serde(serialize_with = "write_seconds", deserialize_with = "read_seconds")]
-    fetch: Duration,
-    #[serde(serialize_with = "write_seconds", deserialize_with = "read_seconds")]
-    decode: Duration,
-}
-
-fn write_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(time.as_secs_f64())
-}
-
-fn read_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let seconds = f64::deserialize(deserializer)?;
-    Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
 }
 
 /// The steps of all ranks of a fetcher, and the epochs of the job.
@@ -68,11 +28,6 @@ impl ServedCounts {
         Self { ranks, epochs: BTreeMap::new() }
     }
 
-    /// A step was released for the first time.
-    pub(super) fn step(&mut self, batches: &[Option<RankBatch>]) {
-        self.ranks.step(batches);
-    }
-
     /// An epoch ended, maybe not for the first time.
     pub(super) fn end_epoch(&mut self, totals: &EpochTotals, left_out: u64) {
         let mut totals = *totals;
@@ -87,6 +42,8 @@ impl ServedCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Waits;
+    use std::time::Duration;
 
     #[test]
     fn an_epoch_is_the_same_in_the_last_frame() {

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     FetchError, OwnRanks,
-    cursor::CursorStore,
     framing::{ClientHello, FrameKind, HelloOfRank},
 };
 use gristmill_model::RunToken;
@@ -17,7 +16,7 @@ use std::time::Duration;
 /// How long ranks that have yet to come back to a restarted fetcher keep the others waiting.
 const UNKNOWN_PATIENCE: Duration = Duration::from_secs(3);
 
-impl<C: CursorStore> Server<C> {
+impl Server {
     /// Seats a client; the inner error is why it is refused.
     pub(super) async fn on_hello(
         &mut self,

@@ -40,11 +40,11 @@ struct Serving {
 impl Serving {
     async fn start(
         (job, ports, config): &(Arc<SampleJob>, crate::FetcherPorts, crate::FetcherConfig),
-        store: impl CursorStore + Sync + 'static,
+        store: impl CursorStore + 'static,
     ) -> Self {
         let fetcher = Fetcher::open(ports.clone(), config.clone()).await.unwrap();
         assert_eq!(job.progress(), None, "a stream that is only open takes nothing over");
-        let mut server = Server::new(fetcher, store, Beginning::default()).unwrap();
+        let mut server = Server::new(fetcher, Box::new(store), Beginning::default()).unwrap();
         let (visitors, arriving) = mpsc::channel(1);
         let served = tokio::spawn(async move {
             let served = server.serve(arriving).await;
@@ -262,7 +262,7 @@ async fn a_reader_that_says_nothing_gets_every_frame_and_acknowledges_by_reading
     let (job, ports, config) = SampleJob::new(2, 2).await;
     let fetcher = Fetcher::open(ports, config).await.unwrap();
     let kept = Kept::default();
-    let mut server = Server::new(fetcher, kept.clone(), Beginning::default()).unwrap();
+    let mut server = Server::new(fetcher, Box::new(kept.clone()), Beginning::default()).unwrap();
     let (out, mut reads) = duplex(600);
     let served = tokio::spawn(async move { server.write_all(out).await });
     assert_eq!(samples::frame(&mut reads).await.0, *b"GMBH");
@@ -281,7 +281,7 @@ async fn a_reader_that_says_nothing_gets_every_frame_and_acknowledges_by_reading
 async fn a_reader_that_closes_its_end_ends_serving() {
     let (job, ports, config) = SampleJob::new(2, 2).await;
     let fetcher = Fetcher::open(ports, config).await.unwrap();
-    let mut server = Server::new(fetcher, NoCursor, Beginning::default()).unwrap();
+    let mut server = Server::new(fetcher, Box::new(NoCursor), Beginning::default()).unwrap();
     let (out, mut reads) = duplex(600);
     let (silent, _end) = duplex(1);
     let served = tokio::spawn(async move { server.write_all(tokio::io::join(silent, out)).await });
@@ -323,7 +323,7 @@ async fn a_position_that_is_not_of_the_job_is_named_by_its_file() {
     let beginning = Beginning { kept: Some(batch(0, 99)), ..Beginning::default() };
     let config = crate::FetcherConfig { resume: batch(0, 99), ..config.clone() };
     let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
-    let mut server = Server::new(fetcher, Kept::default(), beginning).unwrap();
+    let mut server = Server::new(fetcher, Box::new(Kept::default()), beginning).unwrap();
     let (_visitors, arriving) = mpsc::channel::<Visitor<DuplexStream>>(1);
     let error = server.serve(arriving).await.unwrap_err();
     assert!(
@@ -340,7 +340,7 @@ async fn a_job_whose_last_batch_was_acknowledged_is_closed_without_its_trainer()
         let config = crate::FetcherConfig { resume: kept, ..config.clone() };
         let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
         let beginning = Beginning { kept: Some(kept), ..Beginning::default() };
-        let mut server = Server::new(fetcher, Kept::default(), beginning).unwrap();
+        let mut server = Server::new(fetcher, Box::new(Kept::default()), beginning).unwrap();
         let (_visitors, arriving) = mpsc::channel::<Visitor<DuplexStream>>(1);
         server.serve(arriving).await.unwrap();
         assert!(job.is_done(), "{kept}");

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     FetchError, RankBatch, StepDelivery, Steps,
-    cursor::CursorStore,
     framing::{ClientHello, ClientMessage, FrameKind},
 };
 use gristmill_model::splits::Cursor;
@@ -37,7 +36,7 @@ enum Stream {
     Over,
 }
 
-impl<C: CursorStore> Server<C> {
+impl Server {
     pub(super) async fn run<S>(
         &mut self,
         visitors: &mut mpsc::Receiver<Visitor<S>>,
@@ -277,7 +276,7 @@ impl<C: CursorStore> Server<C> {
                 // A step of which no rank of this fetcher has a batch is passed all the same.
                 let is_first = self.seats.release((start, next), batches.clone());
                 if is_first {
-                    self.counter.step(&batches);
+                    self.counter.ranks.step(&batches);
                 }
             }
             StepDelivery::EpochEnd { totals, left_out, .. } => {

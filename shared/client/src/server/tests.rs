@@ -38,7 +38,7 @@ impl Serving {
         config.own = Some(OwnRanks { is_successor, ..OwnRanks::all(run) });
         config.resume = beginning.known();
         let fetcher = Fetcher::open(ports, config).await.unwrap();
-        let mut server = Server::new(fetcher, NoCursor, beginning).unwrap();
+        let mut server = Server::new(fetcher, Box::new(NoCursor), beginning).unwrap();
         let (visitors, arriving) = mpsc::channel(1);
         let served = tokio::spawn(async move {
             let served = server.serve(arriving).await;

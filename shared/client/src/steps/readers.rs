@@ -166,7 +166,7 @@ async fn a_window_smaller_than_a_step_is_never_stuck() {
     let work = async {
         let mut committed = 2;
         while committed < UNEVEN.len() {
-            committed = UNEVEN.len().min(progress.delivered().position as usize + 2);
+            committed = UNEVEN.len().min(progress.acks().delivered().position as usize + 2);
             job.commit(committed);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

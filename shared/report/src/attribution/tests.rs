@@ -18,7 +18,6 @@ fn shares(workers: f64, max_workers: u32) -> WorkerShares {
         put_s: 30.0,
         workers: Some(workers),
         max_workers: Some(max_workers),
-        source_growth: None,
     }
 }
 
@@ -120,32 +119,6 @@ fn advice_names_what_would_help() {
     );
 }
 
-#[test]
-fn an_exhausted_source_is_distinguished_from_a_slow_one() {
-    let grown = |to_s, source_s| WorkerShares {
-        source_s,
-        source_growth: Some(SourceGrowth { from_workers: 4.0, from_s: 0.2, to_workers: 8.0, to_s }),
-        ..shares(6.0, 64)
-    };
-    let limit = "more workers would not help, the source is the limit: reading a batch took 200 ms \
-                 with 4 workers and 400 ms with 8 workers";
-    let waits = waits([5.0, 15.0, 0.0, 0.0]);
-    assert_eq!(says(&waits, &grown(0.4, 200.0), 100.0), limit);
-    // Reading did not slow with more workers, or is a small part of their time.
-    for shares in [grown(0.22, 200.0), grown(0.4, 20.0)] {
-        assert!(matches!(attribute(&waits, &shares, 100.0).advice, Advice::MoreWorkers { .. }));
-    }
-}
-
-#[test]
-fn stalls_are_read_back_from_json() {
-    for parts in [[0.0; 4], [30.0, 20.0, 0.0, 0.0], [0.0, 0.0, 9.0, 0.0]] {
-        let stalls = attribute(&waits(parts), &shares(8.0, 8), 64.0);
-        let text = serde_json::to_string(&stalls).unwrap();
-        assert_eq!(serde_json::from_str::<Stalls>(&text).unwrap(), stalls, "{text}");
-    }
-}
-
 /// Seconds, valid and invalid.
 fn any_seconds() -> impl Strategy<Value = f64> {
     prop_oneof![8 => 0.0..1e4_f64, 1 => any::<f64>()]
@@ -158,7 +131,6 @@ proptest! {
         epoch_s in any_seconds(),
         worked in proptest::collection::vec(any_seconds(), 0..5),
         counts in (proptest::option::of(any::<f64>()), proptest::option::of(any::<u32>())),
-        growth in proptest::option::of([any_seconds(), any_seconds(), any_seconds(), any_seconds()]),
         first_batch_s in proptest::option::of(any_seconds()),
     ) {
         let [total_s, unclaimed_s, working_s, fetch_s, decode_s] = measured;
@@ -169,9 +141,6 @@ proptest! {
             ops: worked.iter().enumerate().skip(1).map(op).collect(),
             workers: counts.0,
             max_workers: counts.1,
-            source_growth: growth.map(|[from_workers, from_s, to_workers, to_s]| {
-                SourceGrowth { from_workers, from_s, to_workers, to_s }
-            }),
             ..WorkerShares::default()
         };
         let stalls = attribute(&waits, &shares, epoch_s);

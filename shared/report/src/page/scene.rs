@@ -28,17 +28,14 @@ impl Scene<'_> {
         samples.retain(|sample| sample.t_s.is_finite() && sample.t_s >= 0.0);
         samples.sort_by(|a, b| a.t_s.total_cmp(&b.t_s));
         let epochs = spans(&timeline.epochs);
-        let decisions: Vec<(f64, &Decision)> = timeline
-            .decisions
-            .iter()
-            .map(|decision| (decided_s(decision, &samples), decision))
-            .collect();
+        let time = |t_s: f64| if t_s.is_finite() { amount(t_s) } else { 0.0 };
+        let decisions = timeline.decisions.iter();
+        let decisions: Vec<_> = decisions.map(|decided| (time(decided.t_s), decided)).collect();
         let last_sample = samples.last().map(|sample| sample.t_s);
         let seen_s = last_sample
             .into_iter()
             .chain(epochs.iter().map(|span| span.to_s))
             .chain(decisions.iter().map(|(t_s, _)| *t_s))
-            .chain(timeline.seconds)
             .map(amount)
             .fold(0.0, f64::max);
         // Shorter runs have no visible extent.
@@ -74,16 +71,8 @@ impl Scene<'_> {
         (of_s > 0.0).then_some((waited_s, of_s))
     }
 
-    /// Cumulative dollars at each sample: as sampled, else the epochs' cost spread over their time.
+    /// Cumulative dollars: the epochs' cost spread over their time.
     pub fn cost_so_far(&self) -> Vec<(f64, f64)> {
-        let sampled: Vec<(f64, f64)> = self
-            .samples
-            .iter()
-            .filter_map(|sample| Some((sample.t_s, amount(sample.cost_usd?))))
-            .collect();
-        if !sampled.is_empty() {
-            return sampled;
-        }
         let mut so_far = 0.0;
         let mut points = Vec::new();
         for span in &self.epochs {
@@ -104,7 +93,6 @@ fn finite(sample: Sample) -> Sample {
         step_s: kept(sample.step_s),
         workers: kept(sample.workers),
         queue_batches: kept(sample.queue_batches),
-        cost_usd: kept(sample.cost_usd),
         ..sample
     }
 }
@@ -117,14 +105,6 @@ fn spans(epochs: &[Epoch]) -> Vec<Span<'_>> {
         spans.push(Span { epoch, from_s, to_s: from_s + amount(epoch.seconds) });
     }
     spans
-}
-
-fn decided_s(decision: &Decision, samples: &[Sample]) -> f64 {
-    let at = |t_s: f64| t_s.is_finite().then(|| amount(t_s));
-    decision.t_s.and_then(at).unwrap_or_else(|| {
-        let after = samples.partition_point(|sample| sample.batches < decision.batch);
-        samples.get(after).or(samples.last()).map_or(0.0, |sample| sample.t_s)
-    })
 }
 
 #[cfg(test)]
@@ -142,7 +122,7 @@ mod tests {
         let timeline = Timeline {
             samples: vec![sample(4.0, 40), sample(f64::NAN, 7), sample(2.0, 20)],
             epochs: vec![epoch(3.0, Some(0.5)), epoch(f64::NAN, None), epoch(5.0, Some(1.0))],
-            decisions: vec![decided(None, 30), decided(Some(1.5), 90), decided(None, 99)],
+            decisions: vec![decided(3.0, 30), decided(1.5, 90), decided(f64::NAN, 99)],
             ..Timeline::default()
         };
         let scene = Scene::of(&timeline);
@@ -151,7 +131,7 @@ mod tests {
         let spans: Vec<_> = scene.epochs.iter().map(|span| (span.from_s, span.to_s)).collect();
         assert_eq!(spans, [(0.0, 3.0), (3.0, 3.0), (3.0, 8.0)]);
         let times: Vec<_> = scene.decisions.iter().map(|(t_s, _)| *t_s).collect();
-        assert_eq!(times, [4.0, 1.5, 4.0]);
+        assert_eq!(times, [3.0, 1.5, 0.0]);
         assert_eq!(scene.cost_so_far(), [(0.0, 0.0), (3.0, 0.5), (3.0, 0.5), (8.0, 1.5)]);
         assert_eq!(scene.waited(), None);
         assert_eq!(Scene::of(&Timeline::default()).end_s, 1.0);

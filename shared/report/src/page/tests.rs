@@ -32,13 +32,12 @@ fn all_named(text: &str) -> Timeline {
             pipeline: text(),
             ops: vec![text(), text()],
             dataset: text(),
-            started: Some(text()),
             ..Job::default()
         },
         samples: vec![Sample { t_s: 9.0, workers: Some(1.0), ..Sample::default() }],
-        decisions: vec![Decision { t_s: Some(1.0), reason: text(), ..Decision::default() }],
+        decisions: vec![Decision { t_s: 1.0, reason: text(), ..Decision::default() }],
         epochs: vec![Epoch {
-            mode: Mode::Other(text()),
+            mode: Mode::Put { point: 0 },
             reason: text(),
             seconds: 9.0,
             stalls: Some(attribute(&waits, &workers, 9.0)),
@@ -102,7 +101,6 @@ proptest! {
             stall_s: Some(stall),
             workers: Some(more),
             queue_batches: Some(more),
-            cost_usd: Some(time),
             target: Some(counts[1] as u32),
             ..Sample::default()
         };
@@ -123,8 +121,7 @@ proptest! {
         let timeline = Timeline {
             samples: samples.iter().map(sample).collect(),
             epochs: epochs.iter().map(epoch).collect(),
-            decisions: vec![Decision { t_s: seconds, batch: counts[0], workers: counts[1] as u32, ..Decision::default() }],
-            seconds,
+            decisions: vec![Decision { t_s: seconds.unwrap_or(f64::NAN), batch: counts[0], workers: counts[1] as u32, ..Decision::default() }],
             cost: Some(Cost { compute_usd: seconds, ..Cost::default() }),
             ..Timeline::default()
         };
@@ -188,14 +185,13 @@ fn a_long_run_is_a_small_page_in_little_time() {
             target: Some((9.0 * odd) as u32),
             outstanding: Some((10.0 * odd) as u32),
             queue_batches: Some(30.0 * odd),
-            cost_usd: Some(f64::from(index) * 1e-5),
         }
     };
     let mut timeline = all_named("long");
     timeline.samples = (0..100_000).map(sample).collect();
     timeline.decisions = (0..5_000)
         .map(|index: u32| Decision {
-            t_s: Some(6.0 * f64::from(index)),
+            t_s: 6.0 * f64::from(index),
             reason: "x".repeat(1_000),
             ..Decision::default()
         })

@@ -52,10 +52,7 @@ impl Life {
     fn may_be_killed(&self) -> bool {
         let has_served = self.has_served.swap(false, Ordering::Relaxed);
         let was_killed_early = self.was_killed_early.swap(!has_served, Ordering::Relaxed);
-        if !has_served && was_killed_early {
-            return false;
-        }
-        true
+        has_served || !was_killed_early
     }
 }
 
@@ -107,24 +104,17 @@ pub struct Program {
 impl Program {
     /// The program that `launcher` starts, as a fetcher of `job`.
     pub fn new(launcher: Launcher, job: &Job, stream: &StreamOptions) -> Self {
-        let mut args: Vec<String> = vec!["fetcher".to_owned(), "--attended".to_owned()];
-        match &job.service.local {
-            Some(local) => {
-                args.extend(["--endpoint".to_owned(), local.calls.endpoint().to_owned()])
-            }
-            None => args.extend(["--backend".to_owned(), "aws".to_owned()]),
-        }
-        args.extend(["--job".to_owned(), job.view.job.to_string()]);
-        if job.local_workers > 0 {
-            args.extend(["--local-workers".to_owned(), job.local_workers.to_string()]);
-        }
-        if let Some(mib) = stream.prefetch_mib {
-            args.extend(["--prefetch-mib".to_owned(), mib.to_string()]);
-        }
-        args.extend(["--patience".to_owned(), format!("{}s", stream.patience.as_secs().max(1))]);
-        if let Some(epochs) = job.epochs {
-            args.extend(["--epochs".to_owned(), epochs.to_string()]);
-        }
+        let service = match &job.service.local {
+            Some(local) => format!("--endpoint={}", local.calls.endpoint()),
+            None => "--backend=aws".to_owned(),
+        };
+        let mut args = vec!["fetcher".to_owned(), "--attended".to_owned(), service];
+        args.push(format!("--job={}", job.view.job));
+        args.push(format!("--patience={}s", stream.patience.as_secs().max(1)));
+        let local_workers = Some(job.local_workers).filter(|count| *count > 0);
+        args.extend(local_workers.map(|count| format!("--local-workers={count}")));
+        args.extend(job.epochs.map(|epochs| format!("--epochs={epochs}")));
+        args.extend(stream.prefetch_mib.map(|mib| format!("--prefetch-mib={mib}")));
         Self { launcher, args: args.into_iter().map(OsString::from).collect() }
     }
 

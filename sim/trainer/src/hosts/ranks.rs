@@ -167,28 +167,15 @@ fn start_of(rank: u32, given: &Given) -> Cursor {
     Cursor { epoch, batch_index: batch_index.saturating_sub(rank.into()) }
 }
 
-/// The start of the first step that some rank has a batch of.
-fn first_start(pending: &[&Received]) -> Option<Cursor> {
-    let starts = (0..).zip(pending).filter_map(|(rank, received)| match received {
-        Received::Step(given) => Some(start_of(rank, given)),
-        Received::End(_) => None,
-    });
-    starts.min()
-}
-
-/// A rank's batch of the step at `start`.
-fn at(start: Cursor, rank: u32, received: &Received) -> Option<Given> {
-    match received {
-        Received::Step(given) if start_of(rank, given) == start => Some(given.clone()),
-        Received::Step(_) | Received::End(_) => None,
-    }
-}
-
 /// The first step of what the ranks have received.
 fn step(pending: &[&Received]) -> ArrivedStep {
-    let start = first_start(pending);
-    let of = |(rank, received)| start.and_then(|start| at(start, rank, received));
-    ArrivedStep { start, batches: (0..).zip(pending.iter().copied()).map(of).collect() }
+    let given = (0..).zip(pending).map(|(rank, received)| match received {
+        Received::Step(given) => Some((start_of(rank, given), given)),
+        Received::End(_) => None,
+    });
+    let start = given.clone().flatten().map(|(start, _)| start).min();
+    let of = |given: (Cursor, &Given)| (Some(given.0) == start).then(|| given.1.clone());
+    ArrivedStep { start, batches: given.map(|given| given.and_then(of)).collect() }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use gristmill_client::{EpochTotals, Waits, server::EpochCounts};
 use gristmill_model::Epoch;
 use serde::Deserialize;
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
 /// The payload of a fetcher's last frames.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -34,12 +34,8 @@ impl KnownEpochs {
     /// Adds what one fetcher knows.
     pub fn add(&mut self, summary: &FetcherSummary) {
         for counts in &summary.totals {
-            match self.epochs.entry(counts.totals.epoch) {
-                Entry::Vacant(place) => {
-                    place.insert(*counts);
-                }
-                Entry::Occupied(known) => join(&mut known.into_mut().totals, &counts.totals),
-            }
+            let known = self.epochs.entry(counts.totals.epoch).or_insert(*counts);
+            join(&mut known.totals, &counts.totals);
         }
     }
 }
