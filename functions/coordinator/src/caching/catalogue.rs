@@ -14,7 +14,7 @@ use gristmill_model::wire::{
     RefusalKind,
 };
 use gristmill_model::{Fingerprint, JobName};
-use gristmill_policy::caching::{self, EntryState, UseScore, evict};
+use gristmill_policy::caching::{self, UseScore, evict};
 use gristmill_ports::{ObjectError, ObjectPath};
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,6 @@ pub(crate) fn entry_of(entry: &CacheEntry) -> caching::Entry {
     let described = entry.described.clone();
     caching::Entry {
         fingerprint: entry.fingerprint,
-        state: EntryState::Complete,
         bytes: entry.bytes as f64,
         elements_per_s: entry.elements_per_s,
         saved_s: entry.saved_s,

@@ -1,6 +1,6 @@
 //! Differences in words.
 
-use super::super::{EntryState, UseScore};
+use super::super::UseScore;
 use super::*;
 use serde_json::json;
 
@@ -30,7 +30,6 @@ fn file(key: &str, etag: &str) -> SourceVersion {
 fn entry(name: &str, described: Described) -> Entry {
     Entry {
         fingerprint: Fingerprint::of("test", name.as_bytes()),
-        state: EntryState::Complete,
         bytes: 1.0,
         elements_per_s: 1.0,
         saved_s: 1.0,
