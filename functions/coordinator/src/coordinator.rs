@@ -143,7 +143,7 @@ impl Coordinator {
 }
 
 macro_rules! dispatch {
-    ($($name:ident[$($job:tt)*])*) => {
+    ($($name:ident[$($job:tt)*] $text:literal $reply:ident)*) => {
         impl Coordinator {
             async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, Refusal> {
                 match call {

@@ -19,7 +19,7 @@ pub use decide::{Decision, OptionEstimate, Settings, TIE, decide};
 pub use evict::{NoRoom, USE_HALF_LIFE_S, UseScore, evict};
 pub use gristmill_model::wire::CacheMode as Mode;
 pub use lookup::{Candidate, Entry, Lookup, lookup};
-pub use miss::{Described, Difference, Miss, OpIdentity, SourceVersion, explain_miss};
+pub use miss::{Described, Difference, Miss, SourceVersion, explain_miss};
 pub use modes::{Event, State, Transition};
 pub use profile::{OpProfile, PointProfile, Profile, Reads};
 pub use read_time::ReadTime;

@@ -4,8 +4,8 @@ use super::super::UseScore;
 use super::*;
 use serde_json::json;
 
-fn op(name: &str, params: Value) -> OpIdentity {
-    OpIdentity { op: name.into(), version: 1, params, ordinal: None }
+fn op(name: &str, params: Value) -> DescribedOp {
+    DescribedOp { op: name.into(), version: 1, params, ordinal: None }
 }
 
 fn resnet() -> Described {
@@ -107,7 +107,7 @@ fn files_are_named_where_they_are_known() {
 fn draws_are_compared_by_seed_epoch_and_place() {
     let drawn = |drawn| {
         let mut described = resnet();
-        described.ops.push(OpIdentity { ordinal: Some(3), ..op("flip", json!({ "p": 0.5 })) });
+        described.ops.push(DescribedOp { ordinal: Some(3), ..op("flip", json!({ "p": 0.5 })) });
         described.drawn = drawn;
         described
     };
