@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator, Handle,
-    items::{ItemName, JobItem, ScaleState},
+    items::{ItemName, JobItem},
     scan::Scan,
     snapshot::JobSnapshot,
     store::{Unchanged, accepted, decode},
@@ -10,7 +10,7 @@ use crate::{
 use gristmill_model::splits::{
     self, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
 };
-use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release};
+use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release, ScaleState};
 use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 use crate::{
     Coordinator, Handle,
     caching::CacheQuery,
-    items::{BundleLayout, ItemName, JobItem, Listed, ScaleState},
+    items::{BundleLayout, ItemName, JobItem, Listed},
     kicks::scaler_event,
     plans::planned_state,
     scan::Scan,
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use gristmill_model::splits::{Outcome, job::JobState};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScalerEvent,
+    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScaleState, ScalerEvent,
 };
 use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, Source};

@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator,
-    items::{ItemName, JobItem, ScaleState, Skips},
+    items::{ItemName, JobItem, Skips},
     jobs::pipeline_of,
     plans::window_of,
     store::{Versioned, invalid},
@@ -12,7 +12,7 @@ use gristmill_model::splits::{
     job::{JobEvent, JobState, apply},
 };
 use gristmill_model::wire::{
-    Barren, JobSpec, JobView, OptionChange, Refusal, Register, SpecDifference,
+    Barren, JobSpec, JobView, OptionChange, Refusal, Register, ScaleState, SpecDifference,
 };
 use gristmill_model::{ErrorPolicy, JobName};
 
@@ -139,8 +139,7 @@ fn joined(
         false => before.state.clone(),
     };
     let plan = before.plan.map(|plan| {
-        let local = spec.settings.local_workers;
-        let widest = window_of(spec.workers.saturating_add(local), plan.max_bundle_splits);
+        let widest = window_of(spec.all_workers(), plan.max_bundle_splits);
         gristmill_model::wire::Plan { window_splits: plan.window_splits.max(widest), ..plan }
     });
     let change = |of: SpecDifference| OptionChange {

@@ -1,14 +1,14 @@
 //! Typed items over the table: read, decide, write conditionally; after a conflict, decide again.
 
 use crate::coordinator::refuse;
-use crate::items::{ItemName, ScaleState};
+use crate::items::ItemName;
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
     Bundle, DeathLog, JobProgress, Outcome, ReaderProgress, Refusal as SplitRefusal,
     epoch::EpochItem, frontier::Frontier,
 };
-use gristmill_model::wire::{Refusal, RefusalKind};
+use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
 use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};

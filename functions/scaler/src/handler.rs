@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Left, ScaleDecision, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_model::wire::{Left, ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent};
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
@@ -26,9 +26,6 @@ const SIDE_BY_SIDE: usize = 16;
 const LIFE_MS: u64 = 16 * 60 * 1000;
 /// Attempts at the compare-and-set before the event is dropped; the next kick repeats it.
 const MAX_TRIES: u32 = 8;
-
-/// The `SCALE` item.
-type ScaleState = gristmill_model::wire::ScaleState<Policy>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
@@ -259,7 +256,7 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
 }
 
 /// Applies the policy to the scaler's state; returns the numbers of the workers to invoke.
-fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, UnknownPolicy> {
+fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleError> {
     // Worker numbers are never reused, so a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
@@ -294,7 +291,7 @@ fn settle_target(
     state: &mut ScaleState,
     event: &ScalerEvent,
     facts: &ScalerFacts,
-) -> Result<(), UnknownPolicy> {
+) -> Result<(), ScaleError> {
     if !event.autoscale {
         state.target = event.wanted;
         return Ok(());
@@ -308,7 +305,9 @@ fn settle_target(
         ..Settings::default()
     };
     let name = event.policy.as_deref().map_or(Ok(PolicyName::default()), str::parse)?;
-    let kept = state.policy.clone().filter(|policy| policy.name() == name.as_str());
+    // One that another version wrote and this one cannot read counts as absent: the policy starts anew.
+    let kept = state.policy.clone().and_then(|kept| serde_json::from_value::<Policy>(kept).ok());
+    let kept = kept.filter(|policy| policy.name() == name.as_str());
     let mut policy = kept.unwrap_or_else(|| name.begin(&settings));
     if state.target == 0 {
         state.target = policy.target(&settings);
@@ -318,7 +317,7 @@ fn settle_target(
     let Some(report) = &event.training else { return Ok(()) };
     let decision = policy.decide(report, facts, &settings);
     state.throttled = 0;
-    state.policy = Some(policy);
+    state.policy = Some(serde_json::to_value(policy)?);
     if decision.target != state.target {
         state.target = decision.target;
         log(state, event.batches, decision.target, decision.reason.to_string());
@@ -574,8 +573,9 @@ mod tests {
             let pk = keys::job_partition(&auto.ns, &auto.job);
             let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
             let (_, state) = decode(item[0].as_ref()).unwrap();
-            assert_eq!(state.policy.as_ref().map(Policy::name), Some(name.as_str()));
-            assert_eq!(state.target, state.policy.unwrap().target(&Settings::default()), "{name}");
+            let policy: Policy = serde_json::from_value(state.policy.unwrap()).unwrap();
+            assert_eq!(policy.name(), name.as_str());
+            assert_eq!(state.target, policy.target(&Settings::default()), "{name}");
         }
         let (scaler, _) = scaler();
         let policy = Some("guess".to_owned());

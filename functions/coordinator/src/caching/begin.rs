@@ -15,7 +15,7 @@ use gristmill_model::wire::{
     CacheEntry, CacheExplain, CacheExplained, CachingView, Dataset, EpochMode, JobSpec, PointFound,
     PointView, Refusal,
 };
-use gristmill_model::{ErrorPolicy, Fingerprint, JobName, Sharding};
+use gristmill_model::{ErrorPolicy, Fingerprint, JobName};
 use gristmill_pipeline::{CachePoint, Pipeline};
 use gristmill_policy::caching::{
     self, Candidate, Described, Lookup, Miss, Mode, SourceVersion, State, explain_miss,
@@ -74,12 +74,7 @@ impl CacheQuery<'_> {
 
     /// Why this job cannot use the entry; none if it can.
     fn objection(&self, entry: &CacheEntry) -> Option<String> {
-        let copies = match self.spec.settings.sharding {
-            Sharding::Dynamic => 1,
-            Sharding::Off => {
-                self.spec.workers.saturating_add(self.spec.settings.local_workers).max(1)
-            }
-        };
+        let copies = self.spec.copies();
         let batch_size = u64::from(self.pipeline.batch_size());
         let asked = self.spec.settings.split_batches.map(|batches| u64::from(batches) * batch_size);
         if entry.copies != copies {
