@@ -9,7 +9,6 @@ use crate::{
     items::{ItemName, JobItem},
     jobs::pipeline_of,
 };
-use gristmill_model::splits::Outcome;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     CacheEntry, CacheExplain, CacheExplained, CachingView, Dataset, EpochMode, JobSpec, PointFound,
@@ -278,13 +277,8 @@ impl Coordinator {
 
     /// Remembers the numerics class of this namespace's workers.
     pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), Refusal> {
-        let decide = |before: Option<&String>| {
-            Ok::<_, Refusal>(match before {
-                Some(before) if before == numerics => Outcome::AlreadyApplied(before.clone()),
-                _ => Outcome::Write(numerics.to_owned()),
-            })
-        };
-        self.store.update(&ItemName::Numerics, decide).await.map(|_| ())
+        let seen = |known: &mut String| numerics.clone_into(known);
+        self.store.change(&ItemName::Numerics, seen).await.map(|_| ())
     }
 }
 
