@@ -109,7 +109,10 @@ impl Scaler {
                     }
                     let refused = not_started.len() as u32;
                     if throttled > 0 && event.autoscale {
-                        self.note_throttled(&key, throttled).await?;
+                        let note = |state: &mut ScaleState| {
+                            state.throttled = state.throttled.saturating_add(throttled);
+                        };
+                        self.change(&key, note).await?;
                     }
                     return Ok(Scaled { invoked, throttled, refused, outstanding });
                 }
@@ -126,13 +129,22 @@ impl Scaler {
         ScalerEvent { wanted: event.wanted.min(most), ..event.clone() }
     }
 
-    /// Records for the next decision that the platform throttled workers. Best effort: on a conflict the
-    /// other write stands, and the next throttling is recorded too.
-    async fn note_throttled(&self, key: &ItemKey, throttled: u32) -> Result<(), ScaleError> {
-        let item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
-        let (version, mut state) = decode(item.as_ref())?;
-        state.throttled = state.throttled.saturating_add(throttled);
-        self.table.write(key, version, serde_json::to_vec(&state)?.into(), None).await?;
+    /// Lets `change` change the state. Best effort: after several conflicts the other writes stand.
+    async fn change(
+        &self,
+        key: &ItemKey,
+        change: impl Fn(&mut ScaleState),
+    ) -> Result<(), ScaleError> {
+        let mut item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
+        for _ in 0..MAX_TRIES {
+            let (version, mut state) = decode(item.as_ref())?;
+            change(&mut state);
+            let body = serde_json::to_vec(&state)?.into();
+            match self.table.write(key, version, body, None).await? {
+                WriteOutcome::Written => break,
+                WriteOutcome::Conflict(current) => item = current,
+            }
+        }
         Ok(())
     }
 
@@ -146,9 +158,7 @@ impl Scaler {
         error: &InvokeError,
     ) -> Result<(), ScaleError> {
         tracing::warn!(job = %event.job, %error, "workers cannot be invoked");
-        let mut item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
-        for _ in 0..MAX_TRIES {
-            let (version, mut state) = decode(item.as_ref())?;
+        let note = |state: &mut ScaleState| {
             state.outstanding.retain(|worker, _| !workers.contains(&worker));
             let count = workers.len() as u32;
             state.barren.note(count, event.progress, event.at_ms, &error.to_string());
@@ -162,15 +172,10 @@ impl Scaler {
                     format!("worker version {gone} was deleted: using {current} from now on");
                 state.worker_function = Some(current.clone());
                 let target = state.target;
-                log(&mut state, event.batches, target, reason);
+                log(state, event.batches, target, reason);
             }
-            let body = serde_json::to_vec(&state)?.into();
-            match self.table.write(key, version, body, None).await? {
-                WriteOutcome::Written => break,
-                WriteOutcome::Conflict(current) => item = current,
-            }
-        }
-        Ok(())
+        };
+        self.change(key, note).await
     }
 
     /// Reads which outstanding workers have left since the state was written.
