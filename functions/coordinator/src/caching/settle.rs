@@ -3,13 +3,12 @@
 use super::{Caching, Predicted};
 use crate::{
     Coordinator,
-    coordinator::no_job,
     items::{ItemName, JobItem},
     jobs::pipeline_of,
     scan::Scan,
 };
 use gristmill_model::splits::{
-    Committed, Outcome, SplitKind,
+    Committed, SplitKind,
     epoch::Totals,
     job::JobState,
     order::{visit_number, visit_of},
@@ -99,14 +98,13 @@ impl Coordinator {
         item: &JobItem,
         after: Caching,
     ) -> Result<JobItem, Refusal> {
-        let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| no_job(job))?;
-            Ok::<_, Refusal>(match before.caching == item.caching {
-                true => Outcome::Write(JobItem { caching: Some(after.clone()), ..before.clone() }),
-                false => Outcome::AlreadyApplied(before.clone()),
-            })
+        let write = |before: &mut JobItem| {
+            if before.caching == item.caching {
+                before.caching = Some(after.clone());
+            }
+            Ok(())
         };
-        self.store.update(&ItemName::Job(job), decide).await
+        self.change_job(job, write).await
     }
 
     /// Measurements of a job's operators so far.
