@@ -6,12 +6,11 @@ use crate::{
     bundles::ScannedBundle,
     caching::Passed,
     items::{ItemName, JobItem, Swept},
-    jobs::object_fault,
     store::{Unchanged, Versioned},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    self, JobProgress, Outcome, Place, SplitKind,
+    self, JobProgress, Place, SplitKind,
     collect::{ChunkName, Verdict, verdict},
     course::Course,
     job::JobState,
@@ -81,18 +80,10 @@ impl Coordinator {
             let shelf = caching.and_then(|caching| caching.view.chunks_shelf(bundle.epoch));
             doomed.extend(self.deletable(job, shelf, &bundle, horizon).await?);
         }
-        if !doomed.is_empty() {
-            let deleted = self.objects.delete(&self.settings.bucket, &doomed).await;
-            deleted.map_err(|error| object_fault(&error))?;
-        }
+        self.delete_objects(&doomed).await?;
         let place = Place::of(to, n);
-        let decide = |before: Option<&Swept>| {
-            Ok::<_, Refusal>(match before {
-                Some(before) if before.place >= place => Outcome::AlreadyApplied(*before),
-                before => Outcome::Write(Swept { place, ..before.copied().unwrap_or_default() }),
-            })
-        };
-        self.store.update_from(&ItemName::Swept(job), read, decide).await?;
+        let swept = |swept: &mut Swept| swept.place = swept.place.max(place);
+        self.store.change_from(&ItemName::Swept(job), read, swept).await?;
         Ok(())
     }
 
@@ -120,8 +111,7 @@ impl Coordinator {
             }
         }
         if item.attempt > 1 && item.state == splits::BundleState::Done {
-            let listed = self.objects.list(&self.settings.bucket, &prefix).await;
-            for info in listed.map_err(|error| object_fault(&error))? {
+            for info in self.list_objects(&prefix).await? {
                 let orphan = keys::parse_chunk(&prefix, &info.key).is_some_and(
                     |(position, attempt, nonce)| {
                         let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };

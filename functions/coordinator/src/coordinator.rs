@@ -123,27 +123,36 @@ impl Coordinator {
         resumed: Option<u32>,
         event: &JobEvent,
     ) -> Result<JobItem, Refusal> {
+        let end = |item: &mut JobItem| {
+            if resumed.is_none_or(|resumed| resumed == item.resumed) {
+                match apply(&item.state, event) {
+                    Ok(Outcome::Write(state)) => item.state = state,
+                    Ok(Outcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {}
+                    Err(refusal) => return Err(invalid(refusal.to_string())),
+                }
+            }
+            Ok(())
+        };
+        self.change_job(job, end).await
+    }
+
+    /// Lets `change` change the job. One that stays as it is is not written.
+    pub(crate) async fn change_job<E: From<Refusal>>(
+        &self,
+        job: &JobName,
+        change: impl Fn(&mut JobItem) -> Result<(), E>,
+    ) -> Result<JobItem, E> {
         let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| no_job(job))?;
-            if resumed.is_some_and(|resumed| resumed != before.resumed) {
-                return Ok(Outcome::AlreadyApplied(before.clone()));
-            }
-            match apply(&before.state, event) {
-                Ok(Outcome::Write(state)) => {
-                    Ok(Outcome::Write(JobItem { state, ..before.clone() }))
-                }
-                Ok(Outcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {
-                    Ok(Outcome::AlreadyApplied(before.clone()))
-                }
-                Err(refusal) => Err(invalid(refusal.to_string())),
-            }
+            let mut after = before.cloned().ok_or_else(|| no_job(job))?;
+            change(&mut after)?;
+            Ok(Outcome::of(before, after))
         };
         self.store.update(&ItemName::Job(job), decide).await
     }
 }
 
 macro_rules! dispatch {
-    ($($name:ident[$($job:tt)*])*) => {
+    ($($name:ident[$($job:tt)*] $text:literal $reply:ident)*) => {
         impl Coordinator {
             async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, Refusal> {
                 match call {

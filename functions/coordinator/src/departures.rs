@@ -2,15 +2,13 @@
 
 use crate::{
     Coordinator, Handle,
-    items::{ItemName, JobItem, ScaleState},
+    items::{ItemName, JobItem},
     scan::Scan,
     snapshot::JobSnapshot,
     store::{Unchanged, accepted, decode},
 };
-use gristmill_model::splits::{
-    self, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
-};
-use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release};
+use gristmill_model::splits::{self, Bundle, BundleState, course::BundleAt, frontier::Frontier};
+use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release, ScaleState};
 use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 
@@ -105,21 +103,15 @@ impl Coordinator {
         if released.is_empty() {
             return Ok(false);
         }
-        self.update_scale(job, |scale| scale.dead.retain(|dead| !released.contains(dead))).await?;
+        let forget = |scale: &mut ScaleState| scale.dead.retain(|dead| !released.contains(dead));
+        self.store.change(&ItemName::Scale(job), forget).await?;
         Ok(true)
     }
 
     /// Records that a worker has left in an item of its own, because thousands may leave within one second.
     async fn note_left(&self, job: &JobName, worker: u32) -> Result<(), Refusal> {
-        let decide = |before: Option<&Left>| {
-            let before = before.copied().unwrap_or_default();
-            let after = before.with(worker);
-            Ok::<_, Refusal>(match after == before {
-                true => Outcome::AlreadyApplied(after),
-                false => Outcome::Write(after),
-            })
-        };
-        self.store.update(&ItemName::Left(job, worker / LEFT_SHARD), decide).await?;
+        let name = ItemName::Left(job, worker / LEFT_SHARD);
+        self.store.change(&name, |left: &mut Left| *left = left.with(worker)).await?;
         Ok(())
     }
 
@@ -164,7 +156,7 @@ impl Coordinator {
         ended: Option<(u64, &str)>,
     ) -> Result<(), Refusal> {
         let now_ms = self.clock.now_ms();
-        self.update_scale(job, |scale| {
+        let remove = |scale: &mut ScaleState| {
             let known = dead.is_none_or(|dead| !scale.dead.contains(dead));
             if let Some((progress, error)) = ended.filter(|_| known) {
                 scale.barren.note(1, progress, now_ms, error);
@@ -175,26 +167,8 @@ impl Coordinator {
                 let excess = scale.dead.len().saturating_sub(MAX_DEAD);
                 scale.dead.drain(..excess);
             }
-        })
-        .await
-    }
-
-    /// Changes the scaler's state; nothing is written if it stays the same.
-    async fn update_scale(
-        &self,
-        job: &JobName,
-        change: impl Fn(&mut ScaleState),
-    ) -> Result<(), Refusal> {
-        let decide = |before: Option<&ScaleState>| {
-            let scale = before.cloned().unwrap_or_default();
-            let mut after = scale.clone();
-            change(&mut after);
-            Ok::<_, Refusal>(match after == scale {
-                true => Outcome::AlreadyApplied(after),
-                false => Outcome::Write(after),
-            })
         };
-        self.store.update(&ItemName::Scale(job), decide).await?;
+        self.store.change(&ItemName::Scale(job), remove).await?;
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 
 use crate::{
     Coordinator,
-    coordinator::no_job,
     items::{ItemName, JobItem},
     store::{Unchanged, invalid},
 };
@@ -85,17 +84,15 @@ impl Coordinator {
 
     /// Records that epoch `closed` is closed; after the last epoch the job is done.
     async fn advance(&self, job: &JobName, closed: Epoch) -> Result<JobItem, Refusal> {
-        let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| no_job(job))?;
-            if before.closed > closed {
-                return Ok(Outcome::AlreadyApplied(before.clone()));
+        let close = |item: &mut JobItem| {
+            if item.closed <= closed {
+                item.closed = closed + 1;
+                if item.closed == item.spec.epochs && item.state == JobState::Running {
+                    item.state = JobState::Done;
+                }
             }
-            let mut after = JobItem { closed: closed + 1, ..before.clone() };
-            if after.closed == after.spec.epochs && after.state == JobState::Running {
-                after.state = JobState::Done;
-            }
-            Ok(Outcome::Write(after))
+            Ok(())
         };
-        self.store.update(&ItemName::Job(job), decide).await
+        self.change_job(job, close).await
     }
 }

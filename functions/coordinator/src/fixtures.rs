@@ -8,8 +8,8 @@ use crate::{
 };
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{
-    Claim, Commit, Flush, JobProgress, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim,
-    flush, frontier::Frontier, job::JobState, order::Ramp,
+    Claim, Commit, Flush, JobProgress, Limits, SplitOutcome, Term, WorkerTimes, claim, flush,
+    frontier::Frontier, job::JobState, order::Ramp,
 };
 use gristmill_model::wire::{JobSpec, Plan, Poll, TrainerMetrics};
 use gristmill_model::{Fingerprint, InvocationId, Nonce};
@@ -79,15 +79,7 @@ pub(crate) fn poll() -> Poll {
 
 /// A commit of one batch of `rows` rows.
 pub(crate) fn commit(split_index: u8, rows: u32) -> Commit {
-    let outcome = SplitOutcome {
-        kind: SplitKind::Object,
-        object_bytes: 1,
-        crc32c: 0,
-        rows,
-        batches: 1,
-        remainder_rows: 0,
-        skipped_records: 0,
-    };
+    let outcome = SplitOutcome { object_bytes: 1, rows, batches: 1, ..SplitOutcome::default() };
     Commit { split_index, outcome }
 }
 

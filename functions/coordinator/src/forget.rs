@@ -3,7 +3,6 @@
 use crate::{
     Coordinator, Handle,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
-    jobs::object_fault,
     snapshot::JobSnapshot,
     store::invalid,
 };
@@ -53,18 +52,13 @@ impl Handle<Forget> for Coordinator {
 
 impl Coordinator {
     async fn forget_objects(&self, job: &JobName, item: &JobItem) -> Result<u64, Refusal> {
-        let (ns, bucket) = (&self.settings.ns, &self.settings.bucket);
+        let ns = &self.settings.ns;
         let mut objects = match &item.caching {
             Some(caching) => self.tidy_shelves(caching).await?,
             None => 0,
         };
         for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {
-            let found = self.objects.list(bucket, &prefix).await.map_err(|e| object_fault(&e))?;
-            let doomed: Vec<String> = found.into_iter().map(|object| object.key).collect();
-            if !doomed.is_empty() {
-                self.objects.delete(bucket, &doomed).await.map_err(|e| object_fault(&e))?;
-            }
-            objects += doomed.len() as u64;
+            objects += self.delete_below(&prefix, |_| true).await?;
         }
         Ok(objects)
     }

@@ -14,9 +14,6 @@ use gristmill_ports::ItemKey;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The `SCALE` item.
-pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy::scaling::Policy>;
-
 pub(crate) use gristmill_model::splits::INDEX_EPOCH;
 
 /// Index bundles per worker, at least, and the fewest workers to plan for. Small bundles spread the
@@ -151,6 +148,7 @@ pub(crate) struct JobItem {
     pub spec: JobSpec,
     pub dataset_version: Fingerprint,
     pub n_files: u32,
+    #[serde(flatten)]
     pub state: JobState,
     pub plan: Option<Plan>,
     /// Epochs before this one are closed.
@@ -196,7 +194,7 @@ impl BundleLayout {
     pub fn of(spec: &JobSpec, n_files: u32) -> Self {
         let workers = spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
         Self {
-            partitions: partitions(spec.workers.saturating_add(spec.settings.local_workers)),
+            partitions: partitions(spec.all_workers()),
             index_files: n_files / (workers * INDEX_BUNDLES_A_WORKER),
         }
     }
@@ -258,21 +256,13 @@ impl JobItem {
     }
 
     pub fn view(&self, job: &JobName) -> JobView {
-        use gristmill_model::wire::JobState as Wire;
-        let state = match &self.state {
-            JobState::Indexing => Wire::Indexing,
-            JobState::Running => Wire::Running,
-            JobState::Done => Wire::Done,
-            JobState::Stopped => Wire::Stopped,
-            JobState::Failed { error } => Wire::Failed { error: error.clone() },
-        };
         JobView {
             job: job.clone(),
             registered_ms: self.registered_ms,
             spec: self.spec.clone(),
             dataset_version: self.dataset_version,
             n_files: self.n_files,
-            state,
+            state: self.state.clone(),
             plan: self.plan,
             caching: self.caching.as_ref().map(|caching| caching.view.clone()),
             changes: self.changes.clone(),

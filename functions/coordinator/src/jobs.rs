@@ -3,17 +3,17 @@
 use crate::{
     Coordinator, Handle,
     caching::CacheQuery,
-    items::{BundleLayout, ItemName, JobItem, Listed, ScaleState},
+    files::object_fault,
+    items::{BundleLayout, ItemName, JobItem, Listed},
     kicks::scaler_event,
     plans::planned_state,
     scan::Scan,
     store::{Versioned, busy, invalid},
 };
-use bytes::Bytes;
 use gristmill_model::splits::{Outcome, job::JobState};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScalerEvent,
+    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScaleState, ScalerEvent,
 };
 use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, Source};
@@ -60,7 +60,7 @@ impl Handle<Register> for Coordinator {
                 let key = keys::listing(&self.settings.ns, dataset_version);
                 match register.listing {
                     Some(_) => self.check_listing(key).await?,
-                    None => self.put_json(key, dataset).await?,
+                    None => self.put_json(key, dataset, "content").await?,
                 }
                 (None, JobState::Indexing)
             }
@@ -131,10 +131,8 @@ impl Coordinator {
         scan: &Scan,
     ) -> Result<JobItem, Refusal> {
         let path = keys::listing(&self.settings.ns, item.dataset_version);
-        let listing = self.objects.get(&ObjectPath::new(&self.settings.bucket, &path)).await;
-        let listing = listing.map_err(|error| object_fault(&error))?;
-        let listing: Dataset = serde_json::from_slice(&listing)
-            .map_err(|error| invalid(format!("{path} is not a listing: {error}")))?;
+        let listing = self.read_json::<Dataset>(path.clone(), "a listing").await?;
+        let listing = listing.ok_or_else(|| invalid(format!("{path} does not exist")))?;
         let bundles = scan.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let entries = bundles.flat_map(|item| item.entries.iter().flatten());
         let records: Vec<u32> = entries.map(|entry| entry.outcome.rows).collect();
@@ -147,7 +145,8 @@ impl Coordinator {
         let manifest = Manifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
         let plan = self.plan(&item.spec, &pipeline, &manifest, item.caching.as_ref())?;
-        self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
+        let key = keys::manifest(&self.settings.ns, item.dataset_version);
+        self.put_json(key, &manifest, "content").await?;
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
                 let (state, plan) = (planned_state(&plan, &manifest), Some(plan));
@@ -161,24 +160,7 @@ impl Coordinator {
 
     /// The manifest of a dataset version, if it has been indexed before.
     pub(crate) async fn manifest(&self, version: Fingerprint) -> Result<Option<Manifest>, Refusal> {
-        let path =
-            ObjectPath::new(&self.settings.bucket, keys::manifest(&self.settings.ns, version));
-        match self.objects.get(&path).await {
-            Ok(body) => {
-                let manifest = serde_json::from_slice(&body);
-                manifest.map(Some).map_err(|e| invalid(format!("{path} is not a manifest: {e}")))
-            }
-            Err(ObjectError::NotFound(_)) => Ok(None),
-            Err(error) => Err(object_fault(&error)),
-        }
-    }
-
-    /// Puts an object whose key determines its content: the winner of a race wrote the same bytes.
-    async fn put_json(&self, key: String, value: &impl serde::Serialize) -> Result<(), Refusal> {
-        let body = serde_json::to_vec(value).map_err(|error| invalid(error.to_string()))?;
-        let path = ObjectPath::new(&self.settings.bucket, key);
-        let put = self.objects.put_if_absent(&path, Bytes::from(body), "content").await;
-        put.map(|_| ()).map_err(|error| object_fault(&error))
+        self.read_json(keys::manifest(&self.settings.ns, version), "a manifest").await
     }
 }
 
@@ -200,15 +182,6 @@ fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
     gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
-}
-
-pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
-    match error {
-        ObjectError::Unavailable(_) | ObjectError::Full(_) | ObjectError::Denied(_) => {
-            busy(error.to_string())
-        }
-        _ => invalid(error.to_string()),
-    }
 }
 
 #[cfg(test)]

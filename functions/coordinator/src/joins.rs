@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator,
-    items::{ItemName, JobItem, ScaleState, Skips},
+    items::{ItemName, JobItem, Skips},
     jobs::pipeline_of,
     plans::window_of,
     store::{Versioned, invalid},
@@ -12,7 +12,7 @@ use gristmill_model::splits::{
     job::{JobEvent, JobState, apply},
 };
 use gristmill_model::wire::{
-    Barren, JobSpec, JobView, OptionChange, Refusal, Register, SpecDifference,
+    Barren, JobSpec, JobView, OptionChange, Refusal, Register, ScaleState, SpecDifference,
 };
 use gristmill_model::{ErrorPolicy, JobName};
 
@@ -48,27 +48,20 @@ impl Coordinator {
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| crate::coordinator::no_job(job))?;
             let after = joined(before, register, horizon.durable, now_ms)?;
-            Ok::<_, Refusal>(match after == *before {
-                true => Outcome::AlreadyApplied(after),
-                false => Outcome::Write(after),
-            })
+            Ok::<_, Refusal>(Outcome::of(Some(before), after))
         };
         Ok(self.store.update_from(&ItemName::Job(job), read, decide).await?.view(job))
     }
 
     /// Counts skipped records from `slowest` on: the job did not skip any before.
     async fn skips_begin(&self, job: &JobName, slowest: Place) -> Result<(), Refusal> {
-        let decide = |before: Option<&Skips>| {
-            let before = before.cloned().unwrap_or_default();
-            Ok::<_, Refusal>(match before.before < slowest {
-                true if before.before.epoch == slowest.epoch => {
-                    Outcome::Write(Skips { before: slowest, ..before })
-                }
-                true => Outcome::Write(Skips { before: slowest, ..Skips::default() }),
-                false => Outcome::AlreadyApplied(before),
-            })
+        let begin = |skips: &mut Skips| {
+            if skips.before.epoch < slowest.epoch {
+                *skips = Skips::default();
+            }
+            skips.before = skips.before.max(slowest);
         };
-        self.store.update(&ItemName::Skips(job), decide).await.map(|_| ())
+        self.store.change(&ItemName::Skips(job), begin).await.map(|_| ())
     }
 
     /// Lets the splits that were given up be tried again, and workers be started.
@@ -92,15 +85,8 @@ impl Coordinator {
             let name = ItemName::Bundle(job, home, bundle.epoch, bundle.index);
             self.store.update(&name, decide).await?;
         }
-        let decide = |before: Option<&ScaleState>| {
-            let before = before.cloned().unwrap_or_default();
-            let after = ScaleState { barren: Barren::default(), ..before.clone() };
-            Ok::<_, Refusal>(match after == before {
-                true => Outcome::AlreadyApplied(before),
-                false => Outcome::Write(after),
-            })
-        };
-        self.store.update(&ItemName::Scale(job), decide).await.map(|_| ())
+        let clear = |scale: &mut ScaleState| scale.barren = Barren::default();
+        self.store.change(&ItemName::Scale(job), clear).await.map(|_| ())
     }
 }
 
@@ -140,8 +126,7 @@ fn joined(
         false => before.state.clone(),
     };
     let plan = before.plan.map(|plan| {
-        let local = spec.settings.local_workers;
-        let widest = window_of(spec.workers.saturating_add(local), plan.max_bundle_splits);
+        let widest = window_of(spec.all_workers(), plan.max_bundle_splits);
         gristmill_model::wire::Plan { window_splits: plan.window_splits.max(widest), ..plan }
     });
     let change = |of: SpecDifference| OptionChange {

@@ -2,14 +2,14 @@
 
 use crate::{
     Coordinator,
-    items::{JobItem, ScaleState},
+    items::JobItem,
     plans::window_of,
     scan::{self, Scan},
     trouble,
 };
 use bytes::Bytes;
 use gristmill_model::splits::JobProgress;
-use gristmill_model::wire::{Poll, ScalerEvent, VERSION};
+use gristmill_model::wire::{Poll, ScaleState, ScalerEvent, VERSION};
 use gristmill_model::{Epoch, JobName, Namespace};
 use std::{
     collections::BTreeMap,

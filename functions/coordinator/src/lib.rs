@@ -12,6 +12,7 @@ mod controls;
 mod coordinator;
 mod departures;
 mod epochs;
+mod files;
 #[cfg(test)]
 mod fixtures;
 mod forget;

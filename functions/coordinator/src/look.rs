@@ -8,14 +8,14 @@ mod steps;
 use self::steps::{Decided, Step, View};
 use crate::{
     Coordinator,
-    items::{ItemName, JobItem, ScaleState},
+    items::{ItemName, JobItem},
     kicks::window,
     scan::{Reach, Scan},
     snapshot::JobSnapshot,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{self, JobProgress, Place, frontier::Frontier, job::JobState};
-use gristmill_model::wire::{Poll, Refusal};
+use gristmill_model::wire::{Poll, Refusal, ScaleState};
 
 impl Coordinator {
     /// Reads the window, updates the job's state, kicks the scaler if needed, and writes the hints.

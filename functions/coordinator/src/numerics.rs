@@ -1,12 +1,6 @@
 //! A job's numerics class: that of its first worker, unless its trainer chose one.
 
-use crate::{
-    Coordinator,
-    coordinator::no_job,
-    items::{ItemName, JobItem},
-    store::Unchanged,
-};
-use gristmill_model::splits::Outcome;
+use crate::{Coordinator, items::JobItem, store::Unchanged};
 use gristmill_model::wire::Claim;
 
 impl Coordinator {
@@ -21,27 +15,20 @@ impl Coordinator {
             "" => self.settle_points(item, &claim.numerics).await?,
             _ => item.caching.clone(),
         };
-        let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| no_job(&claim.job))?;
-            let mut after = before.clone();
-            match before.spec.numerics.as_str() {
-                "" => {
-                    after.spec.numerics.clone_from(&claim.numerics);
-                    after.caching.clone_from(&caching);
-                }
-                settled if settled == claim.numerics => return Ok(Outcome::AlreadyApplied(after)),
-                settled => {
-                    return Err(Unchanged::Declined(format!(
-                        "the job runs numerics class {settled}, and a worker has {}: results \
-                         would differ; deploy workers of the trainer's architecture, or use no \
-                         local workers",
-                        claim.numerics
-                    )));
-                }
+        let settle = |item: &mut JobItem| match item.spec.numerics.as_str() {
+            "" => {
+                item.spec.numerics.clone_from(&claim.numerics);
+                item.caching.clone_from(&caching);
+                Ok(())
             }
-            Ok(Outcome::Write(after))
+            settled if settled == claim.numerics => Ok(()),
+            settled => Err(Unchanged::Declined(format!(
+                "the job runs numerics class {settled}, and a worker has {}: results would \
+                 differ; deploy workers of the trainer's architecture, or use no local workers",
+                claim.numerics
+            ))),
         };
-        let settled = self.store.update(&ItemName::Job(&claim.job), decide).await?;
+        let settled = self.change_job(&claim.job, settle).await?;
         if settled.caching.is_some() {
             self.remember_numerics(&claim.numerics).await?;
         }

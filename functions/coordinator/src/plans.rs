@@ -1,7 +1,6 @@
 //! Plans: divides an indexed dataset into splits, and explains why a job has no records.
 
 use crate::{Coordinator, caching::Caching, store::invalid};
-use gristmill_model::Sharding;
 use gristmill_model::splits::{
     Member, SplitPlan,
     job::JobState,
@@ -44,11 +43,7 @@ impl Coordinator {
         // A cached dataset is already divided.
         let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
         let splits = view(split_records)?;
-        let workers = spec.workers.saturating_add(spec.settings.local_workers).max(1);
-        let copies = match spec.settings.sharding {
-            Sharding::Dynamic => 1,
-            Sharding::Off => workers,
-        };
+        let copies = spec.copies();
         let n_splits = splits.n_splits().checked_mul(copies).ok_or_else(|| {
             invalid("the dataset has more splits, once for each worker, than can be counted")
         })?;
@@ -63,7 +58,7 @@ impl Coordinator {
             split_records,
             n_splits,
             max_bundle_splits,
-            window_splits: window_of(workers, max_bundle_splits),
+            window_splits: window_of(spec.all_workers(), max_bundle_splits),
             window_bytes: self.settings.window_bytes,
             batch_bytes: record_bytes.saturating_mul(batch),
         })

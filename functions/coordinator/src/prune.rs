@@ -5,7 +5,7 @@ use crate::{
     Coordinator,
     items::{INDEX_EPOCH, ItemName, JobItem, Swept, bundle_partition},
 };
-use gristmill_model::splits::{JobProgress, Outcome};
+use gristmill_model::splits::JobProgress;
 use gristmill_model::wire::Refusal;
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::ItemKey;
@@ -43,15 +43,8 @@ impl Coordinator {
                 }
             }
         }
-        let decide = |before: Option<&Swept>| {
-            let before = before.copied().unwrap_or_default();
-            Ok::<_, Refusal>(if before.pruned >= until {
-                Outcome::AlreadyApplied(before)
-            } else {
-                Outcome::Write(Swept { pruned: until, ..before })
-            })
-        };
-        self.store.update_from(&name, read, decide).await?;
+        let pruned = |swept: &mut Swept| swept.pruned = swept.pruned.max(until);
+        self.store.change_from(&name, read, pruned).await?;
         Ok(deleted)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     store::{Unchanged, accepted},
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{self, Bundle, BundleState, WorkerTimes, silence::patience_ms};
+use gristmill_model::splits::{self, Bundle, BundleState, silence::patience_ms};
 use gristmill_model::wire::Refusal;
 
 /// A bundle with commits, as evidence of how long splits take.
@@ -24,9 +24,7 @@ struct Witness<'a> {
 fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
     let bundle = bundle.item.as_ref()?;
     let committed = bundle.entries.iter().flatten().count() as u64;
-    let WorkerTimes { source_ms, compute_ms, put_ms } = bundle.times;
-    let spent_ms = u64::from(source_ms) + u64::from(compute_ms) + u64::from(put_ms);
-    (committed > 0).then(|| Witness { bundle, split_ms: spent_ms / committed })
+    (committed > 0).then(|| Witness { bundle, split_ms: bundle.times.total_ms() / committed })
 }
 
 /// Indices of bundles in `scan` whose workers have most likely died. Looks at the window have been regular

@@ -5,7 +5,7 @@ use crate::{
     fixtures::{self, commit},
     scan::scanned,
 };
-use gristmill_model::splits::order::Ramp;
+use gristmill_model::splits::{WorkerTimes, order::Ramp};
 use proptest::prelude::*;
 
 /// A bundle claimed at `claimed_ms` by `worker`; its first `committed` splits took `split_ms` each and were

@@ -6,7 +6,7 @@ use crate::{
     scan::Scan,
     store::Versioned,
 };
-use gristmill_model::splits::{Committed, JobProgress, Outcome, Place};
+use gristmill_model::splits::{Committed, JobProgress, Place};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Refusal, SkippedAt};
 use gristmill_model::{Epoch, ErrorPolicy, JobName};
@@ -141,15 +141,12 @@ impl Coordinator {
             )));
         }
         if let Some(skips) = counts.to_store(&before, first, plan.n_splits) {
-            let decide = |before: Option<&Skips>| {
-                Ok::<_, Refusal>(match before {
-                    Some(before) if before.before > skips.before => {
-                        Outcome::AlreadyApplied(before.clone())
-                    }
-                    _ => Outcome::Write(skips.clone()),
-                })
+            let count = |stored: &mut Skips| {
+                if stored.before <= skips.before {
+                    stored.clone_from(&skips);
+                }
             };
-            self.store.update_from(&ItemName::Skips(job), read, decide).await?;
+            self.store.change_from(&ItemName::Skips(job), read, count).await?;
         }
         Ok(None)
     }

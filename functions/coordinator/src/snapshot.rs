@@ -4,13 +4,13 @@ use crate::{
     Coordinator, Settings,
     bundles::ScannedBundle,
     coordinator::no_job,
-    items::{ItemName, JobItem, ScaleState, Swept},
+    items::{ItemName, JobItem, Swept},
     store::{Stored as _, Versioned, decode, invalid},
 };
 use gristmill_model::splits::{
     Bundle, JobProgress, Place, ReaderProgress, course::BundleAt, frontier::Frontier, search::Ends,
 };
-use gristmill_model::wire::{Claim, Home, Refusal};
+use gristmill_model::wire::{Claim, Home, Refusal, ScaleState};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::Item;
 use std::{

@@ -1,16 +1,15 @@
 //! Typed items over the table: read, decide, write conditionally; after a conflict, decide again.
 
 use crate::coordinator::refuse;
-use crate::items::{ItemName, ScaleState};
+use crate::items::ItemName;
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
     Bundle, DeathLog, JobProgress, Outcome, ReaderProgress, Refusal as SplitRefusal,
     epoch::EpochItem, frontier::Frontier,
 };
-use gristmill_model::wire::{Refusal, RefusalKind};
+use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
 use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
-use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
 
 /// Decisions on one item before the call is refused as busy: more concurrent writers of one item than this
@@ -33,10 +32,10 @@ macro_rules! stored_as_json {
     ($($item:ty),*) => {$(
         impl Stored for $item {
             fn encode(&self) -> Result<Bytes, String> {
-                encode_json(self)
+                serde_json::to_vec(self).map(Bytes::from).map_err(|error| error.to_string())
             }
             fn decode(body: &[u8]) -> Result<Self, String> {
-                decode_json(body)
+                serde_json::from_slice(body).map_err(|error| error.to_string())
             }
         }
     )*};
@@ -58,14 +57,6 @@ stored_as_json!(
     gristmill_model::wire::Left,
     ScaleState
 );
-
-fn encode_json(item: &impl Serialize) -> Result<Bytes, String> {
-    serde_json::to_vec(item).map(Bytes::from).map_err(|error| error.to_string())
-}
-
-fn decode_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body).map_err(|error| error.to_string())
-}
 
 /// Body of a deleted item until it expires; no item encodes to this.
 pub(crate) const DELETED: &[u8] = &[0];
@@ -235,6 +226,38 @@ impl Store {
             }
         }
         Err(busy(format!("too many writers of {name:?} at one time")).into())
+    }
+
+    /// Lets `change` change the item under `name`, a default one if there is none. An item that stays as it is is not
+    /// written.
+    pub async fn change<T>(
+        &self,
+        name: &ItemName<'_>,
+        change: impl Fn(&mut T),
+    ) -> Result<T, Refusal>
+    where
+        T: Stored + Clone + Default + PartialEq,
+    {
+        self.change_from(name, self.read(name).await?, change).await
+    }
+
+    /// Like [`Store::change`], for an item that was already read.
+    pub async fn change_from<T>(
+        &self,
+        name: &ItemName<'_>,
+        read: Versioned<T>,
+        change: impl Fn(&mut T),
+    ) -> Result<T, Refusal>
+    where
+        T: Stored + Clone + Default + PartialEq,
+    {
+        let decide = |before: Option<&T>| {
+            let before = before.cloned().unwrap_or_default();
+            let mut after = before.clone();
+            change(&mut after);
+            Ok(Outcome::of(Some(&before), after))
+        };
+        self.update_from(name, read, decide).await
     }
 
     /// Writes a hint. A failed write is only logged: the next hint says the same.

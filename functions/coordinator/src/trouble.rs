@@ -1,12 +1,7 @@
 //! Reasons why a job makes no progress: returned with every poll; the job fails if they persist.
 
-use crate::{
-    Settings,
-    items::{JobItem, ScaleState},
-    scan::Scan,
-    settings::Patience,
-};
-use gristmill_model::wire::Barren;
+use crate::{Settings, items::JobItem, scan::Scan, settings::Patience};
+use gristmill_model::wire::{Barren, ScaleState};
 
 /// Fewer failed workers than this are not reported and cause no rest.
 const FEW: u32 = 3;

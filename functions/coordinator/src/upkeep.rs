@@ -4,7 +4,6 @@
 use crate::{
     Coordinator,
     items::{ItemName, JobItem, Listed},
-    jobs::object_fault,
     kicks::{lacks_workers, scaler_event, window},
     snapshot::JobSnapshot,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
@@ -133,15 +132,8 @@ impl Coordinator {
     /// records stay as long as the bucket keeps them.
     async fn tidy(&self, job: &JobName, listed: Versioned<Listed>) -> Result<u64, Refusal> {
         let prefix = keys::job_prefix(&self.settings.ns, job);
-        let bucket = &self.settings.bucket;
-        let found = self.objects.list(bucket, &prefix).await.map_err(|e| object_fault(&e))?;
-        let chunks = found.into_iter().map(|object| object.key).filter(|key| keys::is_chunk(key));
-        let chunks: Vec<_> = chunks.collect();
-        if !chunks.is_empty() {
-            self.objects.delete(bucket, &chunks).await.map_err(|e| object_fault(&e))?;
-        }
+        let mut objects = self.delete_below(&prefix, keys::is_chunk).await?;
         let item = self.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
-        let mut objects = chunks.len() as u64;
         if let Some(caching) = item.and_then(|item| item.caching) {
             objects += self.tidy_shelves(&caching).await?;
         }

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Left, ScaleDecision, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_model::wire::{Left, ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent};
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
@@ -26,9 +26,6 @@ const SIDE_BY_SIDE: usize = 16;
 const LIFE_MS: u64 = 16 * 60 * 1000;
 /// Attempts at the compare-and-set before the event is dropped; the next kick repeats it.
 const MAX_TRIES: u32 = 8;
-
-/// The `SCALE` item.
-type ScaleState = gristmill_model::wire::ScaleState<Policy>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
@@ -112,7 +109,10 @@ impl Scaler {
                     }
                     let refused = not_started.len() as u32;
                     if throttled > 0 && event.autoscale {
-                        self.note_throttled(&key, throttled).await?;
+                        let note = |state: &mut ScaleState| {
+                            state.throttled = state.throttled.saturating_add(throttled);
+                        };
+                        self.change(&key, note).await?;
                     }
                     return Ok(Scaled { invoked, throttled, refused, outstanding });
                 }
@@ -129,13 +129,22 @@ impl Scaler {
         ScalerEvent { wanted: event.wanted.min(most), ..event.clone() }
     }
 
-    /// Records for the next decision that the platform throttled workers. Best effort: on a conflict the
-    /// other write stands, and the next throttling is recorded too.
-    async fn note_throttled(&self, key: &ItemKey, throttled: u32) -> Result<(), ScaleError> {
-        let item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
-        let (version, mut state) = decode(item.as_ref())?;
-        state.throttled = state.throttled.saturating_add(throttled);
-        self.table.write(key, version, serde_json::to_vec(&state)?.into(), None).await?;
+    /// Lets `change` change the state. Best effort: after several conflicts the other writes stand.
+    async fn change(
+        &self,
+        key: &ItemKey,
+        change: impl Fn(&mut ScaleState),
+    ) -> Result<(), ScaleError> {
+        let mut item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
+        for _ in 0..MAX_TRIES {
+            let (version, mut state) = decode(item.as_ref())?;
+            change(&mut state);
+            let body = serde_json::to_vec(&state)?.into();
+            match self.table.write(key, version, body, None).await? {
+                WriteOutcome::Written => break,
+                WriteOutcome::Conflict(current) => item = current,
+            }
+        }
         Ok(())
     }
 
@@ -149,9 +158,7 @@ impl Scaler {
         error: &InvokeError,
     ) -> Result<(), ScaleError> {
         tracing::warn!(job = %event.job, %error, "workers cannot be invoked");
-        let mut item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
-        for _ in 0..MAX_TRIES {
-            let (version, mut state) = decode(item.as_ref())?;
+        let note = |state: &mut ScaleState| {
             state.outstanding.retain(|worker, _| !workers.contains(&worker));
             let count = workers.len() as u32;
             state.barren.note(count, event.progress, event.at_ms, &error.to_string());
@@ -165,15 +172,10 @@ impl Scaler {
                     format!("worker version {gone} was deleted: using {current} from now on");
                 state.worker_function = Some(current.clone());
                 let target = state.target;
-                log(&mut state, event.batches, target, reason);
+                log(state, event.batches, target, reason);
             }
-            let body = serde_json::to_vec(&state)?.into();
-            match self.table.write(key, version, body, None).await? {
-                WriteOutcome::Written => break,
-                WriteOutcome::Conflict(current) => item = current,
-            }
-        }
-        Ok(())
+        };
+        self.change(key, note).await
     }
 
     /// Reads which outstanding workers have left since the state was written.
@@ -259,7 +261,7 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
 }
 
 /// Applies the policy to the scaler's state; returns the numbers of the workers to invoke.
-fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, UnknownPolicy> {
+fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleError> {
     // Worker numbers are never reused, so a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
@@ -294,7 +296,7 @@ fn settle_target(
     state: &mut ScaleState,
     event: &ScalerEvent,
     facts: &ScalerFacts,
-) -> Result<(), UnknownPolicy> {
+) -> Result<(), ScaleError> {
     if !event.autoscale {
         state.target = event.wanted;
         return Ok(());
@@ -308,7 +310,9 @@ fn settle_target(
         ..Settings::default()
     };
     let name = event.policy.as_deref().map_or(Ok(PolicyName::default()), str::parse)?;
-    let kept = state.policy.clone().filter(|policy| policy.name() == name.as_str());
+    // One that another version wrote and this one cannot read counts as absent: the policy starts anew.
+    let kept = state.policy.clone().and_then(|kept| serde_json::from_value::<Policy>(kept).ok());
+    let kept = kept.filter(|policy| policy.name() == name.as_str());
     let mut policy = kept.unwrap_or_else(|| name.begin(&settings));
     if state.target == 0 {
         state.target = policy.target(&settings);
@@ -318,7 +322,7 @@ fn settle_target(
     let Some(report) = &event.training else { return Ok(()) };
     let decision = policy.decide(report, facts, &settings);
     state.throttled = 0;
-    state.policy = Some(policy);
+    state.policy = Some(serde_json::to_value(policy)?);
     if decision.target != state.target {
         state.target = decision.target;
         log(state, event.batches, decision.target, decision.reason.to_string());
@@ -574,8 +578,9 @@ mod tests {
             let pk = keys::job_partition(&auto.ns, &auto.job);
             let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
             let (_, state) = decode(item[0].as_ref()).unwrap();
-            assert_eq!(state.policy.as_ref().map(Policy::name), Some(name.as_str()));
-            assert_eq!(state.target, state.policy.unwrap().target(&Settings::default()), "{name}");
+            let policy: Policy = serde_json::from_value(state.policy.unwrap()).unwrap();
+            assert_eq!(policy.name(), name.as_str());
+            assert_eq!(state.target, policy.target(&Settings::default()), "{name}");
         }
         let (scaler, _) = scaler();
         let policy = Some("guess".to_owned());

@@ -1,7 +1,7 @@
 //! Compression of a job's objects.
 
+use crate::words::words;
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
 
 /// Whether workers compress what they store. Trainers get the same bytes either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -21,25 +21,7 @@ impl Compression {
         [("none", Self::None), ("zstd", Self::Zstd), ("auto", Self::Auto)];
 }
 
-impl FromStr for Compression {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::CHOICES.into_iter().find(|(name, _)| *name == text);
-        let unknown = || format!("{text:?} is not a compression: use none, zstd or auto");
-        found.map(|(_, compression)| compression).ok_or_else(unknown)
-    }
-}
-
-impl fmt::Display for Compression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Zstd => "zstd",
-            Self::Auto => "auto",
-        })
-    }
-}
+words!(Compression, "a compression", None = "none", Zstd = "zstd", Auto = "auto");
 
 #[cfg(test)]
 mod tests {
@@ -51,6 +33,6 @@ mod tests {
             assert_eq!(compression.to_string(), name);
             assert_eq!(name.parse(), Ok(compression));
         }
-        assert!("gzip".parse::<Compression>().unwrap_err().contains("none, zstd or auto"));
+        assert!("gzip".parse::<Compression>().unwrap_err().contains("none, zstd, auto"));
     }
 }

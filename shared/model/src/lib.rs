@@ -14,6 +14,7 @@ pub mod splits;
 pub mod stored;
 mod visitation;
 pub mod wire;
+mod words;
 
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use compression::Compression;

@@ -1,5 +1,6 @@
 //! Source records: their keys, and policies for bad ones.
 
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -42,28 +43,7 @@ pub enum ErrorPolicy {
     Quarantine,
 }
 
-impl FromStr for ErrorPolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "fail" => Ok(Self::Fail),
-            "skip" => Ok(Self::Skip),
-            "quarantine" => Ok(Self::Quarantine),
-            _ => Err(format!("{text:?} is not an error policy: use fail, skip or quarantine")),
-        }
-    }
-}
-
-impl fmt::Display for ErrorPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fail => "fail",
-            Self::Skip => "skip",
-            Self::Quarantine => "quarantine",
-        })
-    }
-}
+words!(ErrorPolicy, "an error policy", Fail = "fail", Skip = "skip", Quarantine = "quarantine");
 
 /// Most records of an epoch that the `skip` and `quarantine` policies leave out before the job fails after
 /// all.

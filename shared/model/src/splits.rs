@@ -37,8 +37,8 @@ mod view;
 pub mod window;
 
 pub use bundle::{
-    Bundle, BundleState, LeaseView, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
-    Suspect, TRIAL_ATTEMPTS,
+    Bundle, BundleState, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, Suspect,
+    TRIAL_ATTEMPTS,
 };
 pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms, revive};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};

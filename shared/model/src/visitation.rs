@@ -1,7 +1,7 @@
 //! Visitation: how often a trainer gets each record of an epoch (tf.data service, section 3.4).
 
+use crate::words::words;
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
 
 /// Delivery guarantee for a trainer that restarts.
 ///
@@ -31,27 +31,6 @@ pub enum Sharding {
     /// An epoch is the dataset once for each worker the job was registered with, each time in
     /// another order; `__copy__` distinguishes the visits of a record.
     Off,
-}
-
-macro_rules! words {
-    ($type:ident, $what:literal, $($variant:ident = $word:literal),+) => {
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(format!(concat!("{:?} is not ", $what, ": use one of", $(" ", $word),+), text)),
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(Self::$variant => $word),+ })
-            }
-        }
-    };
 }
 
 impl Sharding {

@@ -20,6 +20,7 @@ mod readers;
 mod settings;
 mod training_report;
 
+pub use crate::splits::job::JobState;
 pub use cache_calls::{
     CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, PointFound,
 };
@@ -30,8 +31,8 @@ pub use caching::{
 pub use calls::*;
 pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
-    Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
-    SourceFile, StoredListing,
+    Dataset, JobSpec, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt, SourceFile,
+    StoredListing,
 };
 pub use job_options::{GivenOptions, OPTIONS, OptionChange, OptionMeaning, SpecDifference};
 pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};

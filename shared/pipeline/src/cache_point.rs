@@ -2,6 +2,7 @@
 
 use crate::{Pipeline, Randomness};
 use gristmill_model::{Epoch, Fingerprint};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Name of the predecessor of a point that has no operator before it.
@@ -23,13 +24,15 @@ pub struct CachePoint {
 }
 
 /// One operator as fingerprints see it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DescribedOp {
     pub op: String,
     pub version: u32,
     /// Parameters with defaults filled in.
+    #[serde(default)]
     pub params: Value,
-    /// Set for random operators only, since it keys their draws.
+    /// Position in the author's file. Set for random operators only, since it keys their draws.
+    #[serde(default)]
     pub ordinal: Option<u32>,
 }
 

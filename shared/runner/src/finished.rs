@@ -33,15 +33,7 @@ impl FinishedSplit {
         Self {
             position,
             object: Bytes::new(),
-            outcome: SplitOutcome {
-                kind: SplitKind::Object,
-                object_bytes: 0,
-                crc32c: 0,
-                rows: records,
-                batches: 0,
-                remainder_rows: 0,
-                skipped_records: 0,
-            },
+            outcome: SplitOutcome { rows: records, ..SplitOutcome::default() },
             skipped: Vec::new(),
             quarantined: Vec::new(),
             times: WorkerTimes { source_ms, ..WorkerTimes::default() },

@@ -180,11 +180,11 @@ fn coordinator_calls_are_documented() {
         let found = lines.filter(|line| named(line)).filter_map(|line| line.split('"').nth(1));
         found.map(str::to_owned).collect::<BTreeSet<String>>()
     };
-    let mut calls = literals(|line| line.contains("NAME: &'static str = \""));
-    if calls.is_empty() {
-        calls = literals(|line| line.starts_with("Self::") && line.contains(" => \""));
-    }
-    assert!(calls.contains("claim"), "shared/model/src/wire names no call as `const NAME`");
+    let calls = literals(|line| line.starts_with(char::is_uppercase) && line.contains("] \""));
+    assert!(
+        calls.contains("claim"),
+        "shared/model/src/wire lists no call as `Name[job] \"name\" Reply`"
+    );
     let rows = table("docs/operating.md", "| coordinator call |");
     let documented: BTreeSet<String> =
         rows.iter().flat_map(|(_, cells)| names(&cells[0])).map(str::to_owned).collect();

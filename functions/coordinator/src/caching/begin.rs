@@ -9,13 +9,12 @@ use crate::{
     items::{ItemName, JobItem},
     jobs::pipeline_of,
 };
-use gristmill_model::splits::Outcome;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     CacheEntry, CacheExplain, CacheExplained, CachingView, Dataset, EpochMode, JobSpec, PointFound,
     PointView, Refusal,
 };
-use gristmill_model::{ErrorPolicy, Fingerprint, JobName, Sharding};
+use gristmill_model::{ErrorPolicy, Fingerprint, JobName};
 use gristmill_pipeline::{CachePoint, Pipeline};
 use gristmill_policy::caching::{
     self, Candidate, Described, Lookup, Miss, Mode, SourceVersion, State, explain_miss,
@@ -74,12 +73,7 @@ impl CacheQuery<'_> {
 
     /// Why this job cannot use the entry; none if it can.
     fn objection(&self, entry: &CacheEntry) -> Option<String> {
-        let copies = match self.spec.settings.sharding {
-            Sharding::Dynamic => 1,
-            Sharding::Off => {
-                self.spec.workers.saturating_add(self.spec.settings.local_workers).max(1)
-            }
-        };
+        let copies = self.spec.copies();
         let batch_size = u64::from(self.pipeline.batch_size());
         let asked = self.spec.settings.split_batches.map(|batches| u64::from(batches) * batch_size);
         if entry.copies != copies {
@@ -283,13 +277,8 @@ impl Coordinator {
 
     /// Remembers the numerics class of this namespace's workers.
     pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), Refusal> {
-        let decide = |before: Option<&String>| {
-            Ok::<_, Refusal>(match before {
-                Some(before) if before == numerics => Outcome::AlreadyApplied(before.clone()),
-                _ => Outcome::Write(numerics.to_owned()),
-            })
-        };
-        self.store.update(&ItemName::Numerics, decide).await.map(|_| ())
+        let seen = |known: &mut String| numerics.clone_into(known);
+        self.store.change(&ItemName::Numerics, seen).await.map(|_| ())
     }
 }
 

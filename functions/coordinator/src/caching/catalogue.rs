@@ -2,11 +2,10 @@
 
 use crate::{
     Coordinator, Handle,
+    files::object_fault,
     items::ItemName,
-    jobs::object_fault,
     store::{Unchanged, accepted, busy, decode, invalid},
 };
-use bytes::Bytes;
 use gristmill_model::splits::Outcome;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
@@ -14,7 +13,7 @@ use gristmill_model::wire::{
     RefusalKind,
 };
 use gristmill_model::{Fingerprint, JobName};
-use gristmill_policy::caching::{self, EntryState, UseScore, evict};
+use gristmill_policy::caching::{self, UseScore, evict};
 use gristmill_ports::{ObjectError, ObjectPath};
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +54,6 @@ pub(crate) fn entry_of(entry: &CacheEntry) -> caching::Entry {
     let described = entry.described.clone();
     caching::Entry {
         fingerprint: entry.fingerprint,
-        state: EntryState::Complete,
         bytes: entry.bytes as f64,
         elements_per_s: entry.elements_per_s,
         saved_s: entry.saved_s,
@@ -71,16 +69,7 @@ impl Coordinator {
         &self,
         fingerprint: Fingerprint,
     ) -> Result<Option<CacheEntry>, Refusal> {
-        let key = keys::cache_entry(&self.settings.ns, fingerprint);
-        let path = ObjectPath::new(&self.settings.bucket, key);
-        match self.objects.get(&path).await {
-            Ok(body) => {
-                let entry = serde_json::from_slice(&body);
-                entry.map(Some).map_err(|error| invalid(format!("{path} is not an entry: {error}")))
-            }
-            Err(ObjectError::NotFound(_)) => Ok(None),
-            Err(error) => Err(object_fault(&error)),
-        }
+        self.read_json(keys::cache_entry(&self.settings.ns, fingerprint), "an entry").await
     }
 
     /// As [`Self::cache_entry`], if a job can read what it names. An entry whose manifest is gone is removed, so that
@@ -98,8 +87,7 @@ impl Coordinator {
             Ok(_) => Ok(Some(entry)),
             Err(ObjectError::NotFound(path)) => {
                 tracing::warn!(%path, "a cached epoch has lost its manifest: its entry is removed");
-                let key = keys::cache_entry(&self.settings.ns, fingerprint);
-                self.objects.delete(bucket, &[key]).await.map_err(|error| object_fault(&error))?;
+                self.delete_objects(&[keys::cache_entry(&self.settings.ns, fingerprint)]).await?;
                 Ok(None)
             }
             Err(error) => Err(object_fault(&error)),
@@ -109,13 +97,10 @@ impl Coordinator {
     /// Puts an entry unless its fingerprint has one; returns the entry that is stored then.
     pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, Refusal> {
         let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);
-        let path = ObjectPath::new(&self.settings.bucket, key);
-        let body = serde_json::to_vec(entry).map_err(|error| invalid(error.to_string()))?;
         // An earlier try or another job may have stored one: the stored entry counts.
-        let put = self.objects.put_if_absent(&path, Bytes::from(body), &entry.shelf).await;
-        put.map_err(|error| object_fault(&error))?;
+        self.put_json(key.clone(), entry, &entry.shelf).await?;
         let there = self.cache_entry(entry.fingerprint).await?;
-        there.ok_or_else(|| busy(format!("{path} was removed as soon as it was put")))
+        there.ok_or_else(|| busy(format!("{key} was removed as soon as it was put")))
     }
 
     /// Adds `job` to the readers of an entry. Returns false if the entry is being removed or is gone.
@@ -158,9 +143,8 @@ impl Coordinator {
     /// All cache entries.
     pub(crate) async fn cached(&self) -> Result<Vec<Usage>, Refusal> {
         let ns = &self.settings.ns;
-        let listed = self.objects.list(&self.settings.bucket, &keys::cache_entries(ns)).await;
         let mut cached = Vec::new();
-        for object in listed.map_err(|error| object_fault(&error))? {
+        for object in self.list_objects(&keys::cache_entries(ns)).await? {
             let Some(fingerprint) = keys::parse_cache_entry(ns, &object.key) else { continue };
             if let Some(entry) = self.cache_entry(fingerprint).await? {
                 cached.push(self.usage(entry).await?);
@@ -231,21 +215,15 @@ impl Coordinator {
     /// Removes the marked shelf and returns its number of objects. Deletes objects first and the entry
     /// last, so that a later round finds an interrupted removal; repeating any step is safe.
     async fn finish_removal(&self, fingerprint: Fingerprint, shelf: &str) -> Result<u64, Refusal> {
-        let objects = self.clear_shelf(shelf).await?;
+        let objects = self.delete_below(shelf, |_| true).await?;
         let of_shelf = |entry: CacheEntry| entry.shelf == shelf;
         if self.cache_entry(fingerprint).await?.is_some_and(of_shelf) {
-            let key = keys::cache_entry(&self.settings.ns, fingerprint);
-            let deleted = self.objects.delete(&self.settings.bucket, &[key]).await;
-            deleted.map_err(|error| object_fault(&error))?;
+            self.delete_objects(&[keys::cache_entry(&self.settings.ns, fingerprint)]).await?;
         }
-        let unmark = |before: Option<&CacheUse>| {
-            let used = before.cloned().unwrap_or_default();
-            Ok::<_, Refusal>(match used.removing.as_deref() == Some(shelf) {
-                true => Outcome::Write(CacheUse { removing: None, ..used }),
-                false => Outcome::AlreadyApplied(used),
-            })
+        let unmark = |used: &mut CacheUse| {
+            used.removing.take_if(|removing| removing == shelf);
         };
-        self.store.update(&ItemName::CacheUse(fingerprint), unmark).await?;
+        self.store.change(&ItemName::CacheUse(fingerprint), unmark).await?;
         tracing::info!(%fingerprint, objects, "removed from the cache");
         Ok(objects)
     }
@@ -276,17 +254,6 @@ impl Coordinator {
         Ok(found)
     }
 
-    /// Deletes all objects of a shelf and returns their number.
-    pub(crate) async fn clear_shelf(&self, shelf: &str) -> Result<u64, Refusal> {
-        let bucket = &self.settings.bucket;
-        let found = self.objects.list(bucket, shelf).await.map_err(|e| object_fault(&e))?;
-        let doomed: Vec<String> = found.into_iter().map(|object| object.key).collect();
-        if !doomed.is_empty() {
-            self.objects.delete(bucket, &doomed).await.map_err(|e| object_fault(&e))?;
-        }
-        Ok(doomed.len() as u64)
-    }
-
     /// Deletes shelves that a job wrote and no job can read: of a put that did not finish, or lost the race
     /// for the entry. Returns the number of objects.
     pub(crate) async fn tidy_shelves(&self, caching: &super::Caching) -> Result<u64, Refusal> {
@@ -304,7 +271,7 @@ impl Coordinator {
             let Some(point) = point else { continue };
             let entry = self.cache_entry(point.fingerprint).await?;
             if entry.is_none_or(|entry| entry.shelf != *shelf) {
-                objects += self.clear_shelf(shelf).await?;
+                objects += self.delete_below(shelf, |_| true).await?;
             }
         }
         Ok(objects)

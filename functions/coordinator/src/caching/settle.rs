@@ -3,15 +3,12 @@
 use super::{Caching, Predicted};
 use crate::{
     Coordinator,
-    coordinator::no_job,
     items::{ItemName, JobItem},
-    jobs::{object_fault, pipeline_of},
+    jobs::pipeline_of,
     scan::Scan,
-    store::invalid,
 };
-use bytes::Bytes;
 use gristmill_model::splits::{
-    Committed, Outcome, SplitKind,
+    Committed, SplitKind,
     epoch::Totals,
     job::JobState,
     order::{visit_number, visit_of},
@@ -26,7 +23,6 @@ use gristmill_policy::caching::{
     Decision, Event, Mode, OpProfile, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads,
     Settings, State, decide,
 };
-use gristmill_ports::ObjectPath;
 
 /// Up to this many splits, the stored objects are listed to measure their size; beyond that, the entry has
 /// the predicted size.
@@ -102,14 +98,13 @@ impl Coordinator {
         item: &JobItem,
         after: Caching,
     ) -> Result<JobItem, Refusal> {
-        let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| no_job(job))?;
-            Ok::<_, Refusal>(match before.caching == item.caching {
-                true => Outcome::Write(JobItem { caching: Some(after.clone()), ..before.clone() }),
-                false => Outcome::AlreadyApplied(before.clone()),
-            })
+        let write = |before: &mut JobItem| {
+            if before.caching == item.caching {
+                before.caching = Some(after.clone());
+            }
+            Ok(())
         };
-        self.store.update(&ItemName::Job(job), decide).await
+        self.change_job(job, write).await
     }
 
     /// Measurements of a job's operators so far.
@@ -119,12 +114,8 @@ impl Coordinator {
 
     /// Adds the measurements of a flush. Best effort: a partial profile suffices.
     pub(crate) async fn add_profile(&self, job: &JobName, measured: &WorkProfile) {
-        let decide = |before: Option<&WorkProfile>| {
-            let mut profile = before.cloned().unwrap_or_default();
-            profile.add(measured);
-            Ok::<_, Refusal>(Outcome::Write(profile))
-        };
-        if let Err(error) = self.store.update(&ItemName::Profile(job), decide).await {
+        let add = |profile: &mut WorkProfile| profile.add(measured);
+        if let Err(error) = self.store.change(&ItemName::Profile(job), add).await {
             tracing::warn!(%job, %error, "measurements of a flush are not added to the profile");
         }
     }
@@ -195,10 +186,7 @@ impl Coordinator {
         };
         let entry = self.entry_for(job, item, caching, plan, view, &shelf, &stored).await?;
         if let Some(manifest) = &stored.manifest {
-            let body = serde_json::to_vec(manifest).map_err(|error| invalid(error.to_string()))?;
-            let path = ObjectPath::new(&self.settings.bucket, keys::shelf_manifest(&shelf));
-            let put = self.objects.put_if_absent(&path, Bytes::from(body), "manifest").await;
-            put.map_err(|error| object_fault(&error))?;
+            self.put_json(keys::shelf_manifest(&shelf), manifest, "manifest").await?;
         }
         let mut there = self.publish(&entry).await?;
         if there.shelf != shelf && self.finish_begun_removal(entry.fingerprint).await?.is_some() {
@@ -256,11 +244,8 @@ impl Coordinator {
                 if let Some(slot) = chunks.get_mut(at as usize) {
                     *slot = Some((entry.outcome.kind, chunk(bundle.index, position, &entry)));
                 }
-                totals.splits += 1;
-                totals.rows += u64::from(entry.outcome.rows);
-                totals.skipped += u64::from(entry.outcome.skipped_records);
-                totals.object_bytes += entry.outcome.object_bytes;
             }
+            totals.add(stored);
         }
         let whole = item.caching.as_ref().is_some_and(|caching| caching.view.is_whole(point));
         let is_object = |kind: SplitKind| !whole || kind == SplitKind::Object;
@@ -288,9 +273,7 @@ impl Coordinator {
         let bytes = match view.whole {
             true => stored.totals.object_bytes,
             false if plan.n_splits <= MAX_LISTED_SPLITS => {
-                let listed = self.objects.list(&self.settings.bucket, shelf).await;
-                let listed = listed.map_err(|error| object_fault(&error))?;
-                listed.iter().map(|object| object.size).sum()
+                self.list_objects(shelf).await?.iter().map(|object| object.size).sum()
             }
             false => predicted.map_or(0, |predicted| predicted.bytes as u64),
         };

@@ -2,7 +2,7 @@
 
 use crate::{
     Settings, caching,
-    items::{JobItem, ScaleState, Skips},
+    items::{JobItem, Skips},
     kicks::{kick_due, target, window},
     scan::Scan,
     store::Versioned,
@@ -14,7 +14,7 @@ use gristmill_model::splits::{
     frontier::{Frontier, MOST_RETURNED},
     job::JobState,
 };
-use gristmill_model::wire::{Poll, ScalerEvent};
+use gristmill_model::wire::{Poll, ScaleState, ScalerEvent};
 use std::collections::BTreeMap;
 
 /// Looks further apart than this are not regular: between them, workers' calls may not have been answered.

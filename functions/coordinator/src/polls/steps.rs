@@ -1,16 +1,11 @@
 //! The decisions of a poll, as pure functions of the items read, the request and the time.
 
-use crate::{
-    items::{JobItem, ScaleState},
-    ready::Prefix,
-    snapshot::JobSnapshot,
-    store::invalid,
-};
+use crate::{items::JobItem, ready::Prefix, snapshot::JobSnapshot, store::invalid};
 use gristmill_model::JobName;
 use gristmill_model::splits::{
     Ack, Horizon, JobProgress, Place, frontier::Frontier, job::JobState,
 };
-use gristmill_model::wire::{Plan, Poll, Polled, ReaderStanding, Refusal, RefusalKind};
+use gristmill_model::wire::{Plan, Poll, Polled, ReaderStanding, Refusal, RefusalKind, ScaleState};
 
 /// Longest time between two looks at the window while a trainer polls.
 const LOOK_EVERY_MS: u64 = 1_000;

@@ -82,13 +82,6 @@ pub struct Cut {
     pub in_order: bool,
 }
 
-impl Cut {
-    /// Whether batches may need the object of a split of these counts after the next was taken in.
-    pub fn may_leave_rows(&self, counts: Counts) -> bool {
-        counts.remainder_rows > 0 || self.in_order && counts.batches > 0
-    }
-}
-
 /// Joins splits, in order, into batches.
 ///
 /// A trainer that resumes at a batch feeds a fresh joiner the counts of the epoch's splits from

@@ -76,21 +76,6 @@ pub struct Bundle {
     pub times: WorkerTimes,
 }
 
-/// A lease as its owner sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct LeaseView {
-    pub attempt: Attempt,
-    pub until_ms: u64,
-    /// Indices of the uncommitted splits, in the order to run them. A suspect comes last, so that
-    /// its neighbours are committed before it can do harm; from [`TRIAL_ATTEMPTS`] on it comes
-    /// first.
-    pub todo: Vec<u8>,
-    /// The control: a committed split to run again before the first, discarding the result.
-    pub control: Option<Place>,
-    /// Whether each split is to be marked before it is started.
-    pub marks: bool,
-}
-
 impl Bundle {
     /// Estimates when its owner last gave a sign of life, in milliseconds: the last commit, or the
     /// renewal of the lease. Too late for leases that are longer than the shortest, too early for
@@ -99,7 +84,8 @@ impl Bundle {
         self.since_ms.max(renewed_ms(self.until_ms))
     }
 
-    /// Indices of the uncommitted splits, in the order to run them.
+    /// Indices of the uncommitted splits, in the order to run them. A suspect comes last, so that its neighbours are
+    /// committed before it can do harm; from [`TRIAL_ATTEMPTS`] on it comes first.
     pub fn todo(&self) -> Vec<u8> {
         let open = (0u8..).zip(&self.entries).filter(|(_, e)| e.is_none()).map(|(at, _)| at);
         let mut todo: Vec<u8> = open.collect();
@@ -123,17 +109,6 @@ impl Bundle {
                 && (e.attempt, e.nonce) == (self.attempt, self.owner)
         };
         self.control.is_some() || self.entries.iter().flatten().any(by_owner)
-    }
-
-    /// The lease as its owner sees it; none unless the bundle is leased.
-    pub fn lease(&self) -> Option<LeaseView> {
-        (self.state == BundleState::Leased).then(|| LeaseView {
-            attempt: self.attempt,
-            until_ms: self.until_ms,
-            todo: self.todo(),
-            control: self.control,
-            marks: self.attempt >= 2,
-        })
     }
 
     /// The committed split of that index, if it is committed.

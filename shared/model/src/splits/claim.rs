@@ -90,7 +90,7 @@ pub struct Claim<'a> {
     pub control: Option<Place>,
 }
 
-/// CLAIM writes one of: a lease of the caller ([`Bundle::lease`]); a done bundle whose last open
+/// CLAIM writes one of: a lease of the caller; a done bundle whose last open
 /// split proved to be poison; a dead bundle. Committed splits carry over and are never redone.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //! ([`crate::splits::collected`]). The horizon and a bundle's end are both final, so a decision
 //! never goes stale.
 
-use crate::splits::{Bundle, BundleState, JobProgress, Place, SplitKind};
+use crate::splits::{Bundle, BundleState, Place, SplitKind};
 use crate::{Attempt, Epoch, Nonce, Position};
 
 /// Names one chunk object: one attempt at one split.
@@ -23,11 +23,6 @@ pub enum Verdict {
     DeletePassed,
     /// Never to be committed: its bundle is done without it.
     DeleteOrphan,
-}
-
-/// The earliest horizon of these; the first split of the first epoch if there are none.
-pub fn horizon<'a>(progress: impl IntoIterator<Item = &'a JobProgress>) -> Place {
-    progress.into_iter().map(|progress| progress.collected_place).min().unwrap_or_default()
 }
 
 /// Decides whether `object` may be deleted.
@@ -127,13 +122,5 @@ mod tests {
             assert_eq!(verdict(&object, Some(&done), first, place(99), false), Verdict::Keep);
         }
         assert_eq!(verdict(&name(4, 2), None, 4, place(99), false), Verdict::Keep);
-    }
-
-    #[test]
-    fn the_slowest_trainer_holds_the_horizon() {
-        let at =
-            |position| JobProgress { collected_place: place(position), ..JobProgress::default() };
-        assert_eq!(horizon(&[at(7), at(3)]), place(3));
-        assert_eq!(horizon([]), Place::default());
     }
 }

@@ -21,7 +21,6 @@ pub enum EpochState {
 /// Sums over all splits of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Totals {
-    pub bundles: u32,
     pub splits: u32,
     /// Elements delivered.
     pub rows: u64,
@@ -29,33 +28,18 @@ pub struct Totals {
     pub batches: u64,
     /// Source records left out, those of poison splits included.
     pub skipped: u64,
-    /// Splits given up as poison.
-    pub poison: u32,
-    /// Splits committed without an object.
-    pub local: u32,
     pub object_bytes: u64,
-    /// Claims over all bundles; equal to the number of bundles if nothing failed.
-    pub attempts: u64,
-    pub source_ms: u64,
-    pub compute_ms: u64,
-    pub put_ms: u64,
 }
 
 impl Totals {
-    fn add(&mut self, bundle: &Bundle) {
-        self.bundles += 1;
-        self.attempts += u64::from(bundle.attempt);
-        self.source_ms += u64::from(bundle.times.source_ms);
-        self.compute_ms += u64::from(bundle.times.compute_ms);
-        self.put_ms += u64::from(bundle.times.put_ms);
+    /// Adds the committed splits of `bundle`.
+    pub fn add(&mut self, bundle: &Bundle) {
         for Committed { outcome, .. } in bundle.entries.iter().flatten() {
             self.splits += 1;
             self.rows += u64::from(outcome.rows);
             self.skipped += u64::from(outcome.skipped_records);
-            match outcome.kind {
-                SplitKind::Object => self.object_bytes += outcome.object_bytes,
-                SplitKind::Local => self.local += 1,
-                SplitKind::Poison => self.poison += 1,
+            if outcome.kind == SplitKind::Object {
+                self.object_bytes += outcome.object_bytes;
             }
         }
     }

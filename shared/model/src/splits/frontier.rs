@@ -92,10 +92,7 @@ impl Frontier {
         let mut after = before.cloned().unwrap_or_default();
         after.is_due = true;
         after.add_returned(bundles);
-        match before == Some(&after) {
-            true => Outcome::AlreadyApplied(after),
-            false => Outcome::Write(after),
-        }
+        Outcome::of(before, after)
     }
 
     /// The frontier to write after a look. `read` was stored when the look began, `before` is

@@ -9,6 +9,7 @@ const MAX_JOB_ERROR_BYTES: usize = 800;
 
 /// State of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
 pub enum JobState {
     /// Its dataset is being indexed; there are no splits yet.
     Indexing,

@@ -276,11 +276,8 @@ pub fn ack(
     after.durable_place = before.durable_place.max(command.durable_place);
     after.heartbeat_ms = before.heartbeat_ms.max(now_ms);
     after.local_workers = command.local_workers;
-    if after == *before {
-        return Ok(Outcome::AlreadyApplied(after));
-    }
     invariants::check_progress_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(Outcome::of(Some(before), after))
 }
 
 /// MADE: every split from the head up to `made` is committed, so fewer are lacking.
@@ -305,11 +302,8 @@ pub fn collected(before: Option<&JobProgress>) -> Result<Outcome<JobProgress>, R
     let mut after = *before;
     after.collected = before.collected.max(before.durable);
     after.collected_place = before.collected_place.max(before.durable_place);
-    if after == *before {
-        return Ok(Outcome::AlreadyApplied(after));
-    }
     invariants::check_progress_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(Outcome::of(Some(before), after))
 }
 
 #[cfg(test)]

@@ -38,11 +38,8 @@ pub fn mark(before: Option<&Bundle>, command: &Mark) -> Result<Outcome<Bundle>, 
         .ok_or(Refusal::Lost)?;
     let mut after = before.clone();
     set_current(&mut after, command.split_index)?;
-    if after == *before {
-        return Ok(Outcome::AlreadyApplied(after));
-    }
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(Outcome::of(Some(before), after))
 }
 
 fn set_current(bundle: &mut Bundle, split_index: u8) -> Result<(), Refusal> {
@@ -150,11 +147,8 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
         after.state = BundleState::Done;
         after.error = None;
     }
-    if after == *before {
-        return Ok(Outcome::AlreadyApplied(after));
-    }
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(Outcome::of(Some(before), after))
 }
 
 /// Gives a bundle back after a failure the worker survived.

@@ -5,10 +5,11 @@ use crate::{Attempt, ErrorPolicy, Nonce};
 use serde::{Deserialize, Serialize};
 
 /// Location of a finished split's content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SplitKind {
     /// An object holds its batches.
+    #[default]
     Object,
     /// A worker in the trainer's host holds them; recomputed (and compared) when lost.
     Local,
@@ -17,7 +18,7 @@ pub enum SplitKind {
 }
 
 /// The content of a finished split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct SplitOutcome {
     pub kind: SplitKind,
     /// Size of the object (of the content, when local).
@@ -37,15 +38,7 @@ pub struct SplitOutcome {
 impl SplitOutcome {
     /// A poisoned split of so many records.
     pub fn poison(records: u32) -> Self {
-        Self {
-            kind: SplitKind::Poison,
-            object_bytes: 0,
-            crc32c: 0,
-            rows: 0,
-            batches: 0,
-            remainder_rows: 0,
-            skipped_records: records,
-        }
+        Self { kind: SplitKind::Poison, skipped_records: records, ..Self::default() }
     }
 
     /// The treatment of bad records that makes it again, whatever the job's is now: one without any is the same under each.
@@ -109,5 +102,9 @@ impl WorkerTimes {
             compute_ms: self.compute_ms / splits,
             put_ms: self.put_ms / splits,
         }
+    }
+
+    pub fn total_ms(self) -> u64 {
+        [self.source_ms, self.compute_ms, self.put_ms].into_iter().map(u64::from).sum()
     }
 }

@@ -7,16 +7,6 @@ use crate::splits::{
 };
 use crate::{DatasetOp, Epoch, Position, SplitId};
 
-/// The records of one split: neighbours in one file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct SplitRange {
-    /// Index of the file in the dataset.
-    file: u32,
-    first_record: u32,
-    /// How many records, at least 1.
-    records: u32,
-}
-
 /// All splits of a dataset, in dataset order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitPlan {
@@ -116,9 +106,8 @@ impl SplitPlan {
         let splits = (self.n_splits(), copies);
         let (copy, split) = order::visit_of(splits, self.in_order, seed, epoch, position)?;
         let Some(view) = &self.view else {
-            let SplitRange { file, first_record, records } = self.split(split)?;
             return Some(Visit {
-                runs: vec![Run { file, first_record, records, copy }],
+                runs: vec![Run { copy, ..self.split(split)? }],
                 zipped: Vec::new(),
                 shuffled: None,
             });
@@ -167,7 +156,7 @@ impl SplitPlan {
 
     /// The records of `split` where there are no dataset operators; none for a split there is not.
     /// O(log files).
-    fn split(&self, split: SplitId) -> Option<SplitRange> {
+    fn split(&self, split: SplitId) -> Option<Run> {
         if split >= self.n_splits() {
             return None;
         }
@@ -175,7 +164,7 @@ impl SplitPlan {
         let file = self.first_split.partition_point(|first| *first <= split) - 1;
         let first_record = (split - self.first_split[file]) * self.split_records;
         let records = (self.records_per_file[file] - first_record).min(self.split_records);
-        Some(SplitRange { file: file as u32, first_record, records })
+        Some(Run { file: file as u32, first_record, records, copy: 0 })
     }
 }
 
@@ -188,7 +177,7 @@ mod tests {
     fn the_last_split_of_a_file_is_short() {
         let plan = SplitPlan::new(&[0, 5, 0, 4, 1, 0], 2).unwrap();
         let splits: Vec<_> = (0..).map_while(|split| plan.split(split)).collect();
-        let range = |file, first_record, records| SplitRange { file, first_record, records };
+        let range = |file, first_record, records| Run { file, first_record, records, copy: 0 };
         let expected = [
             range(1, 0, 2),
             range(1, 2, 2),

@@ -10,9 +10,10 @@
 
 use crate::splits::Cursor;
 use crate::splits::batches::Joiner;
+use crate::words::words;
 use crate::{Epoch, Position};
 use serde::{Deserialize, Serialize};
-use std::{fmt, num::NonZeroU32, str::FromStr};
+use std::{fmt, num::NonZeroU32};
 
 /// The ranks of one run of a training program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,30 +50,9 @@ impl Tail {
     pub const fn default_of(drops_remainder: bool) -> Self {
         if drops_remainder { Self::Drop } else { Self::Repeat }
     }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Drop => "drop",
-            Self::Repeat => "repeat",
-            Self::Uneven => "uneven",
-        }
-    }
 }
 
-impl fmt::Display for Tail {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Tail {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let tail = [Self::Drop, Self::Repeat, Self::Uneven].into_iter().find(|t| t.name() == text);
-        tail.ok_or_else(|| format!("{text:?} is not drop, repeat or uneven"))
-    }
-}
+words!(Tail, "a tail", Drop = "drop", Repeat = "repeat", Uneven = "uneven");
 
 /// One step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -161,11 +161,8 @@ pub fn report(
         local_workers: ack.local_workers,
         ..*before
     };
-    if after == *before {
-        return Ok(Outcome::AlreadyApplied(after));
-    }
     invariants::check_reader_step(before, &after);
-    Ok(Outcome::Write(after))
+    Ok(Outcome::of(Some(before), after))
 }
 
 /// Why reports cannot be merged.

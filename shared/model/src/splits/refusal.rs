@@ -14,6 +14,13 @@ pub enum Outcome<T> {
     AlreadyApplied(T),
 }
 
+impl<T: PartialEq> Outcome<T> {
+    /// The item `after`, which is written if it differs from `before`.
+    pub fn of(before: Option<&T>, after: T) -> Self {
+        if before == Some(&after) { Self::AlreadyApplied(after) } else { Self::Write(after) }
+    }
+}
+
 impl<T> Outcome<T> {
     /// The item after the command.
     pub fn item(&self) -> &T {
@@ -37,10 +44,7 @@ impl<T> Outcome<T> {
     {
         match self {
             Self::Write(item) => Self::Write(change(item)),
-            Self::AlreadyApplied(item) => {
-                let changed = change(item.clone());
-                if changed == item { Self::AlreadyApplied(item) } else { Self::Write(changed) }
-            }
+            Self::AlreadyApplied(item) => Self::of(Some(&item), change(item.clone())),
         }
     }
 

@@ -1,18 +1,12 @@
 //! Calls about the cache: list it, explain a look-up, remove an entry.
 
 use crate::Fingerprint;
-use crate::wire::calls::Call;
 use crate::wire::{CacheListed, Dataset, JobSpec};
 use serde::{Deserialize, Serialize};
 
 /// Lists the cache.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CacheList {}
-
-impl Call for CacheList {
-    type Reply = CacheListing;
-    const NAME: &'static str = "cache_list";
-}
 
 /// The answer to [`CacheList`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,11 +22,6 @@ pub struct CacheListing {
 pub struct CacheExplain {
     pub spec: JobSpec,
     pub dataset: Dataset,
-}
-
-impl Call for CacheExplain {
-    type Reply = CacheExplained;
-    const NAME: &'static str = "cache_explain";
 }
 
 /// The answer to [`CacheExplain`]: one look-up for each `autocache` point.
@@ -56,11 +45,6 @@ pub struct PointFound {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CacheRemove {
     pub fingerprint: Fingerprint,
-}
-
-impl Call for CacheRemove {
-    type Reply = CacheRemoved;
-    const NAME: &'static str = "cache_remove";
 }
 
 /// The answer to [`CacheRemove`].

@@ -1,48 +1,54 @@
 //! The coordinator's calls: the trait of a call, and the list of all.
 //!
-//! To add a call: declare it, implement [`Call`], add it to [`for_each_call!`](crate::for_each_call), and implement `Handle` for it in the coordinator. The wire form, the counters and the dispatch follow from the list.
+//! To add a call: declare it, add it to [`for_each_call!`](crate::for_each_call), and implement `Handle` for it in the
+//! coordinator. The wire form, the counters and the dispatch follow from the list.
 
 use crate::splits::run::TrainingRun;
 use crate::wire::{
-    CacheExplain, CacheList, CacheRemove, Claim, Describe, Fail, Flush, Forget, Leave, Mark, Poll,
-    Register, Release, Status, Stop,
+    CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, Claim,
+    ClaimReply, Describe, Fail, Flush, Forget, Forgotten, JobStatus, JobView, Leave, Mark, Poll,
+    Polled, Register, Release, Status, Stop,
 };
 use crate::{JobName, Namespace};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
-/// A call of the coordinator. Safe to send again: a lost answer never causes a second effect.
+/// A call of the coordinator; implemented by the list. Safe to send again: a lost answer never causes a second effect.
 pub trait Call:
-    Listed + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+    Into<AnyCall> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
     type Reply: Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// Name on the wire, in logs and in counters: the type's name in snake case.
     const NAME: &'static str;
 
-    /// Records in the call that an earlier sending got no answer, if that matters.
-    fn note_resent(&mut self) {}
-}
-
-/// The place of a call among all calls; implemented by the list.
-pub trait Listed: Into<AnyCall> {
     /// Extracts this call's reply from `reply`.
     ///
     /// # Errors
     /// Returns `reply` if it answers another call.
-    fn reply_from(reply: AnyReply) -> Result<Self::Reply, Box<AnyReply>>
-    where
-        Self: Call;
+    fn reply_from(reply: AnyReply) -> Result<Self::Reply, Box<AnyReply>>;
 }
 
-/// The list of all calls: passes their types to the macro `$then`, each with the field that names the job.
+/// The list of all calls: passes their types to the macro `$then`, each with the field that names the job, the call's
+/// name, and its reply.
 #[macro_export]
 macro_rules! for_each_call {
     ($then:ident) => {
         $then! {
-            Register[job] Describe[job] Status[job] Stop[job] Forget[job]
-            Poll[job]
-            Claim[job] Mark[lease.job] Flush[lease.job] Fail[lease.job] Release[job] Leave[job]
-            CacheList[] CacheExplain[] CacheRemove[]
+            Register[job] "register" JobView
+            Describe[job] "describe" JobView
+            Status[job] "status" JobStatus
+            Stop[job] "stop" JobView
+            Forget[job] "forget" Forgotten
+            Poll[job] "poll" Polled
+            Claim[job] "claim" ClaimReply
+            Mark[lease.job] "mark" Applied
+            Flush[lease.job] "flush" Applied
+            Fail[lease.job] "fail" Applied
+            Release[job] "release" Applied
+            Leave[job] "leave" Applied
+            CacheList[] "cache_list" CacheListing
+            CacheExplain[] "cache_explain" CacheExplained
+            CacheRemove[] "cache_remove" CacheRemoved
         }
     };
 }
@@ -59,7 +65,7 @@ macro_rules! job_of {
 }
 
 macro_rules! enumerate {
-    ($($name:ident[$($job:tt)*])*) => {
+    ($($name:ident[$($job:tt)*] $text:literal $reply:ident)*) => {
         /// Any call, tagged with its name.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", tag = "call")]
@@ -71,7 +77,7 @@ macro_rules! enumerate {
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", tag = "reply")]
         pub enum AnyReply {
-            $($name(<$name as Call>::Reply),)*
+            $($name($reply),)*
             Refused(Refusal),
         }
 
@@ -79,7 +85,7 @@ macro_rules! enumerate {
             /// [`Call::NAME`].
             pub fn name(&self) -> &'static str {
                 match self {
-                    $(Self::$name(_) => $name::NAME,)*
+                    $(Self::$name(_) => $text,)*
                 }
             }
 
@@ -90,19 +96,13 @@ macro_rules! enumerate {
                 }
             }
 
-            /// [`Call::note_resent`].
-            pub fn note_resent(&mut self) {
-                match self {
-                    $(Self::$name(call) => call.note_resent(),)*
-                }
-            }
         }
 
         impl AnyReply {
             /// The name of the call it answers.
             pub fn name(&self) -> &'static str {
                 match self {
-                    $(Self::$name(_) => $name::NAME,)*
+                    $(Self::$name(_) => $text,)*
                     Self::Refused(_) => "refused",
                 }
             }
@@ -115,8 +115,11 @@ macro_rules! enumerate {
                 }
             }
 
-            impl Listed for $name {
-                fn reply_from(reply: AnyReply) -> Result<<Self as Call>::Reply, Box<AnyReply>> {
+            impl Call for $name {
+                type Reply = $reply;
+                const NAME: &'static str = $text;
+
+                fn reply_from(reply: AnyReply) -> Result<$reply, Box<AnyReply>> {
                     match reply {
                         AnyReply::$name(reply) => Ok(reply),
                         other => Err(Box::new(other)),
@@ -126,11 +129,20 @@ macro_rules! enumerate {
         )*
 
         #[cfg(test)]
-        const NAMES: &[(&str, &str)] = &[$((stringify!($name), $name::NAME)),*];
+        const NAMES: &[(&str, &str)] = &[$((stringify!($name), $text)),*];
     };
 }
 
 for_each_call!(enumerate);
+
+impl AnyCall {
+    /// Records in a claim that an earlier sending got no answer: it may have taken a lease.
+    pub fn note_resent(&mut self) {
+        if let Self::Claim(claim) = self {
+            claim.resent = true;
+        }
+    }
+}
 
 /// One call, as POSTed: version and tenant first, so that they are checked before all else.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! A job: its specification, its dataset, and the split plan derived from both.
 
+use crate::splits::job::JobState;
 use crate::wire::{CachingView, GivenOptions, JobSettings, Members, OptionChange};
 use crate::{Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord};
 use serde::{Deserialize, Serialize};
@@ -99,7 +100,7 @@ pub struct SkippedAt {
 }
 
 /// The settings of a job: those that determine its batches, and how it is run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Canonical JSON of the pipeline, its version included.
     pub pipeline: String,
@@ -130,17 +131,19 @@ impl JobSpec {
     /// A job of one epoch of `pipeline` (its canonical JSON), with one worker and defaults for the
     /// rest.
     pub fn new(pipeline: String) -> Self {
-        Self {
-            pipeline,
-            seed: 0,
-            epochs: 1,
-            numerics: String::new(),
-            workers: 1,
-            autoscale: false,
-            policy: None,
-            budget_workers: None,
-            compress: Compression::default(),
-            settings: JobSettings::default(),
+        Self { pipeline, epochs: 1, workers: 1, ..Self::default() }
+    }
+
+    /// Workers, those of the trainer's hosts included; at least one.
+    pub fn all_workers(&self) -> u32 {
+        self.workers.saturating_add(self.settings.local_workers).max(1)
+    }
+
+    /// Visits of the dataset in an epoch.
+    pub fn copies(&self) -> u32 {
+        match self.settings.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => self.all_workers(),
         }
     }
 
@@ -148,10 +151,7 @@ impl JobSpec {
     /// fingerprint make the same batches under the same numbers. Epochs, workers and the treatment
     /// of bad records take no part in it.
     pub fn fingerprint(&self) -> Fingerprint {
-        let copies = match self.settings.sharding {
-            Sharding::Dynamic => 1,
-            Sharding::Off => self.workers.saturating_add(self.settings.local_workers).max(1),
-        };
+        let copies = self.copies();
         let Self { pipeline, seed, settings, .. } = self;
         let split_batches = settings.split_batches;
         let text = format!("{seed}\n{split_batches:?}\n{copies}\n{pipeline}");
@@ -253,17 +253,6 @@ impl Plan {
 
 fn once() -> u32 {
     1
-}
-
-/// State of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "state")]
-pub enum JobState {
-    Indexing,
-    Running,
-    Done,
-    Stopped,
-    Failed { error: String },
 }
 
 /// A job as its trainer and its workers see it.

@@ -2,14 +2,8 @@
 
 use crate::JobName;
 use crate::splits::{Cursor, Place};
-use crate::wire::calls::Call;
-use crate::wire::{JobView, Register, RunStatus, WorkProfile};
+use crate::wire::{JobView, RunStatus, WorkProfile};
 use serde::{Deserialize, Serialize};
-
-impl Call for Register {
-    type Reply = JobView;
-    const NAME: &'static str = "register";
-}
 
 /// Reads the job of that name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -17,20 +11,10 @@ pub struct Describe {
     pub job: JobName,
 }
 
-impl Call for Describe {
-    type Reply = JobView;
-    const NAME: &'static str = "describe";
-}
-
 /// Reads the progress of a job. Read-only, unlike a poll.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     pub job: JobName,
-}
-
-impl Call for Status {
-    type Reply = JobStatus;
-    const NAME: &'static str = "status";
 }
 
 /// Status of a job, for people.
@@ -72,20 +56,10 @@ pub struct Stop {
     pub job: JobName,
 }
 
-impl Call for Stop {
-    type Reply = JobView;
-    const NAME: &'static str = "stop";
-}
-
 /// Deletes the items and objects of a job that has ended, which frees its name. A large job takes several calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Forget {
     pub job: JobName,
-}
-
-impl Call for Forget {
-    type Reply = Forgotten;
-    const NAME: &'static str = "forget";
 }
 
 /// The answer to [`Forget`].

@@ -1,7 +1,6 @@
 //! Calls of workers: claim a bundle, mark a split, commit splits, give the bundle back, leave.
 
 use crate::splits::{Commit, Place, WorkerTimes};
-use crate::wire::calls::{Applied, Call};
 use crate::wire::{CacheOrders, WorkProfile};
 use crate::{
     Attempt, BundleIndex, Compression, Epoch, ErrorPolicy, InvocationId, JobName, Nonce, Position,
@@ -33,15 +32,6 @@ pub struct Claim {
     /// The split that the caller's trainer waits for: only its bundle is wanted, wherever the window is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needed: Option<Place>,
-}
-
-impl Call for Claim {
-    type Reply = ClaimReply;
-    const NAME: &'static str = "claim";
-
-    fn note_resent(&mut self) {
-        self.resent = true;
-    }
 }
 
 /// The answer to a claim.
@@ -149,11 +139,6 @@ pub struct Mark {
     pub split_index: u8,
 }
 
-impl Call for Mark {
-    type Reply = Applied;
-    const NAME: &'static str = "mark";
-}
-
 /// Commits splits and renews the lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Flush {
@@ -171,11 +156,6 @@ pub struct Flush {
     pub profile: Option<WorkProfile>,
 }
 
-impl Call for Flush {
-    type Reply = Applied;
-    const NAME: &'static str = "flush";
-}
-
 /// Gives a bundle back. With `fatal` the job fails, because a retry cannot succeed. If it is `blameless`, nothing
 /// has failed, and it may be claimed at once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -187,11 +167,6 @@ pub struct Fail {
     pub record: Option<SkippedRecord>,
     #[serde(default)]
     pub blameless: bool,
-}
-
-impl Call for Fail {
-    type Reply = Applied;
-    const NAME: &'static str = "fail";
 }
 
 /// The platform reported that an invocation died: the bundle that it held may be claimed at once.
@@ -208,11 +183,6 @@ pub struct Release {
     pub error: String,
 }
 
-impl Call for Release {
-    type Reply = Applied;
-    const NAME: &'static str = "release";
-}
-
 /// A worker ends of its own accord.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Leave {
@@ -221,9 +191,4 @@ pub struct Leave {
     /// Why it could not work, one line; `None` if it did the work that there was.
     #[serde(default)]
     pub error: Option<String>,
-}
-
-impl Call for Leave {
-    type Reply = Applied;
-    const NAME: &'static str = "leave";
 }

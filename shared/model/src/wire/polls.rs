@@ -3,7 +3,6 @@
 use crate::splits::readers::{RankRange, Report};
 use crate::splits::run::Join;
 use crate::splits::{Place, SplitOutcome, WorkerTimes};
-use crate::wire::calls::Call;
 use crate::wire::{JobView, ReaderStanding, TrainingReport};
 use crate::{Attempt, BundleIndex, JobName, Nonce};
 use serde::{Deserialize, Serialize};
@@ -40,11 +39,6 @@ impl Poll {
     pub fn is_alone(&self) -> bool {
         self.ranks == RankRange::all(self.of)
     }
-}
-
-impl Call for Poll {
-    type Reply = Polled;
-    const NAME: &'static str = "poll";
 }
 
 /// The trainer's measurements since the last poll.

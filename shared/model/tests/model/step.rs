@@ -6,7 +6,7 @@ use crate::world::{
     World, invocation, nonce,
 };
 use gristmill_model::splits::batches::{Joiner, Piece, Source};
-use gristmill_model::splits::collect::{self, ChunkName, Verdict};
+use gristmill_model::splits::collect::{ChunkName, Verdict};
 use gristmill_model::splits::epoch::{self, EpochState, Seal};
 use gristmill_model::splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
 use gristmill_model::splits::{
@@ -453,7 +453,7 @@ impl World {
             }
             Action::Doom(name) => {
                 let b = self.bundle_of(name.position);
-                let horizon = collect::horizon(state.progress.as_ref());
+                let horizon = state.progress.map_or(Place::default(), |of| of.collected_place);
                 let bundle = state.bundles[b].as_ref();
                 let first = self.bundles[b].start;
                 let verdict = self.mutation.verdict(name, bundle, first, horizon);
@@ -553,14 +553,13 @@ fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, 
         (Call::Claim { bundle, .. }, Ok(outcome)) => {
             worker.death = None;
             let after = outcome.item();
-            let lease = after.lease().filter(|_| after.owner == nonce(message.nonce));
-            worker.held = lease.map(|lease| Held {
+            worker.held = after.is_held_by(nonce(message.nonce)).then(|| Held {
                 bundle: *bundle,
-                attempt: lease.attempt,
-                todo: lease.todo,
-                marks: lease.marks,
+                attempt: after.attempt,
+                todo: after.todo(),
+                marks: after.attempt >= 2,
                 marked: None,
-                control: lease.control.is_some(),
+                control: after.control.is_some(),
                 put: Vec::new(),
             });
         }

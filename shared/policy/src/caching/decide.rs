@@ -1,5 +1,5 @@
 //! The autocache decision (Cachew 4.4): computes, or caches at the point that takes a worker the least
-//! time or costs the least. Both are predicted and reported.
+//! time. The cost is predicted and reported too.
 
 use super::{Mode, PointProfile, Profile, ReadTime, Reads};
 use crate::cost::{FunctionShape, Prices, Requests, Usd, quantity, ratio};
@@ -10,22 +10,10 @@ use std::fmt;
 /// nothing (the threshold that Cachew 4.3 uses for batch times).
 pub const TIE: f64 = 0.03;
 
-/// The quantity to minimise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Objective {
-    /// Worker seconds of an epoch in its steady state.
-    #[default]
-    Time,
-    /// Dollars of all epochs, storage included.
-    Usd,
-}
-
 /// Settings by the user, and assumptions about the future.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    pub objective: Objective,
     /// See [`TIE`].
     pub tie: f64,
     /// Epochs to be computed or read, including the profiled one and those of later jobs.
@@ -39,7 +27,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            objective: Objective::Time,
             tie: TIE,
             epochs: 10.0,
             // A working week: time for a second job over the same data.
@@ -81,10 +68,6 @@ pub struct OptionEstimate {
 pub struct Decision {
     /// [`Mode::Compute`], or [`Mode::Put`] of a point.
     pub mode: Mode,
-    /// Choice by time alone.
-    pub by_time: Mode,
-    /// Choice by cost alone.
-    pub by_usd: Mode,
     pub reason: String,
     /// Computing first, then the points in order.
     pub options: Vec<OptionEstimate>,
@@ -112,22 +95,15 @@ pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> D
         points.map(|(i, point)| cache_option(profile, i, point, read_time, settings, &compute));
     let options: Vec<OptionEstimate> = [compute.clone()].into_iter().chain(caches).collect();
     let tie = quantity(settings.tie).min(1.0);
-    let least = |measure: fn(&OptionEstimate) -> f64| {
-        let allowed = || options.iter().skip(1).filter(|option| option.refused.is_none());
-        let best = allowed().map(measure).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
-        // The last of those within noise leaves the least to compute, and after the last operator no
-        // worker is needed at all.
-        let last = allowed().rfind(|option| measure(option) <= best * (1.0 + tie));
-        let pays = |best: &&OptionEstimate| measure(best) < measure(&compute) * (1.0 - tie);
-        last.filter(pays).unwrap_or(&compute)
-    };
-    let (by_time, by_usd) = (least(|o| o.profiled_s), least(|o| o.total_usd.0));
-    let chosen = match settings.objective {
-        Objective::Time => by_time,
-        Objective::Usd => by_usd,
-    };
+    let allowed = || options.iter().skip(1).filter(|option| option.refused.is_none());
+    let best_s = allowed().map(|o| o.profiled_s).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
+    // The last of those within noise leaves the least to compute, and after the last operator no
+    // worker is needed at all.
+    let last = allowed().rfind(|option| option.profiled_s <= best_s * (1.0 + tie));
+    let pays = |best: &&OptionEstimate| best.profiled_s < compute.profiled_s * (1.0 - tie);
+    let chosen = last.filter(pays).unwrap_or(&compute);
     let reason = reason(profile, chosen, &compute, &options[1..], settings);
-    Decision { mode: chosen.mode, by_time: by_time.mode, by_usd: by_usd.mode, reason, options }
+    Decision { mode: chosen.mode, reason, options }
 }
 
 /// Cost of an epoch's worker seconds and requests.
@@ -248,17 +224,13 @@ fn reason(
     if profile.points.is_empty() {
         return "the pipeline has no autocache point".into();
     }
-    let by_objective = |option: &OptionEstimate| match settings.objective {
-        Objective::Time => option.profiled_s,
-        Objective::Usd => option.total_usd.0,
-    };
     let allowed = caches.iter().filter(|option| option.refused.is_none());
-    let best = allowed.min_by(|a, b| by_objective(a).total_cmp(&by_objective(b)));
+    let best = allowed.min_by(|a, b| a.profiled_s.total_cmp(&b.profiled_s));
     let Some(best) = best else {
         let why = caches.iter().find_map(|option| option.refused.clone()).unwrap_or_default();
         return format!("no autocache point may be used: {why}");
     };
-    let tie = match by_objective(best) < by_objective(compute) {
+    let tie = match best.profiled_s < compute.profiled_s {
         true => {
             format!(", within {:.0} %: a tie, and computing stores nothing", 1e2 * settings.tie)
         }

@@ -1,7 +1,7 @@
 //! Eviction: deletes the entries that save the least work for their bytes, as Cachew (5.1) plans after
 //! Nectar.
 
-use super::{Entry, EntryState};
+use super::Entry;
 use crate::cost::{quantity, ratio};
 use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
@@ -50,13 +50,12 @@ impl UseScore {
 pub struct NoRoom {
     pub capacity_bytes: f64,
     pub needed_bytes: f64,
-    /// Bytes of entries that live jobs read or store.
+    /// Bytes of entries that live jobs read.
     pub in_use_bytes: f64,
 }
 
 /// Selects entries to delete so that `needed_bytes` more fit into `capacity_bytes`, least useful first:
-/// those with the fewest worker seconds saved, times recent uses, per byte. Entries that a dead job left
-/// incomplete go first. Entries that a live job reads or stores stay.
+/// those with the fewest worker seconds saved, times recent uses, per byte. Entries that a live job reads stay.
 ///
 /// # Errors
 /// If the bytes would not fit even then; nothing should be deleted in vain.
@@ -72,17 +71,13 @@ pub fn evict(
     if excess <= 0.0 {
         return Ok(Vec::new());
     }
-    let in_use =
-        |entry: &&Entry| entry.leased || entry.state == EntryState::Putting { alive: true };
-    let in_use_bytes: f64 = entries.iter().filter(in_use).map(bytes).sum();
+    let (leased, idle): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|e| e.leased);
+    let in_use_bytes: f64 = leased.into_iter().map(bytes).sum();
     if quantity(needed_bytes) + in_use_bytes > quantity(capacity_bytes) {
         return Err(NoRoom { capacity_bytes, needed_bytes, in_use_bytes });
     }
-    let mut idle: Vec<(f64, &Entry)> = entries
-        .iter()
-        .filter(|entry| !in_use(entry))
-        .map(|entry| (benefit_per_byte(entry, now_s), entry))
-        .collect();
+    let mut idle: Vec<(f64, &Entry)> =
+        idle.into_iter().map(|entry| (benefit_per_byte(entry, now_s), entry)).collect();
     // Ties are broken by fingerprint, so that the order is the same everywhere.
     idle.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.fingerprint.cmp(&b.1.fingerprint)));
     let mut chosen: Vec<&Entry> = Vec::new();
@@ -105,12 +100,7 @@ pub fn evict(
 
 /// Expected worker seconds saved per byte.
 fn benefit_per_byte(entry: &Entry, now_s: f64) -> f64 {
-    match entry.state {
-        EntryState::Putting { .. } => -1.0,
-        EntryState::Complete => {
-            ratio(quantity(entry.saved_s) * entry.uses.at(now_s), quantity(entry.bytes).max(1.0))
-        }
-    }
+    ratio(quantity(entry.saved_s) * entry.uses.at(now_s), quantity(entry.bytes).max(1.0))
 }
 
 #[cfg(test)]
@@ -121,7 +111,6 @@ mod tests {
     fn entry(name: &str, bytes: f64, saved_s: f64, uses: f64) -> Entry {
         Entry {
             fingerprint: Fingerprint::of("test", name.as_bytes()),
-            state: EntryState::Complete,
             bytes,
             elements_per_s: 1.0,
             saved_s,
@@ -169,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays_and_what_the_dead_left_goes() {
+    fn what_is_in_use_stays() {
         let mut entries = [
             entry("read", 10.0, 0.0, 0.0),
-            entry("half", 10.0, 9.0, 9.0),
+            entry("read too", 10.0, 9.0, 9.0),
             entry("x", 10.0, 1.0, 1.0),
         ];
         entries[0].leased = true;
-        entries[1].state = EntryState::Putting { alive: true };
+        entries[1].leased = true;
         assert_eq!(names(&entries, &evict(&entries, 30.0, 10.0, 0.0).unwrap()), [2]);
         let refused = evict(&entries, 30.0, 11.0, 0.0).unwrap_err();
         assert_eq!(
@@ -184,21 +173,14 @@ mod tests {
             "the cache holds 30 bytes, of which 20 are in use; 11 more do not fit: raise its capacity, or wait \
              until a job ends"
         );
-        entries[1].state = EntryState::Putting { alive: false };
-        assert_eq!(names(&entries, &evict(&entries, 30.0, 10.0, 0.0).unwrap()), [1]);
     }
 
     prop_compose! {
         fn any_entry()(
             name in any::<u64>(), bytes in 0.0f64..1e3, saved_s in 0.0f64..1e3, uses in 0.0f64..1e3,
-            leased in prop::bool::weighted(0.2), state in 0u8..4,
+            leased in prop::bool::weighted(0.4),
         ) -> Entry {
-            let state = match state {
-                0 => EntryState::Putting { alive: true },
-                1 => EntryState::Putting { alive: false },
-                _ => EntryState::Complete,
-            };
-            Entry { leased, state, ..entry(&name.to_string(), bytes, saved_s, uses) }
+            Entry { leased, ..entry(&name.to_string(), bytes, saved_s, uses) }
         }
     }
 
@@ -210,8 +192,7 @@ mod tests {
         ) {
             let held: f64 = entries.iter().map(|entry| entry.bytes).sum();
             let Ok(chosen) = evict(&entries, capacity, needed, 0.0) else {
-                let idle = entries.iter().filter(|e| !e.leased
-                    && e.state != EntryState::Putting { alive: true });
+                let idle = entries.iter().filter(|entry| !entry.leased);
                 let idle: f64 = idle.map(|entry| entry.bytes).sum();
                 prop_assert!(held - idle + needed > capacity - 1e-6);
                 return Ok(());
@@ -219,8 +200,7 @@ mod tests {
             let gone: Vec<&Entry> =
                 entries.iter().filter(|entry| chosen.contains(&entry.fingerprint)).collect();
             prop_assert_eq!(gone.len(), chosen.len());
-            let alive = EntryState::Putting { alive: true };
-            prop_assert!(gone.iter().all(|entry| !entry.leased && entry.state != alive));
+            prop_assert!(gone.iter().all(|entry| !entry.leased));
             let freed: f64 = gone.iter().map(|entry| entry.bytes).sum();
             prop_assert!(held - freed + needed <= capacity + 1e-6);
             for entry in &gone {

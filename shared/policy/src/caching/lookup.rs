@@ -15,22 +15,10 @@ pub struct Candidate {
     pub whole: bool,
 }
 
-/// State of a catalogue entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "state")]
-pub enum EntryState {
-    /// Every object of the prefix is stored.
-    Complete,
-    /// A job is storing it; `alive` until that job ends or falls silent.
-    Putting { alive: bool },
-}
-
 /// One cached prefix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     pub fingerprint: Fingerprint,
-    #[serde(flatten)]
-    pub state: EntryState,
     pub bytes: f64,
     /// Delivered elements per second of one worker that reads it, as predicted or measured; 0 if
     /// unknown. After the last operator, of the trainer's reads.
@@ -70,10 +58,7 @@ pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
     }
     let mut best: Option<(u32, &Candidate, &Entry)> = None;
     for (point, candidate) in (0..).zip(points).filter(|(_, candidate)| candidate.reusable) {
-        let hits = catalogue.iter().filter(|entry| {
-            entry.fingerprint == candidate.fingerprint && entry.state == EntryState::Complete
-        });
-        for entry in hits {
+        for entry in catalogue.iter().filter(|hit| hit.fingerprint == candidate.fingerprint) {
             let better = |(_, other, best): (u32, &Candidate, &Entry)| {
                 (candidate.whole, entry.elements_per_s) >= (other.whole, best.elements_per_s)
             };
@@ -113,7 +98,6 @@ mod tests {
     fn entry(name: &str, elements_per_s: f64) -> Entry {
         Entry {
             fingerprint: Fingerprint::of("test", name.as_bytes()),
-            state: EntryState::Complete,
             bytes: 1e9,
             elements_per_s,
             saved_s: 10.0,
@@ -146,9 +130,9 @@ mod tests {
             entry("another's", 1e9),
         ];
         assert_eq!(mode(&points, &catalogue), Mode::Get { point: 1 });
-        catalogue[1].state = EntryState::Putting { alive: true };
-        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 2 }, "it is not complete");
-        catalogue[2].elements_per_s = 50.0;
+        catalogue.remove(1);
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 2 });
+        catalogue[1].elements_per_s = 50.0;
         assert_eq!(mode(&points, &catalogue), Mode::Get { point: 2 }, "of equals the later");
         assert_eq!(lookup(&points, &catalogue).reason, "point 2 is cached: 50 elements/s a worker");
     }
@@ -156,10 +140,9 @@ mod tests {
     #[test]
     fn the_whole_pipeline_is_taken_at_any_throughput() {
         let points = points(&["read", "whole"]);
-        let mut catalogue = [entry("whole", 20.0), entry("read", 90.0)];
+        let catalogue = [entry("whole", 20.0), entry("read", 90.0)];
         assert_eq!(mode(&points, &catalogue), Mode::Get { point: 1 });
-        catalogue[0].state = EntryState::Putting { alive: false };
-        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 0 });
+        assert_eq!(mode(&points, &catalogue[1..]), Mode::Get { point: 0 });
     }
 
     #[test]
@@ -176,15 +159,5 @@ mod tests {
         let found = lookup(&random, &[entry("drawn", 50.0)]);
         assert_eq!(found.mode, Mode::Compute);
         assert!(found.reason.contains("reuse_random: true"), "{}", found.reason);
-    }
-
-    #[test]
-    fn entries_of_an_older_catalogue_are_read() {
-        let fingerprint = Fingerprint::of("test", b"read");
-        let json = format!(r#"{{"fingerprint":"{fingerprint}","state":"complete","bytes":5.0}}"#);
-        let entry: Entry = serde_json::from_str(&json).unwrap();
-        assert_eq!((entry.state, entry.saved_s), (EntryState::Complete, 0.0));
-        let again = serde_json::to_string(&entry).unwrap();
-        assert_eq!(serde_json::from_str::<Entry>(&again).unwrap(), entry);
     }
 }

@@ -17,19 +17,6 @@ const SHOWN_HEX_DIGITS: usize = 12;
 /// Longest parameter value to show, in characters.
 const MAX_VALUE_CHARS: usize = 60;
 
-/// One operator as it enters the fingerprint.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OpIdentity {
-    pub op: String,
-    pub version: u32,
-    /// Parameters as canonical JSON, with defaults.
-    #[serde(default)]
-    pub params: Value,
-    /// Position in the author's file, which keys the draws. Random operators only.
-    #[serde(default)]
-    pub ordinal: Option<u32>,
-}
-
 /// One file of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceVersion {
@@ -44,7 +31,7 @@ pub struct Described {
     /// Storage format of records and features read.
     #[serde(default)]
     pub source: Value,
-    pub ops: Vec<OpIdentity>,
+    pub ops: Vec<DescribedOp>,
     pub dataset: Fingerprint,
     /// Files of the dataset, if they were listed; else only the version can be compared.
     #[serde(default)]
@@ -67,11 +54,7 @@ impl Described {
         seed: u64,
     ) -> Self {
         let DescribedPrefix { source, ops, drawn } = pipeline.described_prefix(point, seed);
-        let ops = ops.into_iter().map(|op| {
-            let DescribedOp { op, version, params, ordinal } = op;
-            OpIdentity { op, version, params, ordinal }
-        });
-        Described { source, ops: ops.collect(), dataset, files, numerics: numerics.into(), drawn }
+        Described { source, ops, dataset, files, numerics: numerics.into(), drawn }
     }
 }
 
@@ -269,8 +252,8 @@ fn differences(requested: &Described, cached: &Described) -> Vec<Difference> {
 
 fn op_differences(
     place: usize,
-    requested: &OpIdentity,
-    cached: &OpIdentity,
+    requested: &DescribedOp,
+    cached: &DescribedOp,
     found: &mut Vec<Difference>,
 ) {
     let op = || requested.op.clone();
@@ -351,7 +334,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// Aligns operators: the longest common subsequence of their names, the rest unpaired, in order.
-fn align(requested: &[OpIdentity], cached: &[OpIdentity]) -> Vec<(Option<usize>, Option<usize>)> {
+fn align(requested: &[DescribedOp], cached: &[DescribedOp]) -> Vec<(Option<usize>, Option<usize>)> {
     let (rows, columns) = (requested.len(), cached.len());
     // longest[i][j]: length for requested[i..] and cached[j..].
     let mut longest = vec![vec![0usize; columns + 1]; rows + 1];

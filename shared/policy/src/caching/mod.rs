@@ -15,13 +15,13 @@ mod modes;
 mod profile;
 mod read_time;
 
-pub use decide::{Decision, Objective, OptionEstimate, Settings, TIE, decide};
+pub use decide::{Decision, OptionEstimate, Settings, TIE, decide};
 pub use evict::{NoRoom, USE_HALF_LIFE_S, UseScore, evict};
 pub use gristmill_model::wire::CacheMode as Mode;
-pub use lookup::{Candidate, Entry, EntryState, Lookup, lookup};
-pub use miss::{Described, Difference, Miss, OpIdentity, SourceVersion, explain_miss};
+pub use lookup::{Candidate, Entry, Lookup, lookup};
+pub use miss::{Described, Difference, Miss, SourceVersion, explain_miss};
 pub use modes::{Event, State, Transition};
-pub use profile::{OpProfile, PROBES, PointProfile, Profile, Reads};
+pub use profile::{OpProfile, PointProfile, Profile, Reads};
 pub use read_time::ReadTime;
 
 /// Batches of a profile before the decision (Cachew 4.4 finds 300 enough). An epoch that ends sooner

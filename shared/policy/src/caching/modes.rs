@@ -12,10 +12,6 @@ pub enum Event {
     Decided { mode: Mode, stored_from_start: bool },
     /// The epoch ended and the next one begins. `complete`: every object of a put is stored.
     EpochEnded { complete: bool },
-    /// Cached data is gone: evicted, expired or deleted.
-    CacheLost,
-    /// The cache has no room for the data to be stored.
-    CacheRefused,
 }
 
 /// Caching state of a job; small enough for the job's record.
@@ -29,12 +25,10 @@ pub struct State {
     pub put_next: Option<u32>,
 }
 
-/// The state after an event, and its consequences.
+/// The state after an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Transition {
     pub state: State,
-    /// Whether the worker's cost of a batch has changed: scaling then restarts with one worker.
-    pub reset_scaling: bool,
     pub reason: String,
 }
 
@@ -72,29 +66,13 @@ impl State {
                 *self,
                 format!("point {point} is not stored completely: storing the missing splits"),
             ),
-            (Mode::Put { point }, Event::CacheRefused) => (
-                State::of(Mode::Compute),
-                format!("the cache has no space for point {point}: computing every epoch"),
-            ),
-            (Mode::Get { point }, Event::CacheLost) => (
-                State { mode: Mode::Compute, put_next: Some(point) },
-                format!("entries of point {point} were deleted: computing, then storing again"),
-            ),
             (Mode::Compute, Event::EpochEnded { .. }) if self.put_next.is_some() => {
                 let point = self.put_next.unwrap_or_default();
                 (State::of(Mode::Put { point }), self.storing(point))
             }
-            (Mode::Compute, Event::CacheRefused) if self.put_next.is_some() => {
-                (State::of(Mode::Compute), "the cache is full: computing every epoch".into())
-            }
             _ => (*self, format!("{} goes on", self.mode)),
         };
-        // Profiling, computing and putting do the same work, but puts use the worker's network beside
-        // it, so only profile -> compute leaves the cost of a batch unchanged.
-        let same_work = |mode| matches!(mode, Mode::Profile | Mode::Compute);
-        let reset_scaling =
-            state.mode != self.mode && !(same_work(state.mode) && same_work(self.mode));
-        Transition { state, reset_scaling, reason }
+        Transition { state, reason }
     }
 
     fn storing(&self, point: u32) -> String {
@@ -107,12 +85,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn walk(events: &[Event]) -> Vec<(Mode, bool)> {
+    fn walk(events: &[Event]) -> Vec<Mode> {
         let mut state = State::default();
         let step = |event: &Event| {
-            let transition = state.advance(event);
-            state = transition.state;
-            (state.mode, transition.reset_scaling)
+            state = state.advance(event).state;
+            state.mode
         };
         events.iter().map(step).collect()
     }
@@ -126,12 +103,7 @@ mod tests {
         let end = Event::EpochEnded { complete: true };
         assert_eq!(
             walk(&[decided(1, false), end.clone(), end.clone(), end]),
-            [
-                (Mode::Compute, false),
-                (Mode::Put { point: 1 }, true),
-                (Mode::Get { point: 1 }, true),
-                (Mode::Get { point: 1 }, false),
-            ]
+            [Mode::Compute, Mode::Put { point: 1 }, Mode::Get { point: 1 }, Mode::Get { point: 1 },]
         );
     }
 
@@ -140,20 +112,14 @@ mod tests {
         let end = Event::EpochEnded { complete: true };
         assert_eq!(
             walk(&[decided(2, true), end]),
-            [(Mode::Put { point: 2 }, true), (Mode::Get { point: 2 }, true)]
+            [Mode::Put { point: 2 }, Mode::Get { point: 2 }]
         );
     }
 
     #[test]
-    fn what_is_incomplete_lost_or_has_no_room_is_not_read() {
-        let (half, end) =
-            (Event::EpochEnded { complete: false }, Event::EpochEnded { complete: true });
-        let put = Mode::Put { point: 0 };
-        assert_eq!(walk(&[decided(0, true), half.clone()])[1], (put, false));
-        let lost = walk(&[decided(0, true), end.clone(), Event::CacheLost, end.clone(), end]);
-        assert_eq!(lost[2..], [(Mode::Compute, true), (put, true), (Mode::Get { point: 0 }, true)]);
-        let refused = walk(&[decided(0, true), Event::CacheRefused, half]);
-        assert_eq!(refused[1..], [(Mode::Compute, true), (Mode::Compute, false)]);
+    fn what_is_incomplete_is_not_read() {
+        let half = Event::EpochEnded { complete: false };
+        assert_eq!(walk(&[decided(0, true), half])[1], Mode::Put { point: 0 });
     }
 
     #[test]
@@ -181,8 +147,6 @@ mod tests {
             (mode, any::<bool>())
                 .prop_map(|(mode, stored_from_start)| Event::Decided { mode, stored_from_start }),
             any::<bool>().prop_map(|complete| Event::EpochEnded { complete }),
-            Just(Event::CacheLost),
-            Just(Event::CacheRefused),
         ]
     }
 

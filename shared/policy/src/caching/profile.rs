@@ -1,11 +1,7 @@
 //! Measurements of a job that the caching decision needs.
 
-use crate::cost::{quantity, ratio};
+use crate::cost::quantity;
 use serde::{Deserialize, Serialize};
-
-/// GETs to time for each of [`Profile::probe_sizes`]. Single GETs scatter by 10 %, the median of this many
-/// by 2.6 %, less than a tie. They cost as much as two puts.
-pub const PROBES: u32 = 24;
 
 /// Totals of one operator over the profile: the executor's reports of splits, summed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -80,17 +76,6 @@ impl Profile {
     /// Whether a cache at `point` is the delivered output.
     pub fn is_last(&self, point: &PointProfile) -> bool {
         point.after_op + 1 >= self.ops.len()
-    }
-
-    /// Bytes of one object at each point: the sizes whose GETs should be timed before the decision, with
-    /// [`PROBES`] each; ranged GETs of delivered objects will do. Times of other sizes are poor
-    /// predictors.
-    pub fn probe_sizes(&self) -> Vec<f64> {
-        let size = |point: &PointProfile| {
-            let op = self.ops.get(point.after_op)?;
-            Some(ratio(quantity(op.bytes), quantity(point.objects))).filter(|bytes| *bytes > 0.0)
-        };
-        self.points.iter().filter_map(size).collect()
     }
 
     /// Seconds of the first `ops` operators.

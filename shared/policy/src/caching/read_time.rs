@@ -26,8 +26,6 @@ const PRIOR_SAMPLES: f64 = 20.0;
 pub struct ReadTime {
     /// (bytes, seconds), ascending in both.
     knots: Vec<(f64, f64)>,
-    /// GETs in the fit; 0: a default.
-    samples: u32,
 }
 
 impl ReadTime {
@@ -45,14 +43,7 @@ impl ReadTime {
             let (bytes, median_s) = centre(group);
             ((bytes, median_s * tail), group.len() as f64)
         });
-        let knots = never_falling(knots.collect());
-        let samples = u32::try_from(samples.len()).unwrap_or(u32::MAX);
-        ReadTime { knots, samples }
-    }
-
-    /// GETs in the fit; 0 if it is a default.
-    pub fn samples(&self) -> u32 {
-        self.samples
+        ReadTime { knots: never_falling(knots.collect()) }
     }
 
     /// Seconds of one GET of `bytes`.
@@ -182,7 +173,6 @@ mod tests {
         let samples: Vec<_> = sizes.iter().flat_map(|&bytes| [(bytes, line(bytes)); 4]).collect();
         let model = ReadTime::fit(&samples);
         assert_within(&model, 1e-9, &[0.0, 5e4, 1e5, 3e5, 3e7, 6.4e7, 1e9]);
-        assert_eq!(model.samples(), 16);
     }
 
     #[test]
@@ -227,7 +217,7 @@ mod tests {
     fn without_samples_it_is_what_is_typical() {
         for none in [&[][..], &[(f64::INFINITY, 1.0)][..]] {
             let model = ReadTime::fit(none);
-            assert_eq!((model.samples(), model.seconds(0.0)), (0, 0.03));
+            assert_eq!(model.seconds(0.0), 0.03);
             assert_eq!(model.seconds(71e6), 1.03);
         }
     }

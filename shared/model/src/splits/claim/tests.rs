@@ -76,8 +76,7 @@ fn commit_of_second() -> crate::splits::Commit {
 fn a_first_claim_takes_the_lease_for_as_long_as_the_work_may_take() {
     let bundle = leased(1);
     assert_eq!((bundle.state, bundle.attempt), (BundleState::Leased, 1));
-    let lease = bundle.lease().unwrap();
-    assert_eq!((lease.todo, lease.marks), (vec![0, 1], false));
+    assert_eq!(bundle.todo(), [0, 1]);
     let until =
         |remaining_ms, predicted_ms| lease_until_ms(Term { now_ms: 0, remaining_ms, predicted_ms });
     assert_eq!(until(900_000, 0), 32_000);
@@ -106,7 +105,6 @@ fn a_death_is_recorded_before_the_claim_that_follows_it() {
     let death = Some(Death { attempt: 1, ordinal: Some(1) });
     let after = try_claim(Some(&bundle), 2, bundle.until_ms, death, &limits).unwrap().into_item();
     assert_eq!((after.attempt, after.owner), (2, nonce(2)));
-    assert!(after.lease().unwrap().marks);
     // The split that it died on is unknown.
     assert_eq!(after.suspect, None);
 }
@@ -143,7 +141,7 @@ fn three_deaths_in_a_row_on_one_split_beside_controls_make_it_poison() {
         (entry.outcome.kind, entry.outcome.rows, entry.outcome.skipped_records),
         (SplitKind::Poison, 0, 6)
     );
-    assert_eq!(bundle.lease().unwrap().todo, [0]);
+    assert_eq!(bundle.todo(), [0]);
 }
 
 /// Deaths until three strikes find a split guilty. Its neighbour, which is never committed here,
@@ -153,7 +151,7 @@ const DEATHS: u64 = 7;
 #[test]
 fn a_suspect_is_done_last_and_on_trial_first_with_a_control() {
     let limits = Limits::default();
-    let lease = |bundle: &Bundle| (bundle.lease().unwrap().todo, bundle.control.is_some());
+    let lease = |bundle: &Bundle| (bundle.todo(), bundle.control.is_some());
     let mut bundle = die_on(&leased(1), 0, 1, &limits);
     assert_eq!(lease(&bundle), (vec![1, 0], false));
     bundle = die_on(&bundle, 0, 2, &limits);
@@ -307,7 +305,7 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
         bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal: Some(ordinal) }));
     }
     assert_eq!(bundle.state, BundleState::Done);
-    assert!(bundle.is_complete() && bundle.lease().is_none());
+    assert!(bundle.is_complete());
 }
 
 #[test]

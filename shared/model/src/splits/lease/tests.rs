@@ -254,7 +254,6 @@ fn a_bundle_given_back_is_claimed_as_the_same_attempt() {
     assert_eq!(again, Ok(Outcome::AlreadyApplied(returned.clone())));
     let taken = claimed(Some(&returned), 2);
     assert_eq!((taken.state, taken.attempt, taken.todo()), (BundleState::Leased, 1, vec![1, 2]));
-    assert!(!taken.lease().unwrap().marks, "nothing has failed");
     // Late calls of the owner that gave it back change nothing.
     assert_eq!(give_back(Some(&taken), &command), Err(Refusal::Lost));
     assert_eq!(flush(Some(&taken), &self::command(1, 1, &[commit(1)])), Err(Refusal::Lost));

@@ -107,7 +107,8 @@ fn tails_are_read_as_they_are_written() {
     for tail in [Tail::Drop, Tail::Repeat, Tail::Uneven] {
         assert_eq!(tail.to_string().parse(), Ok(tail));
     }
-    assert_eq!("Drop".parse::<Tail>(), Err("\"Drop\" is not drop, repeat or uneven".to_owned()));
+    let refused = "\"Drop\" is not a tail: use one of drop, repeat, uneven";
+    assert_eq!("Drop".parse::<Tail>(), Err(refused.to_owned()));
     assert_eq!([true, false].map(Tail::default_of), [Tail::Drop, Tail::Repeat]);
 }
 

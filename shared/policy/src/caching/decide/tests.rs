@@ -43,7 +43,7 @@ fn the_formula_of_the_paper() {
     // Compute: 5 + 2 + 60 + 30 + 8 = 105 s. At the source: 11 s of reads + 98 s; after decode: 60 s of
     // reads + 38 s; at the end: 15 s of reads and nothing left.
     assert_eq!(profiled(&decision), [105.0, 109.0, 98.0, 15.0]);
-    assert_eq!((decision.mode, decision.by_usd), (Mode::Put { point: 2 }, Mode::Put { point: 2 }));
+    assert_eq!(decision.mode, Mode::Put { point: 2 });
     // 156 batches in 15 s; an epoch is 100 times 15 s.
     assert_eq!(decision.options[3].elements_per_s, 156.0 / 15.0);
     assert!((decision.options[3].epoch_s - 1500.0).abs() < 1e-6);
@@ -94,19 +94,17 @@ fn random_prefixes_need_their_authors_consent() {
 }
 
 #[test]
-fn dollars_may_decide_otherwise_than_time() {
-    let settings =
-        Settings { objective: Objective::Usd, epochs: 2.0, kept_days: 30.0, ..Settings::default() };
+fn the_cost_covers_requests_and_storage() {
+    let settings = Settings { epochs: 2.0, kept_days: 30.0, ..Settings::default() };
     let decision = decide(&profile(), &reads_of_100_mb_per_s(), &settings);
     // A worker's second is $0.0000133334 x 1,769/1,024 = $0.000023034. An epoch of 10,500 s is
     // $0.24186, its 2,000 splits x $9.0e-6 = $0.018: $0.25986; two are $0.5197.
     assert_eq!(decision.options[0].total_usd.to_string(), "$0.52");
     assert!((decision.options[0].epoch_usd.0 - 0.259_86).abs() < 1e-4);
     // At the end: one epoch $0.25986, one of 2,000 gets $0.0008, 150 GB (139.7 GiB) a month x $0.023 =
-    // $3.213: caching is not worth two epochs.
+    // $3.213.
     let last = &decision.options[3];
     assert!((last.total_usd.0 - (0.259_86 + 0.000_8 + 3.213)).abs() < 1e-3, "{}", last.total_usd);
-    assert_eq!((decision.mode, decision.by_time), (Mode::Compute, Mode::Put { point: 2 }));
     // Kept for a day, and read 9 times: $0.25986 + 9 x $0.0008 + $0.107 = $0.374 against $2.60.
     let soon = Settings { epochs: 10.0, kept_days: 1.0, ..settings };
     let decision = decide(&profile(), &reads_of_100_mb_per_s(), &soon);
@@ -189,7 +187,7 @@ proptest! {
         ops in prop::collection::vec((any::<f64>(), any::<f64>(), any::<f64>()), 0..6),
         points in prop::collection::vec((0usize..8, any::<bool>(), any::<bool>(), any::<f64>()), 0..4),
         records in any::<f64>(), epoch_records in any::<f64>(), source_wait_s in any::<f64>(),
-        epochs in any::<f64>(), ahead in any::<bool>(), usd in any::<bool>(),
+        epochs in any::<f64>(), ahead in any::<bool>(),
     ) {
         let profile = Profile {
             batches: 300,
@@ -205,8 +203,7 @@ proptest! {
                 .collect(),
             reads: if ahead { Reads::Ahead } else { Reads::InTurn },
         };
-        let objective = if usd { Objective::Usd } else { Objective::Time };
-        let settings = Settings { objective, epochs, ..Settings::default() };
+        let settings = Settings { epochs, ..Settings::default() };
         let decision = decide(&profile, &reads_of_100_mb_per_s(), &settings);
         for option in &decision.options {
             let OptionEstimate { profiled_s, epoch_s, total_usd, elements_per_s, .. } = option;

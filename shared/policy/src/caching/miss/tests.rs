@@ -1,11 +1,11 @@
 //! Differences in words.
 
-use super::super::{EntryState, UseScore};
+use super::super::UseScore;
 use super::*;
 use serde_json::json;
 
-fn op(name: &str, params: Value) -> OpIdentity {
-    OpIdentity { op: name.into(), version: 1, params, ordinal: None }
+fn op(name: &str, params: Value) -> DescribedOp {
+    DescribedOp { op: name.into(), version: 1, params, ordinal: None }
 }
 
 fn resnet() -> Described {
@@ -30,7 +30,6 @@ fn file(key: &str, etag: &str) -> SourceVersion {
 fn entry(name: &str, described: Described) -> Entry {
     Entry {
         fingerprint: Fingerprint::of("test", name.as_bytes()),
-        state: EntryState::Complete,
         bytes: 1.0,
         elements_per_s: 1.0,
         saved_s: 1.0,
@@ -108,7 +107,7 @@ fn files_are_named_where_they_are_known() {
 fn draws_are_compared_by_seed_epoch_and_place() {
     let drawn = |drawn| {
         let mut described = resnet();
-        described.ops.push(OpIdentity { ordinal: Some(3), ..op("flip", json!({ "p": 0.5 })) });
+        described.ops.push(DescribedOp { ordinal: Some(3), ..op("flip", json!({ "p": 0.5 })) });
         described.drawn = drawn;
         described
     };
