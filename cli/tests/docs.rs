@@ -14,11 +14,11 @@ fn the_manual_has_every_command() {
     gristmill_tests::assert_documented("gristmill", GRISTMILL);
 }
 
-/// Who has a say about an option, as the table of docs/jobs.md puts it.
+/// The party that decides an option, as the table of docs/jobs.md puts it.
 fn of(meaning: OptionMeaning) -> &'static str {
     match meaning {
         OptionMeaning::OfJob(_) => "the job",
-        OptionMeaning::OfJoiner(..) => "whoever joins",
+        OptionMeaning::OfJoiner(..) => "the joiner",
         OptionMeaning::OfRun => "the run",
         OptionMeaning::OfReader => "the reader",
     }

@@ -56,7 +56,7 @@ class JobThatExists:
         loader = self._open.enter_context(gm.numpy.Loader(numbers, service=self.service, job=self.name, **given))
         for _, _batch in zip(range(3), loader, strict=False):
             pass
-        # The trainer of a running job stays; it is told to leave by the one that joins.
+        # The trainer of a running job stays until the one that joins takes over.
         if is_restarted:
             loader.close()
             self.end()
@@ -135,7 +135,7 @@ def test_an_option_of_the_job_is_refused_with_both_values(
 
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize(("option", "value", "registered", "requested"), CHANGED)
-def test_whoever_joins_changes_the_option_and_nothing_else(
+def test_a_joiner_changes_the_option_and_nothing_else(
     job: JobThatExists, front: str, option: str, value: Any, registered: str | None, requested: str | None
 ) -> None:
     before = job.status()

@@ -166,7 +166,7 @@ pub(crate) struct JobItem {
     pub resumed: u32,
 }
 
-/// Where a job's bundles lie. The number of workers at registration determines it, and later ones do not move bundles.
+/// The places of a job's bundles. The number of workers at registration determines it, and later ones do not move bundles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BundleLayout {
     /// Partitions that the bundles of each epoch are spread over.

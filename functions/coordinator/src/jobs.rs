@@ -29,14 +29,7 @@ impl Handle<Register> for Coordinator {
         let Some(dataset) = dataset.as_ref().filter(|_| read.item.is_none()) else {
             return self.join_job(read, register).await;
         };
-        if spec.autoscale && spec.settings.sharding == Sharding::Off {
-            return Err(invalid(
-                "without sharding every worker visits the dataset, so their number must be given",
-            ));
-        }
-        if let Some(policy) = &spec.policy {
-            policy.parse::<PolicyName>().map_err(|error| invalid(error.to_string()))?;
-        }
+        check_workers(spec)?;
         let pipeline = pipeline_of(spec)?;
         if register.n_files() == 0 {
             return Err(invalid("the dataset has no files: name at least one"));
@@ -161,6 +154,21 @@ impl Coordinator {
     /// The manifest of a dataset version, if it has been indexed before.
     pub(crate) async fn manifest(&self, version: Fingerprint) -> Result<Option<Manifest>, Refusal> {
         self.read_json(keys::manifest(&self.settings.ns, version), "a manifest").await
+    }
+}
+
+/// Refuses numbers of workers that cannot be decided as the job asks.
+pub(crate) fn check_workers(spec: &JobSpec) -> Result<(), Refusal> {
+    if spec.autoscale && spec.settings.sharding == Sharding::Off {
+        return Err(invalid(
+            "without sharding every worker visits the dataset, so their number must be given",
+        ));
+    }
+    match &spec.policy {
+        Some(policy) => {
+            policy.parse::<PolicyName>().map(drop).map_err(|error| invalid(error.to_string()))
+        }
+        None => Ok(()),
     }
 }
 

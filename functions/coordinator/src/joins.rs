@@ -3,7 +3,7 @@
 use crate::{
     Coordinator,
     items::{ItemName, JobItem, Skips},
-    jobs::pipeline_of,
+    jobs::{check_workers, pipeline_of},
     plans::window_of,
     store::{Versioned, invalid},
 };
@@ -111,6 +111,7 @@ fn joined(
     }
     check_fixed(before, register)?;
     let (spec, changed) = before.spec.joined_by(spec, given).map_err(invalid)?;
+    check_workers(&spec)?;
     check_cache(before, &spec)?;
     let has_failed = matches!(before.state, JobState::Failed { .. });
     let is_empty = before.plan.is_some_and(|plan| plan.records == 0);
@@ -259,7 +260,7 @@ mod tests {
     fn a_job_that_failed_or_is_done_goes_on_and_a_stopped_one_does_not() {
         let failed = JobItem { state: JobState::Failed { error: "e".into() }, ..job() };
         let plain = register(failed.spec.clone(), &[]);
-        assert_eq!(join(&failed, &plain).unwrap(), failed, "the caller is told why first");
+        assert_eq!(join(&failed, &plain).unwrap(), failed, "the caller learns the reason first");
         let resumes = Register { resumes: Some(0), ..plain.clone() };
         let after = join(&failed, &resumes).unwrap();
         assert_eq!((&after.state, after.resumed), (&JobState::Running, 1));

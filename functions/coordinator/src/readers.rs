@@ -145,7 +145,7 @@ impl Coordinator {
                 false => run::join(before, join, now_ms),
             };
             let joined = joined.map(|joined| joined.with(|after| after.with_lacking(lacking)));
-            // Who named no number of epochs reads those that the job has now.
+            // A reader without a number of epochs reads those that the job has now.
             let joined = joined.map(|joined| {
                 joined.with(|mut after| {
                     let run = after.run.iter_mut();

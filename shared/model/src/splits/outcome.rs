@@ -41,7 +41,8 @@ impl SplitOutcome {
         Self { kind: SplitKind::Poison, skipped_records: records, ..Self::default() }
     }
 
-    /// The treatment of bad records that makes it again, whatever the job's is now: one without any is the same under each.
+    /// The treatment of bad records that makes it again, which may not be the job's by now: a split without any is the same
+    /// under each.
     pub fn on_error(&self) -> ErrorPolicy {
         match self.skipped_records {
             0 => ErrorPolicy::Fail,

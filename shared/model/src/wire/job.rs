@@ -164,7 +164,7 @@ impl JobSpec {
 pub struct Register {
     pub job: JobName,
     pub spec: JobSpec,
-    /// None to join a job that exists, whatever it reads.
+    /// None to join a job that exists, over any dataset.
     pub dataset: Option<Dataset>,
     /// Version of the listing that holds the dataset's files when they are too many for a call;
     /// `dataset` then has none.
@@ -186,7 +186,7 @@ impl Register {
         Self { job, spec, dataset: Some(dataset), listing: None, nonce: None, given, resumes: None }
     }
 
-    /// Joins a job that exists, whatever it reads.
+    /// Joins a job that exists, over any dataset.
     pub fn join(job: JobName, spec: JobSpec, given: GivenOptions) -> Self {
         Self { job, spec, dataset: None, listing: None, nonce: None, given, resumes: None }
     }

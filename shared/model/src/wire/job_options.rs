@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub enum OptionMeaning {
     /// Fixed by the job: another value is refused. The function gives the value as text.
     OfJob(fn(&JobSpec) -> String),
-    /// Changed for the job by whoever joins: the value as text, and the function that takes it over.
+    /// Changed for the job by a program that joins: the value as text, and the function that takes it over.
     OfJoiner(fn(&JobSpec) -> String, fn(&mut JobSpec, &JobSpec)),
     /// Of a run of the trainer: all its readers must agree.
     OfRun,
@@ -113,7 +113,7 @@ pub struct SpecDifference {
     pub requested: String,
 }
 
-/// An option that whoever joined a job has changed.
+/// An option that a program which joined the job has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OptionChange {
     pub option: String,
@@ -185,7 +185,7 @@ impl JobSpec {
         })
     }
 
-    /// This specification with what `joiner` was `given` of the options that whoever joins may change, and the
+    /// This specification with what `joiner` was `given` of the options that a joiner may change, and the
     /// differences. The job goes to the larger number of epochs.
     ///
     /// # Errors

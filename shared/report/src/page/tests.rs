@@ -45,7 +45,6 @@ fn all_named(text: &str) -> Timeline {
             ..Epoch::default()
         }],
         cost: Some(Cost { compute_usd: Some(1.0), basis: text(), ..Cost::default() }),
-        ..Timeline::default()
     }
 }
 

@@ -117,7 +117,7 @@ fn a_trainer_of_a_forgotten_job_does_not_reach_a_later_job_of_the_name() {
         assert_eq!(check_job(&job, &item, registered_ms), Ok(()));
     }
     let late = check_job(&job, &item, item.registered_ms + 1).unwrap_err();
-    assert_eq!(late.kind, RefusalKind::Fenced);
+    assert_eq!(late.kind, RefusalKind::NotFound);
 }
 
 #[test]
