@@ -124,7 +124,7 @@ async fn the_least_of_two_readers_is_the_jobs_progress() {
     let joined = second.join().await.unwrap();
     assert_eq!((joined.generation, joined.reader.number), (generation, 0));
     assert_eq!((begun.reader.run, joined.reader.run), (Some(first.run), Some(first.run)));
-    assert_eq!((begun.reader.next_poll_ms, joined.reader.next_poll_ms), (200, 50));
+    assert_eq!((begun.reader.next_poll_ms, joined.reader.next_poll_ms), (50, 50));
     second.report(generation, 4).await.unwrap();
     let alone = first.poll(None, None).await.unwrap();
     assert_eq!(alone.reader.uncovered.as_deref(), Some("rank 0 of 2 has no reader yet"));
@@ -166,7 +166,7 @@ async fn the_second_reader_leads_when_the_first_is_silent() {
     assert_eq!(world.durable().await, 0, "it follows");
     world.pass(7).await;
     let led = second.poll(None, None).await.unwrap();
-    assert_eq!((led.reader.next_poll_ms, world.durable().await), (200, 4));
+    assert_eq!((led.reader.next_poll_ms, world.durable().await), (50, 4));
 }
 
 #[tokio::test]

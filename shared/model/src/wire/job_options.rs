@@ -1,4 +1,5 @@
-//! What each option means to a program that joins a job: the table of docs/jobs.md, which a test compares with this one.
+//! The meaning of each option for a program that joins a job: the table of docs/jobs.md, which a test compares with this
+//! one.
 
 use crate::Nonce;
 use crate::splits::Cursor;
@@ -6,16 +7,16 @@ use crate::wire::JobSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What becomes of an option that a program gives for a job that exists.
+/// The treatment of an option that a program gives for a job that exists.
 #[derive(Debug, Clone, Copy)]
 pub enum OptionMeaning {
     /// Fixed by the job: another value is refused. The function gives the value as text.
     OfJob(fn(&JobSpec) -> String),
     /// Changed for the job by a program that joins: the value as text, and the function that takes it over.
     OfJoiner(fn(&JobSpec) -> String, fn(&mut JobSpec, &JobSpec)),
-    /// Of a run of the trainer: all its readers must agree.
+    /// Belongs to a run of the trainer: all its readers must agree.
     OfRun,
-    /// Of the program that is given it.
+    /// Belongs to the program that is given it.
     OfReader,
 }
 
