@@ -119,12 +119,11 @@ fn joined(
         return Ok(before.clone());
     }
     let is_longer = before.state == JobState::Done && spec.epochs > before.spec.epochs;
-    let state = match has_failed || is_longer {
-        true => {
-            let event = JobEvent::Resumed { is_indexed: before.plan.is_some() };
-            apply(&before.state, &event).map_err(|error| invalid(error.to_string()))?.into_item()
-        }
-        false => before.state.clone(),
+    let state = if has_failed || is_longer {
+        let event = JobEvent::Resumed { is_indexed: before.plan.is_some() };
+        apply(&before.state, &event).map_err(|error| invalid(error.to_string()))?.into_item()
+    } else {
+        before.state.clone()
     };
     let plan = before.plan.map(|plan| {
         let widest = window_of(spec.all_workers(), plan.max_bundle_splits);
@@ -173,13 +172,13 @@ fn check_cache(before: &JobItem, spec: &JobSpec) -> Result<(), Refusal> {
     let skipped = before.caching.as_ref().and_then(|caching| caching.totals);
     let skipped = skipped.map_or(0, |totals| totals.skipped);
     let fails = |spec: &JobSpec| spec.settings.on_error == ErrorPolicy::Fail;
-    match fails(spec) && !fails(&before.spec) && skipped > 0 {
-        true => Err(invalid(format!(
+    if fails(spec) && !fails(&before.spec) && skipped > 0 {
+        return Err(invalid(format!(
             "--on-error fail: the job reads a cache that lacks {skipped} bad records, for which it would have to fail: \
              correct them, or use another job name"
-        ))),
-        false => Ok(()),
+        )));
     }
+    Ok(())
 }
 
 /// Both texts, each cut to a part that shows where they begin to differ.

@@ -144,10 +144,10 @@ impl Coordinator {
                 true => run::join_alone(before, join, visitation, now_ms),
                 false => run::join(before, join, now_ms),
             };
-            let joined = joined.map(|joined| joined.with(|after| after.with_lacking(lacking)));
-            // A reader without a number of epochs reads those that the job has now.
             let joined = joined.map(|joined| {
-                joined.with(|mut after| {
+                joined.with(|after| {
+                    let mut after = after.with_lacking(lacking);
+                    // A reader without a number of epochs reads those that the job has now.
                     let run = after.run.iter_mut();
                     run.for_each(|run| run.epochs = run.epochs.or(Some(item.spec.epochs)));
                     after

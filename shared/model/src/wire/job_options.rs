@@ -92,9 +92,10 @@ fn or_default(value: Option<impl ToString>) -> String {
 }
 
 fn workers(spec: &JobSpec) -> String {
-    match spec.autoscale {
-        true => format!("auto, at most {}", spec.workers),
-        false => spec.workers.to_string(),
+    if spec.autoscale {
+        format!("auto, at most {}", spec.workers)
+    } else {
+        spec.workers.to_string()
     }
 }
 
