@@ -21,6 +21,7 @@ __all__ = ["Reader", "arrays_of", "open_reader"]
 _LOG = logging.getLogger("gristmill")
 _SLICE_S = 0.05
 
+
 class Reader:
     """The stream of a job."""
 

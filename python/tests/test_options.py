@@ -1,5 +1,5 @@
-"""Each option given for a job that exists means what the table of docs/jobs.md says: on a running job and on a paused one
-whose service has started again, from `gristmill run`, `gristmill-fetcher` and a loader.
+"""Each option given for a job that exists means what the table of docs/jobs.md says: on a running job and on a paused
+one whose service has started again, from `gristmill run`, `gristmill-fetcher` and a loader.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import json
 import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,8 @@ class JobThatExists:
         self.service = self._open.enter_context(gm.connect(self.endpoint))
 
     def end(self) -> None:
-        try:
+        with suppress(gm.Error):
             self._open.close()
-        except gm.Error:
-            pass
 
     def status(self) -> dict[str, Any]:
         ran = self._run("status", self.name, "--json")
@@ -152,9 +150,7 @@ def test_a_joiner_changes_the_option_and_nothing_else(
 
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize(("option", "value"), OF_READER)
-def test_an_option_of_a_reader_leaves_the_job_as_it_is(
-    job: JobThatExists, front: str, option: str, value: Any
-) -> None:
+def test_an_option_of_a_reader_leaves_the_job_as_it_is(job: JobThatExists, front: str, option: str, value: Any) -> None:
     before = job.status()
     assert job.join(front, **{option: value}) is None
     after = job.status()
