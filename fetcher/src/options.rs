@@ -68,10 +68,13 @@ impl Options {
                 "--socket - writes frames to standard output, which --json needs: name a socket",
             ));
         }
-        if self.ranks.own()?.is_some() && self.is_stdout() {
-            return Err(Failure::usage(
-                "--ranks needs a socket, to which each rank connects by itself: give --socket PATH",
-            ));
+        if self.ranks.range()?.is_some() {
+            if self.is_stdout() {
+                return Err(Failure::usage(
+                    "--ranks needs a socket, to which each rank connects by itself: give --socket PATH",
+                ));
+            }
+            self.ranks.token()?;
         }
         Ok(())
     }

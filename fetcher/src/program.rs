@@ -2,7 +2,7 @@
 
 use crate::{options::Options, socket::Socket};
 use gristmill_client::{
-    Failure, Job, JobConfig, OwnRanks, Service, connect,
+    Failure, Job, JobConfig, Service, connect,
     cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
     log_to_stderr,
     report::{Observer, Report, Usage},
@@ -11,9 +11,6 @@ use gristmill_client::{
     signals::{interruption, survive_size_limits},
     waiting::{Waiting, Watcher, while_saying},
 };
-use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::Ranks;
-use gristmill_model::splits::run::TrainingRun;
 use gristmill_pipeline::Registry;
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
 
@@ -196,8 +193,7 @@ fn named(ranks: &[u32]) -> String {
 /// Joins or starts the job, and opens its stream where its ranks begin.
 async fn start(options: &Options, service: &Service) -> Result<Serving, Failure> {
     let began = Instant::now();
-    let ranks = options.ranks.own()?;
-    let token = ranks.map(|_| options.ranks.token(|name| std::env::var(name).ok())).transpose()?;
+    let ranks = options.ranks.range()?;
     let checkpoint = options.ranks.checkpoint()?;
     let mut cursors = open_state(options)?;
     // Before anything is started: what cannot be served should not begin.
@@ -215,16 +211,12 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     let resume = checkpoint.map(|checkpoint| checkpoint.cursor_in(&job.view)).transpose();
     let resume = resume.map_err(|error| Failure::Usage(format!("--resume: {error}")))?;
     let status = job.status(options.stream.patience).await?;
-    let (own, beginning) = match ranks.zip(token) {
+    let (own, beginning) = match options.ranks.own(&job)? {
         None => (None, Beginning::of_one(&status, kept)),
-        Some(((range, of), token)) => {
-            let tail = options.ranks.tail.of(&job.pipeline().map_err(Failure::failed)?);
-            let ranks = Ranks { count: of, from: Cursor::default(), tail };
-            let run = TrainingRun { token, ranks, epochs: job.epochs };
-            let begins = Beginning::of(&status, (run, range), (resume, kept));
-            let (beginning, run) = begins.map_err(Failure::Usage)?;
-            let is_successor = beginning.is_successor();
-            (Some(OwnRanks { run, range, is_successor, local_workers: 0 }), beginning)
+        Some(own) => {
+            let begins = Beginning::of(&status, own, resume, kept);
+            let (beginning, own) = begins.map_err(Failure::Usage)?;
+            (Some(own), beginning)
         }
     };
     let fetcher = job.open_for(own, beginning.known(), &options.stream).await?;

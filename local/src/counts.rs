@@ -78,11 +78,6 @@ impl Table for CountedTable {
         self.table.write(key, expected, body, expires_at_s).await
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.counts.add("table.query", 1);
-        self.table.query(pk, prefix).await
-    }
-
     async fn range(
         &self,
         pk: &str,

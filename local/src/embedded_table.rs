@@ -112,10 +112,6 @@ impl Table for EmbeddedTable {
         self.submit(|answer| Job::Write(write, answer)).await
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.reading(|store| store.list(pk, prefix, |sk| sk.starts_with(prefix))).await
-    }
-
     async fn range(
         &self,
         pk: &str,

@@ -35,7 +35,7 @@ async fn the_embedded_table_conforms_and_so_does_one_opened_again() {
         conformance::table(&table, prefix).await;
     }
     let table = EmbeddedTable::open(dir.path()).unwrap();
-    assert_eq!(table.query("first#range", "A#").await.unwrap().len(), 65);
+    assert_eq!(table.range("first#range", "A#", "A#~").await.unwrap().len(), 65);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_sweep_removes_what_has_expired_and_looks_at_a_bounded_number_of_items
     assert_eq!(table.sweep(100, 5).await.unwrap(), 1, "B#4 is among the first five");
     assert_eq!(table.sweep(100, 5).await.unwrap(), 1, "B#7 is among the next five");
     assert_eq!(table.sweep(200, 4).await.unwrap(), 1, "a sweep begins anew after the last item");
-    let left = table.query(&key("").pk, "B#").await.unwrap();
+    let left = table.range(&key("").pk, "B#", "B#~").await.unwrap();
     let left: Vec<&str> = left.iter().map(|(sk, _)| sk.as_str()).collect();
     assert_eq!(left, ["B#0", "B#1", "B#3", "B#5", "B#6", "B#8", "B#9"]);
     put(&table, "B#4", 0, b"again", None).await;

@@ -7,16 +7,12 @@ use crate::{
 use futures::FutureExt as _;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
-    Acknowledger, Failure, FetchError, Fetcher, Job, OwnRanks, RankBatch, RankOptions,
-    StepDelivery, Steps, StreamOptions,
+    Acknowledger, Failure, FetchError, Fetcher, Job, RankBatch, RankOptions, StepDelivery, Steps,
+    StreamOptions,
     server::Beginning,
     waiting::{Link, Waiting, Watcher},
 };
-use gristmill_model::splits::{
-    Cursor,
-    ranks::{Ranks, Tail},
-    run::TrainingRun,
-};
+use gristmill_model::splits::{Cursor, ranks::Tail};
 use pyo3::{exceptions::PyTimeoutError, prelude::*};
 use std::{
     mem,
@@ -303,23 +299,16 @@ async fn open(
     (ranks, options): (&RankOptions, &StreamOptions),
 ) -> Result<(Steps, Cursor), Opening> {
     let refused = |why: Failure| Opening::Refused(why.to_string());
-    let asked = ranks.own().map_err(refused)?;
+    let asked = ranks.own(job).map_err(refused)?;
     let status = match (asked, at) {
         (None, Some(_)) => None,
         _ => Some(job.status(options.patience).await?),
     };
     let (own, begin) = match (asked, status) {
-        (Some((range, count)), Some(status)) => {
-            let token = ranks.token(|name| std::env::var(name).ok()).map_err(refused)?;
-            let pipeline = job.pipeline();
-            let pipeline = pipeline.map_err(|error| Opening::Refused(error.to_string()))?;
-            let tail = ranks.tail.of(&pipeline);
-            let of = Ranks { count, from: Cursor::default(), tail };
-            let run = TrainingRun { token, ranks: of, epochs: job.epochs };
-            let begins = Beginning::of(&status, (run, range), (at, None));
-            let (beginning, run) = begins.map_err(Opening::Refused)?;
-            let is_successor = beginning.is_successor();
-            (Some(OwnRanks { range, is_successor, ..OwnRanks::all(run) }), beginning.known())
+        (Some(own), Some(status)) => {
+            let begins = Beginning::of(&status, own, at, None);
+            let (beginning, own) = begins.map_err(Opening::Refused)?;
+            (Some(own), beginning.known())
         }
         (_, status) => (None, at.or(status.map(|status| status.durable)).unwrap_or_default()),
     };

@@ -68,10 +68,6 @@ impl Table for CountConflicts {
         outcome
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.table.query(pk, prefix).await
-    }
-
     async fn range(
         &self,
         pk: &str,

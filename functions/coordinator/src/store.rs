@@ -307,7 +307,8 @@ impl Store {
 
     /// All items of the partition `pk`, by sort key.
     pub async fn query(&self, pk: &str) -> Result<Vec<(String, Item)>, Refusal> {
-        self.table.query(pk, "").await.map_err(table_fault)
+        // Sort keys are ASCII.
+        self.range(pk, "", "~").await
     }
 
     /// The items of the partition `pk` with sort keys from `from` to `to`.

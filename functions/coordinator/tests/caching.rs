@@ -230,13 +230,6 @@ impl Table for Dying<MemoryTable> {
         }
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        match self.lives() {
-            true => self.inner.query(pk, prefix).await,
-            false => Err(TableError::Unavailable("dead".into())),
-        }
-    }
-
     async fn range(
         &self,
         pk: &str,

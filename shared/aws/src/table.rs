@@ -213,14 +213,6 @@ impl Table for DynamoTable {
         }
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        let query = match prefix {
-            "" => self.partition(pk, "pk = :pk", &[]),
-            _ => self.partition(pk, "pk = :pk AND begins_with(sk, :sk)", &[(":sk", prefix)]),
-        };
-        self.collect(query, usize::MAX).await
-    }
-
     async fn range(
         &self,
         pk: &str,

@@ -144,7 +144,7 @@ impl Service {
         let local_workers = config.options.settings.local_workers;
         let (service, dataset) = (self.clone(), Some(dataset));
         let epochs = config.options.own_epochs();
-        let view = read_until(view, epochs);
+        let view = view.read_until(epochs);
         Ok(Job { service, view, left_out, folders, dataset, local_workers, epochs })
     }
 
@@ -176,7 +176,7 @@ impl Service {
         let folders = self.folders().await;
         Ok(Job {
             service: self.clone(),
-            view: read_until(view, options.own_epochs()),
+            view: view.read_until(options.own_epochs()),
             left_out: LeftOut::default(),
             folders,
             dataset: None,
@@ -184,12 +184,6 @@ impl Service {
             epochs: options.own_epochs(),
         })
     }
-}
-
-/// The job as a trainer sees it that reads so many epochs.
-fn read_until(mut view: JobView, epochs: Option<Epoch>) -> JobView {
-    view.spec.epochs = epochs.map_or(view.spec.epochs, |own| own.min(view.spec.epochs));
-    view
 }
 
 impl Job {

@@ -1,9 +1,11 @@
 //! Options about the ranks of a run.
 
-use crate::{Failure, read_user_text};
+use crate::{Failure, Job, OwnRanks, read_user_text};
 use clap::Args;
-use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::{Ranks, Tail};
 use gristmill_model::splits::readers::RankRange;
+use gristmill_model::splits::run::TrainingRun;
 use gristmill_model::{Checkpoint, RunToken};
 use gristmill_pipeline::Pipeline;
 use std::{num::NonZeroU32, path::Path};
@@ -58,11 +60,24 @@ pub struct RankOptions {
 }
 
 impl RankOptions {
+    /// The ranks of a run of `job` to serve, of which nobody knows yet whether it has begun; none to serve one trainer of
+    /// all batches.
+    ///
+    /// # Errors
+    /// As [`RankOptions::range`], or nothing names the run.
+    pub fn own(&self, job: &Job) -> Result<Option<OwnRanks>, Failure> {
+        let Some((range, count)) = self.range()? else { return Ok(None) };
+        let tail = self.tail.of(&job.pipeline().map_err(Failure::failed)?);
+        let ranks = Ranks { count, from: Cursor::default(), tail };
+        let run = TrainingRun { token: self.token()?, ranks, epochs: job.epochs };
+        Ok(Some(OwnRanks { range, ..OwnRanks::all(run) }))
+    }
+
     /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches.
     ///
     /// # Errors
     /// The ranks are not among those of the run, or --tail is given without ranks.
-    pub fn own(&self) -> Result<Option<(RankRange, NonZeroU32)>, Failure> {
+    pub fn range(&self) -> Result<Option<(RankRange, NonZeroU32)>, Failure> {
         let (Some(range), Some(of)) = (self.ranks, self.of) else {
             return match self.tail.tail {
                 Some(_) => {
@@ -85,11 +100,16 @@ impl RankOptions {
         Ok(Some((range, of)))
     }
 
-    /// The token of the run. `variable` reads the environment.
+    /// The token of the run.
     ///
     /// # Errors
     /// Nothing names the run.
-    pub fn token(&self, variable: impl Fn(&str) -> Option<String>) -> Result<RunToken, Failure> {
+    pub fn token(&self) -> Result<RunToken, Failure> {
+        self.token_by(|name| std::env::var(name).ok())
+    }
+
+    /// The token of the run. `variable` reads the environment.
+    fn token_by(&self, variable: impl Fn(&str) -> Option<String>) -> Result<RunToken, Failure> {
         let name = self.run.clone().or_else(|| name_of_launcher(variable));
         let name = name.filter(|name| !name.trim().is_empty()).ok_or_else(|| {
             Failure::usage(
@@ -159,10 +179,10 @@ mod tests {
             of: Some(count(of)),
             ..RankOptions::default()
         };
-        assert!(options("2-3", 4).own().is_ok_and(|own| own.is_some()));
-        let why = options("2-4", 4).own().unwrap_err().to_string();
+        assert!(options("2-3", 4).range().is_ok_and(|own| own.is_some()));
+        let why = options("2-4", 4).range().unwrap_err().to_string();
         assert!(why.contains("--ranks names rank 4, and --of 4 has ranks 0 to 3"), "{why}");
-        assert!(RankOptions::default().own().is_ok_and(|own| own.is_none()));
+        assert!(RankOptions::default().range().is_ok_and(|own| own.is_none()));
     }
 
     #[test]
@@ -170,7 +190,7 @@ mod tests {
         let named = |run: Option<&str>, variables: &[(&str, &str)]| {
             let options = RankOptions { run: run.map(str::to_owned), ..RankOptions::default() };
             let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
-            options.token(|name| find(name).map(|(_, value)| (*value).to_owned())).ok()
+            options.token_by(|name| find(name).map(|(_, value)| (*value).to_owned())).ok()
         };
         let torch = [("TORCHELASTIC_RUN_ID", "r"), ("TORCHELASTIC_RESTART_COUNT", "2")];
         let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0")];

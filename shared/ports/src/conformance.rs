@@ -58,7 +58,7 @@ async fn ranges(table: &dyn Table, prefix: &str) {
     for key in &keys {
         table.write(key, 0, Bytes::from(key.sk.clone()), None).await.expect("a write succeeds");
     }
-    let found = table.query(&pk, "B#").await.expect("a query succeeds");
+    let found = table.range(&pk, "B#", "B#~").await.expect("a query succeeds");
     let expected: Vec<_> = keys.iter().skip(1).step_by(2).map(|key| key.sk.clone()).collect();
     let found_keys: Vec<_> = found.iter().map(|(sk, _)| sk.clone()).collect();
     assert_eq!(found_keys, expected, "a query returns every item of its prefix, in order");
@@ -143,7 +143,7 @@ async fn pages(table: &dyn Table, prefix: &str) {
         assert!(found.iter().all(|(_, item)| item.body.len() == 300 << 10), "items come whole");
         found.into_iter().map(|(sk, _)| sk).collect()
     };
-    let all = table.query(&pk, "B#").await.expect("a query succeeds");
+    let all = table.range(&pk, "B#", "B#~").await.expect("a query succeeds");
     assert_eq!(keys(all), expected, "a query goes beyond a page");
     let range = table.range(&pk, "B#0", "B#4").await.expect("a range succeeds");
     assert_eq!(keys(range), expected[..5], "a range goes beyond a page");

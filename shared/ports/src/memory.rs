@@ -77,12 +77,6 @@ impl Table for MemoryTable {
         Ok(WriteOutcome::Written)
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        let items = self.items.lock();
-        let matching = items.iter().filter(|(key, _)| key.pk == pk && key.sk.starts_with(prefix));
-        Ok(matching.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
-    }
-
     async fn range(
         &self,
         pk: &str,

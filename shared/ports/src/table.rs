@@ -59,13 +59,10 @@ pub trait Table: Send + Sync {
         expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError>;
 
-    /// The items of a partition whose sort key starts with `prefix`, in sort-key order. Costs one
-    /// read unit for each 4 KB of all of them together, at least one for each page of 1 MB.
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError>;
-
     /// The items of a partition whose sort key lies in `from..=to` (compared as bytes), in sort-key
-    /// order; none if `from` is above `to`. Costs as [`query`](Self::query): 14 small bundles of a
-    /// run cost one unit, where [`read`](Self::read) takes 14.
+    /// order; none if `from` is above `to`. Costs one read unit for each 4 KB of all of them together,
+    /// at least one for each page of 1 MB: 14 small bundles of a run cost one unit, where
+    /// [`read`](Self::read) takes 14.
     async fn range(
         &self,
         pk: &str,

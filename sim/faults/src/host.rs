@@ -291,11 +291,10 @@ impl HostFetcher {
         let ranks =
             Ranks { count: run.ranks().count, from: Cursor::default(), tail: self.tail(run) };
         let of = TrainingRun { token: run.token(), ranks, epochs: None };
-        let begins = Beginning::of(status, (of, range), (resume, kept));
-        let (beginning, run) = begins.map_err(refused)?;
-        let is_successor = beginning.is_successor();
         let local_workers = self.register.spec.settings.local_workers;
-        Ok((Some(OwnRanks { run, range, is_successor, local_workers }), beginning))
+        let own = OwnRanks { range, local_workers, ..OwnRanks::all(of) };
+        let (beginning, own) = Beginning::of(status, own, resume, kept).map_err(refused)?;
+        Ok((Some(own), beginning))
     }
 
     /// The treatment of the last batches that this host's fetcher believes in.

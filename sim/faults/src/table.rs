@@ -232,13 +232,6 @@ impl Table for SimTable {
         Ok(outcome)
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.meet().await?;
-        let found = self.items.memory.query(pk, prefix).await;
-        self.process.point(LATENCY_MS).await;
-        found
-    }
-
     async fn range(
         &self,
         pk: &str,

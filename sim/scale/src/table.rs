@@ -187,22 +187,21 @@ impl MeteredTable {
         Err(TableError::Unavailable(format!("{} keys stay unprocessed", open.len())))
     }
 
-    /// Reads pages of a partition, over the items that `walk` selects.
+    /// Reads the items with sort keys from `from` to `to`, page by page.
     async fn pages(
         &self,
         pk: &str,
-        from: Bound<String>,
-        walk: impl Fn(&str) -> bool,
+        from: &str,
+        to: &str,
     ) -> Result<Vec<(String, Item)>, TableError> {
         let limits = self.deployment.setting.limits;
         let mut found: Vec<(String, Item)> = Vec::new();
-        let mut from = from;
+        let mut from = Bound::Included(from.to_owned());
         loop {
             let serve = |store: &mut Store, now| {
                 let partition = store.partition(pk);
-                let bounds = (from.clone(), Bound::Unbounded);
-                let items =
-                    partition.items.range::<String, _>(bounds).take_while(|(sk, _)| walk(sk));
+                let bounds = (from.as_ref().map(String::as_str), Bound::Included(to));
+                let items = partition.items.range::<str, _>(bounds);
                 let (mut page, mut bytes, mut whole) = (Vec::new(), 0, true);
                 for (sk, stored) in items {
                     bytes += stored.size;
@@ -287,11 +286,6 @@ impl Table for MeteredTable {
         self.request(REQUEST, serve).await
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        let from = Bound::Included(prefix.to_owned());
-        self.pages(pk, from, |sk| sk.starts_with(prefix)).await
-    }
-
     async fn range(
         &self,
         pk: &str,
@@ -301,7 +295,7 @@ impl Table for MeteredTable {
         if from > to || to.is_empty() {
             return Ok(Vec::new());
         }
-        self.pages(pk, Bound::Included(from.to_owned()), |sk| sk <= to).await
+        self.pages(pk, from, to).await
     }
 
     /// One page only: callers ask for a few small items.

@@ -55,7 +55,7 @@ fn units_are_those_of_dynamodb() {
         assert_eq!(used(), (0, 5, 1), "a conflict costs as much as the larger item");
         table.read(&[key("a"), key("b"), key("c")]).await.unwrap();
         assert_eq!(used(), (1 + 2 + 1, 0, 1), "items are rounded one by one, absent ones cost too");
-        table.query("p", "").await.unwrap();
+        table.range("p", "", "~").await.unwrap();
         assert_eq!(used(), (2, 0, 1), "a query is rounded as a whole");
         table.last("p", 1).await.unwrap();
         assert_eq!(used(), (2, 0, 1));

@@ -56,10 +56,6 @@ impl Table for Losing {
         Ok(outcome)
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.table.query(pk, prefix).await
-    }
-
     async fn range(
         &self,
         pk: &str,

@@ -67,10 +67,6 @@ impl Table for Lossy {
         }
     }
 
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.table.query(pk, prefix).await
-    }
-
     async fn range(
         &self,
         pk: &str,
@@ -113,10 +109,6 @@ impl Table for Freezing {
         expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError> {
         self.table.write(key, expected, body, expires_at_s).await
-    }
-
-    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        self.table.query(pk, prefix).await
     }
 
     async fn range(

@@ -108,7 +108,7 @@ fn shown(status: &RunStatus) -> Vec<(String, u64, u64, u64)> {
 /// Number of items of readers that the table has.
 async fn reader_items(world: &World) -> usize {
     let partition = keys::job_partition(&world.ns, &world.job);
-    world.table.query(&partition, "R#").await.unwrap().len()
+    world.table.range(&partition, "R#", "R#~").await.unwrap().len()
 }
 
 #[tokio::test]

@@ -60,10 +60,10 @@ async fn a_large_query_has_every_page() {
     for i in 0..8 {
         table.write(&key(&format!("L#{i}")), 0, body.clone(), None).await.unwrap();
     }
-    let found = table.query("p", "L#").await.unwrap();
+    let found = table.range("p", "L#", "L#~").await.unwrap();
     assert_eq!(found.len(), 8);
     assert!(found.iter().all(|(_, item)| item.body == body));
-    assert_eq!(table.query("p", "").await.unwrap().len(), 8, "no prefix means all");
+    assert_eq!(table.range("p", "", "~").await.unwrap().len(), 8, "no prefix means all");
 }
 
 #[tokio::test]

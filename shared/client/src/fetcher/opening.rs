@@ -128,8 +128,7 @@ async fn load(
     let mut context = insist(&*runner.clock, config.patience, loading, passes, refused).await?;
     let job_epochs = context.view.spec.epochs;
     let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
-    Arc::make_mut(&mut context.view).spec.epochs =
-        epochs.map_or(job_epochs, |own| own.min(job_epochs));
+    context.view = Arc::new((*context.view).clone().read_until(epochs));
     Ok((Arc::new(context), job_epochs))
 }
 

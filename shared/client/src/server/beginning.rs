@@ -1,6 +1,7 @@
 //! The beginning of the ranks of a fetcher.
 
-use gristmill_model::splits::{Cursor, Refusal, readers::RankRange, run::TrainingRun};
+use crate::OwnRanks;
+use gristmill_model::splits::{Cursor, Refusal};
 use gristmill_model::wire::JobStatus;
 
 /// The positions that name the beginning, before any rank says hello.
@@ -22,7 +23,7 @@ impl Beginning {
         Self { kept, durable: status.durable, ..Self::default() }
     }
 
-    /// The beginning of the ranks `range` of `run`, and the run with its first batch and its epochs: those of the run as it
+    /// The beginning of the ranks `own`, which gain the first batch and the epochs of their run: those of the run as it
     /// began, if it has begun. `resume` is named by a person, `kept` by the state file.
     ///
     /// A fetcher of a run that has begun takes the place of an earlier one, even if the service knows of none:
@@ -32,17 +33,19 @@ impl Beginning {
     /// One line, if the run began elsewhere than at `resume`, or this reader disagrees about it.
     pub fn of(
         status: &JobStatus,
-        (mut run, range): (TrainingRun, RankRange),
-        (resume, kept): (Option<Cursor>, Option<Cursor>),
-    ) -> Result<(Self, TrainingRun), String> {
+        mut own: OwnRanks,
+        resume: Option<Cursor>,
+        kept: Option<Cursor>,
+    ) -> Result<(Self, OwnRanks), String> {
+        let run = &mut own.run;
         let durable = status.durable;
         let Some(known) = status.run.as_ref().filter(|known| known.run.token == run.token) else {
             let new = Self { succeeds: None, resume, kept, durable };
             run.ranks.from = new.known();
-            return Ok((new, run));
+            return Ok((new, own));
         };
-        if !known.run.is_alike(&run) {
-            return Err(Refusal::RunDiffers { run: known.run, reader: run }.to_string());
+        if !known.run.is_alike(run) {
+            return Err(Refusal::RunDiffers { run: known.run, reader: *run }.to_string());
         }
         let from = known.run.ranks.from;
         if let Some(resume) = resume.filter(|resume| *resume != from) {
@@ -50,14 +53,16 @@ impl Beginning {
                 "--resume is at {resume}, and this run began at {from}: give a new run another --run"
             ));
         }
-        let earlier = known.readers.iter().find(|reader| reader.progress.ranks == range);
+        let earlier = known.readers.iter().find(|reader| reader.progress.ranks == own.range);
         (run.ranks.from, run.epochs) = (from, run.epochs.or(known.run.epochs));
-        let succeeds = match range == RankRange::all(run.ranks.count) {
-            // The only reader reports the job's progress, and none of its own.
-            true => durable,
-            false => earlier.map_or(from, |reader| reader.progress.durable),
+        own.is_successor = true;
+        // The only reader reports the job's progress, and none of its own.
+        let succeeds = if own.are_all() {
+            durable
+        } else {
+            earlier.map_or(from, |reader| reader.progress.durable)
         };
-        Ok((Self { succeeds: Some(succeeds.max(from)), resume: None, kept: None, durable }, run))
+        Ok((Self { succeeds: Some(succeeds.max(from)), resume: None, kept: None, durable }, own))
     }
 
     /// The beginning as far as is known.
@@ -88,7 +93,8 @@ mod tests {
     use gristmill_model::RunToken;
     use gristmill_model::splits::Place;
     use gristmill_model::splits::ranks::{Ranks, Tail};
-    use gristmill_model::splits::readers::ReaderProgress;
+    use gristmill_model::splits::readers::{RankRange, ReaderProgress};
+    use gristmill_model::splits::run::TrainingRun;
     use gristmill_model::wire::{ReaderStatus, RunStatus};
     use std::num::NonZeroU32;
 
@@ -119,34 +125,35 @@ mod tests {
         let range = RankRange { first: 2, count: NonZeroU32::new(2).unwrap() };
         let ranks = Ranks { count: of, from: Cursor::default(), tail: Tail::Drop };
         let run = TrainingRun { token: RunToken::of("r"), ranks, epochs: None };
-        let own = (run, range);
-        let (new, from) = Beginning::of(&status(None), own, (Some(at(8)), Some(at(6)))).unwrap();
-        assert_eq!((new.known(), from.ranks.from, new.is_successor()), (at(8), at(8), false));
-        let (new, from) = Beginning::of(&status(None), own, (None, None)).unwrap();
-        assert_eq!((new.known(), from.ranks.from), (at(4), at(4)));
+        let own = OwnRanks { range, ..OwnRanks::all(run) };
+        let (new, begun) = Beginning::of(&status(None), own, Some(at(8)), Some(at(6))).unwrap();
+        assert_eq!((new.known(), begun.run.ranks.from, begun.is_successor), (at(8), at(8), false));
+        let (new, begun) = Beginning::of(&status(None), own, None, None).unwrap();
+        assert_eq!((new.known(), begun.run.ranks.from), (at(4), at(4)));
 
         let ranks = Ranks { count: of, from: at(8), tail: Tail::Drop };
         let run = TrainingRun { token: RunToken::of("r"), ranks, epochs: Some(3) };
         let begun = RunStatus { run, readers: Vec::new(), uncovered: None };
         let known = status(Some(begun.clone()));
-        let (joins, from) = Beginning::of(&known, own, (None, Some(at(6)))).unwrap();
-        assert_eq!((joins.known(), from, joins.is_successor()), (at(8), run, true));
+        let (joins, joined) = Beginning::of(&known, own, None, Some(at(6))).unwrap();
+        assert_eq!((joins.known(), joined.run, joined.is_successor), (at(8), run, true));
         let progress = ReaderProgress { ranks: range, durable: at(12), ..progress() };
         let earlier = ReaderStatus { progress, lag_batches: 0, silent_ms: 0 };
         let served = status(Some(RunStatus { readers: vec![earlier], ..begun.clone() }));
-        let (goes_on, from) = Beginning::of(&served, own, (Some(at(8)), None)).unwrap();
-        assert_eq!((goes_on.known(), from, goes_on.is_successor()), (at(12), run, true));
-        let why = Beginning::of(&served, own, (Some(at(9)), None)).unwrap_err();
+        let (goes_on, joined) = Beginning::of(&served, own, Some(at(8)), None).unwrap();
+        assert_eq!((goes_on.known(), joined.run, joined.is_successor), (at(12), run, true));
+        let why = Beginning::of(&served, own, Some(at(9)), None).unwrap_err();
         assert!(
             why.contains("--resume is at batch 9 of epoch 0, and this run began at batch 8"),
             "{why}"
         );
         let tail = TrainingRun { ranks: Ranks { tail: Tail::Uneven, ..run.ranks }, ..run };
-        let why = Beginning::of(&served, (tail, range), (None, None)).unwrap_err();
+        let tail = OwnRanks { run: tail, ..own };
+        let why = Beginning::of(&served, tail, None, None).unwrap_err();
         assert!(why.contains("tail drop for 3 epochs") && why.contains("tail uneven"), "{why}");
-        let other = (TrainingRun { token: RunToken::of("s"), ..run }, range);
-        let (later, _) = Beginning::of(&served, other, (Some(at(9)), None)).unwrap();
-        assert_eq!((later.known(), later.is_successor()), (at(9), false));
+        let other = OwnRanks { run: TrainingRun { token: RunToken::of("s"), ..run }, ..own };
+        let (later, begun) = Beginning::of(&served, other, Some(at(9)), None).unwrap();
+        assert_eq!((later.known(), begun.is_successor), (at(9), false));
     }
 
     fn progress() -> ReaderProgress {

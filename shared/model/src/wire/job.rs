@@ -279,3 +279,11 @@ pub struct JobView {
     #[serde(default)]
     pub resumed: u32,
 }
+
+impl JobView {
+    /// The job as a reader sees it that reads `epochs`; all of them, if it names none.
+    pub fn read_until(mut self, epochs: Option<Epoch>) -> Self {
+        self.spec.epochs = epochs.map_or(self.spec.epochs, |own| own.min(self.spec.epochs));
+        self
+    }
+}
