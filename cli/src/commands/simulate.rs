@@ -9,7 +9,7 @@ use gristmill_scaling::Outcome;
 // The group of the flattened arguments has the same name.
 #[group(skip)]
 #[command(
-    after_help = "Exit code: 0 all bars hold, 1 one does not, 2 bad input. docs/scenarios.md says how to write a scenario.\n\nExamples:\n  gristmill simulate --all\n  gristmill simulate my.toml --sweep --svg plots"
+    after_help = "Exit code: 0 all bars hold, 1 one does not, 2 bad input. docs/scenarios.md says how to write a scenario.\n\nExamples:\n  gristmill simulate --all\n  gristmill simulate my.toml --sweep"
 )]
 pub struct Args {
     #[command(flatten)]

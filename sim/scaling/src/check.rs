@@ -38,12 +38,12 @@ pub struct Verdict {
     pub seeds: u32,
     pub phases: Vec<PhaseVerdict>,
     /// Median of the changes of the target until it first converged.
-    pub decisions: u32,
+    pub decisions: usize,
     /// Median of the reports until it first converged.
     pub reports: usize,
     /// Plain Cachew with exact measurements, its best case: changes of its target, and the count at convergence;
     /// `None` if it did not converge.
-    pub cachew: Option<(u32, u32)>,
+    pub cachew: Option<(usize, u32)>,
     /// Bars that are missed, one line each.
     pub failures: Vec<String>,
 }
@@ -60,23 +60,13 @@ pub fn check(scenario: &Scenario, first: u64, seeds: u32) -> Verdict {
     let runs: Vec<Run> = (0..u64::from(seeds))
         .map(|seed| simulate(scenario, first.wrapping_add(seed), PolicyName::default()))
         .collect();
-    compare(scenario, &sweeps, &runs)
-}
-
-/// Compares runs of the production policy with the sweeps of each phase.
-pub fn compare(scenario: &Scenario, sweeps: &[Sweep], runs: &[Run]) -> Verdict {
-    let phases: Vec<PhaseVerdict> =
-        sweeps.iter().map(|sweep| judge(scenario, sweep, runs)).collect();
-    let decisions = median(runs.iter().map(|run| run.decisions(0).0));
-    let reports =
-        median(runs.iter().map(|run| run.reports_to_convergence(0).unwrap_or(run.ticks.len())));
     let mut verdict = Verdict {
         name: scenario.name.clone(),
         paper: scenario.paper.as_ref().and_then(|paper| paper.workers),
-        seeds: runs.len() as u32,
-        phases,
-        decisions,
-        reports,
+        seeds,
+        phases: sweeps.iter().map(|sweep| judge(scenario, sweep, &runs)).collect(),
+        decisions: median(runs.iter().map(Run::decisions)),
+        reports: median(runs.iter().map(Run::reports_to_convergence)),
         cachew: cachew(&sweeps[0], &scenario.settings),
         failures: Vec::new(),
     };
@@ -84,14 +74,10 @@ pub fn compare(scenario: &Scenario, sweeps: &[Sweep], runs: &[Run]) -> Verdict {
     verdict
 }
 
-/// Whether a count is equivalent to the optimum.
-pub fn is_near(chosen: u32, optimum: u32, share: f64) -> bool {
-    f64::from(chosen.abs_diff(optimum)) <= (share * f64::from(optimum)).max(1.0)
-}
-
 /// Whether a count is equivalent to one of the optima.
-fn is_near_any(chosen: u32, (first, last): (u32, u32), share: f64) -> bool {
-    is_near(chosen, chosen.clamp(first, last), share)
+fn is_near(chosen: u32, (first, last): (u32, u32), share: f64) -> bool {
+    let optimum = chosen.clamp(first, last);
+    f64::from(chosen.abs_diff(optimum)) <= (share * f64::from(optimum)).max(1.0)
 }
 
 /// Seconds after a change before it can be observed. A trainer's step shows at once; another cost of a split shows
@@ -120,7 +106,7 @@ fn judge(scenario: &Scenario, sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
         let unseen = run.phase(phase).take_while(|tick| tick.at_s < begun_s + unseen_s).count();
         run.phase(phase)
             .take(unseen + FOLLOWED_REPORTS)
-            .any(|tick| is_near_any(tick.target, sweep.optima, FOLLOWED_SHARE))
+            .any(|tick| is_near(tick.target, sweep.optima, FOLLOWED_SHARE))
     };
     PhaseVerdict {
         phase,
@@ -128,14 +114,14 @@ fn judge(scenario: &Scenario, sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
         optima: sweep.optima,
         best_batch_time_s: sweep.best_batch_time_s,
         chosen: median(runs.iter().map(|run| run.chosen(phase))),
-        within: share(&|run| is_near_any(run.chosen(phase), sweep.optima, CHOSEN_SHARE)),
+        within: share(&|run| is_near(run.chosen(phase), sweep.optima, CHOSEN_SHARE)),
         reversals: runs.iter().map(|run| run.reversals(phase)).sum(),
         followed: (phase > 0).then(|| share(&followed)),
     }
 }
 
 /// Plain Cachew with exact and immediate measurements: on the swept curve of the first phase.
-fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(u32, u32)> {
+fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(usize, u32)> {
     let most = settings.cap().0.min(sweep.counts.last().map_or(1, |at| at.workers));
     let mut cachew = Cachew::default();
     let mut decisions = 0;
@@ -151,7 +137,7 @@ fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(u32, u32)> {
             ..TrainingReport::default()
         };
         cachew.next_target(&report, &facts, most);
-        decisions += u32::from(cachew.target != before);
+        decisions += usize::from(cachew.target != before);
         if cachew.converged.is_some() {
             return Some((decisions, cachew.target));
         }

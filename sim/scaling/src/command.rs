@@ -1,15 +1,15 @@
 //! The `simulate` command: arguments and output.
 
 use crate::{
-    Run, Scenario, ScenarioError, Verdict, check, plots, random_scenario, shipped, simulate,
-    sweeps, table, vary,
+    Run, Scenario, ScenarioError, Verdict, check, quantity::show_seconds, random_scenario, shipped,
+    simulate, sweeps, table, vary,
 };
 use gristmill_policy::scaling::{PolicyName, UnknownPolicy};
 use std::{
     fs,
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -46,9 +46,6 @@ pub struct Args {
     /// One JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Plot the run into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub svg: Option<PathBuf>,
     /// Write the scenarios of `--all`, `--random` or `--vary` into this directory.
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
@@ -97,14 +94,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
     }
     let (policy, selected) = select(&args.policy, &scenario)?;
     let run = simulate(&selected, args.seed, policy);
-    let sweeps: Vec<_> = match args.sweep {
-        true => sweeps(&scenario),
-        false => Vec::new(),
-    };
-    if let Some(directory) = &args.svg {
-        let file = format!("{}-{}.svg", slug(&scenario.name), slug(&args.policy));
-        write_all(directory, &[(file, plots(&scenario, &run))])?;
-    }
+    let sweeps = if args.sweep { sweeps(&scenario) } else { Vec::new() };
     let text = if args.json {
         let value = serde_json::json!({
             "scenario": scenario.name,
@@ -173,10 +163,10 @@ fn read_file(name: &str) -> io::Result<String> {
     }
     let mut text = String::new();
     let n = fs::File::open(name)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    match n as u64 > MAX_BYTES {
-        true => Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))),
-        false => Ok(text),
+    if n as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes")));
     }
+    Ok(text)
 }
 
 fn write_all(directory: &Path, files: &[(String, String)]) -> Result<(), ScenarioError> {
@@ -212,26 +202,19 @@ fn check_all(
     let scenarios: Vec<Scenario> =
         texts.iter().map(|(name, text)| Scenario::parse(text, name)).collect::<Result<_, _>>()?;
     let threads = thread::available_parallelism().map_or(1, |count| count.get());
-    let next = AtomicUsize::new(0);
-    let mut verdicts: Vec<(usize, Verdict)> = thread::scope(|scope| {
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(scenario) = scenarios.get(index) else { return done };
-                done.push((index, check(scenario, first, seeds)));
-            }
-        };
-        let threads: Vec<_> =
-            (0..threads.min(scenarios.len())).map(|_| scope.spawn(work)).collect();
-        // A panic in a thread is a bug of the simulator.
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().flat_map(join).collect()
+    let mut verdicts: Vec<Option<Verdict>> = vec![None; scenarios.len()];
+    let open = Mutex::new(scenarios.iter().zip(&mut verdicts));
+    let next = || open.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((scenario, verdict)) = next() {
+                    *verdict = Some(check(scenario, first, seeds));
+                }
+            });
+        }
     });
-    verdicts.sort_by_key(|(index, _)| *index);
-    Ok(verdicts.into_iter().map(|(_, verdict)| verdict).collect())
+    Ok(verdicts.into_iter().flatten().collect())
 }
 
 fn show_run(scenario: &Scenario, run: &Run, sweeps: &[crate::Sweep]) -> String {
@@ -243,14 +226,14 @@ fn show_run(scenario: &Scenario, run: &Run, sweeps: &[crate::Sweep]) -> String {
             text += &format!(
                 "batch {:>8}  {:>9}  {}\n",
                 tick.batches,
-                crate::quantity::show_seconds(tick.batch_time_s),
+                show_seconds(tick.batch_time_s),
                 tick.reason
             );
             last = if tick.has_converged { tick.target } else { 0 };
         }
     }
     for sweep in sweeps {
-        let best = crate::quantity::show_seconds(sweep.best_batch_time_s);
+        let best = show_seconds(sweep.best_batch_time_s);
         text += &format!(
             "phase {}: {} chosen; the sweep says {}, best batch time {best}\n",
             sweep.phase,
@@ -258,24 +241,18 @@ fn show_run(scenario: &Scenario, run: &Run, sweeps: &[crate::Sweep]) -> String {
             sweep.optimum
         );
         for at in &sweep.counts {
-            text +=
-                &format!("{:>8}  {}\n", at.workers, crate::quantity::show_seconds(at.batch_time_s));
+            text += &format!("{:>8}  {}\n", at.workers, show_seconds(at.batch_time_s));
         }
     }
     let cost = run.cost;
     text += &format!(
         "{} batches in {}; workers {:.0} s, ${:.4}; requests ${:.4}; accelerator ${:.4}\n",
         run.batches,
-        crate::quantity::show_seconds(run.elapsed_s),
+        show_seconds(run.elapsed_s),
         run.worker_s,
         cost.workers_usd,
         cost.requests_usd,
         cost.accelerator_usd
     );
     text
-}
-
-fn slug(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    name.chars().map(plain).collect()
 }

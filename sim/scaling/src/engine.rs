@@ -12,7 +12,7 @@ use crate::{
 };
 use event::{Event, What};
 use gristmill_model::wire::TrainingReport;
-use gristmill_policy::scaling::{Policy, PolicyName, ScalerFacts, Settings, top_up};
+use gristmill_policy::scaling::{Policy, PolicyName, ScalerFacts, top_up};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// One running function.
@@ -40,7 +40,6 @@ pub(crate) struct Engine<'s> {
     scenario: &'s Scenario,
     conditions: Conditions,
     phase: usize,
-    settings: Settings,
     policy: Policy,
     target: u32,
     now_s: f64,
@@ -65,15 +64,14 @@ pub(crate) struct Engine<'s> {
 }
 
 impl<'s> Engine<'s> {
-    pub fn new(scenario: &'s Scenario, phase: usize, seed: u64, policy: PolicyName) -> Self {
-        let conditions = scenario.phases[phase].conditions.clone();
+    pub fn new(scenario: &'s Scenario, seed: u64, policy: PolicyName) -> Self {
+        let conditions = scenario.phases[0].conditions.clone();
         let policy = policy.begin(&scenario.settings);
         let target = policy.target(&scenario.settings);
         Self {
             target,
             policy,
-            phase,
-            settings: scenario.settings,
+            phase: 0,
             now_s: 0.0,
             numbers: 0,
             events: BinaryHeap::new(),
@@ -92,7 +90,7 @@ impl<'s> Engine<'s> {
             meter: Meter::default(),
             next_poll_s: 0.0,
             wants_workers: true,
-            run: Run::new(seed, target),
+            run: Run { seed, start: target, ..Run::default() },
             scenario,
             conditions,
         }
@@ -363,7 +361,7 @@ impl<'s> Engine<'s> {
             remote_put_s,
             ..TrainingReport::default()
         };
-        let decision = self.policy.decide(&report, &facts, &self.settings);
+        let decision = self.policy.decide(&report, &facts, &self.scenario.settings);
         let before = std::mem::replace(&mut self.target, decision.target);
         Tick {
             at_s: self.now_s,
@@ -378,7 +376,7 @@ impl<'s> Engine<'s> {
             before,
             target: decision.target,
             reason: decision.reason,
-            has_converged: self.policy.has_converged(&self.settings),
+            has_converged: self.policy.has_converged(&self.scenario.settings),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! determines a run. `docs/scenarios.md` describes the scenario format.
 //!
 //! [`Scenario::parse`] reads a scenario, [`simulate`] runs a policy in it, [`sweep`] finds the true optimum by trying
-//! every count, [`check`] compares the policy with it over many seeds, [`plots`] draws a run.
+//! every count, [`check`] compares the policy with it over many seeds.
 
 mod check;
 mod command;
@@ -12,7 +12,6 @@ mod error;
 mod meter;
 mod noise;
 mod platform;
-mod plots;
 mod quantity;
 mod random;
 mod read;
@@ -27,11 +26,10 @@ mod trainer;
 mod unimodal;
 mod vary;
 
-pub use check::{PhaseVerdict, Verdict, check, compare, is_near};
+pub use check::{PhaseVerdict, Verdict, check};
 pub use command::{Args, Outcome, run};
 pub use conditions::Conditions;
 pub use error::ScenarioError;
-pub use plots::plots;
 pub use random::random_scenario;
 pub use read::{Origin, Provenance};
 pub use run::{Cost, Run, Tick};
@@ -45,5 +43,5 @@ use gristmill_policy::scaling::PolicyName;
 
 /// Runs a policy in a scenario. The seed determines all noise.
 pub fn simulate(scenario: &Scenario, seed: u64, policy: PolicyName) -> Run {
-    engine::Engine::new(scenario, 0, seed, policy).run(|_| false)
+    engine::Engine::new(scenario, seed, policy).run(|_| false)
 }

@@ -18,7 +18,6 @@ pub(crate) struct Platform {
     pub at_work: u32,
     /// Environments of each speed class, busy and idle.
     kinds: Vec<Kind>,
-    warm: u32,
     /// Environments that may be started now, and the time of the last update.
     tokens: f64,
     counted_s: Option<f64>,
@@ -35,7 +34,7 @@ impl Platform {
         self.counted_s = Some(now_s);
         let room = conditions.grantable().saturating_sub(self.outstanding);
         // Only cold starts need tokens.
-        let warm = self.warm;
+        let warm: u32 = self.kinds.iter().map(|kind| kind.warm).sum();
         let startable = warm.saturating_add(self.tokens as u32);
         let granted = desired.min(room).min(startable);
         self.tokens -= f64::from(granted.saturating_sub(warm));
@@ -54,7 +53,6 @@ impl Platform {
         let is_cold = taken.warm == 0;
         if !is_cold {
             taken.warm -= 1;
-            self.warm -= 1;
         }
         (kind, is_cold)
     }
@@ -69,10 +67,7 @@ impl Platform {
     pub fn ended(&mut self, kind: usize, stays_warm: bool) {
         self.outstanding -= 1;
         self.kinds[kind].running -= 1;
-        if stays_warm {
-            self.kinds[kind].warm += 1;
-            self.warm += 1;
-        }
+        self.kinds[kind].warm += u32::from(stays_warm);
     }
 }
 

@@ -47,7 +47,8 @@ pub(crate) struct Section<'d> {
     name: String,
     at: usize,
     table: Option<&'d DeTable<'d>>,
-    asked: Vec<&'static str>,
+    /// Keys that are known.
+    pub asked: Vec<&'static str>,
     pub provenance: Vec<Provenance>,
     /// Keys without provenance.
     pub untagged: Vec<String>,
@@ -246,7 +247,7 @@ fn as_number(value: &DeValue<'_>) -> Option<f64> {
 }
 
 /// Error text for an unknown key.
-pub(crate) fn unknown(section: &str, key: &str, known: &[&str]) -> String {
+fn unknown(section: &str, key: &str, known: &[&str]) -> String {
     let place = if section.is_empty() { String::new() } else { format!(" in `{section}`") };
     let near = known
         .iter()

@@ -5,7 +5,7 @@ use gristmill_policy::scaling::Reason;
 use serde::Serialize;
 
 /// A run of one policy with one seed.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Run {
     pub seed: u64,
     /// Workers before the first report.
@@ -63,21 +63,6 @@ pub(crate) const FOLLOWED_REPORTS: usize = 10;
 const REQUESTS_PER_SPLIT: f64 = 11.0;
 
 impl Run {
-    pub(crate) fn new(seed: u64, start: u32) -> Self {
-        Self {
-            seed,
-            start,
-            ticks: Vec::new(),
-            elapsed_s: 0.0,
-            batches: 0,
-            splits: 0,
-            invocations: 0,
-            deaths: 0,
-            worker_s: 0.0,
-            cost: Cost::default(),
-        }
-    }
-
     pub(crate) fn finish(&mut self, now_s: f64, batches: u64, prices: &Prices) {
         self.elapsed_s = now_s;
         self.batches = batches;
@@ -99,23 +84,19 @@ impl Run {
         self.phase(phase).last().map_or(self.start, |tick| tick.target)
     }
 
-    /// Changes of the target until it first converged in a phase, and whether it did. Lowering the target to what the account
-    /// granted does not count: it has no effect.
-    pub fn decisions(&self, phase: usize) -> (u32, bool) {
-        let mut decisions = 0;
-        for tick in self.phase(phase) {
-            let is_refused = matches!(tick.reason, Reason::Throttled { .. });
-            decisions += u32::from(tick.target != tick.before && !is_refused);
-            if tick.has_converged {
-                return (decisions, true);
-            }
-        }
-        (decisions, false)
+    /// Changes of the target until it first converged. Lowering the target to what the account granted does not count: it
+    /// has no effect.
+    pub fn decisions(&self) -> usize {
+        let is_decision = |tick: &&Tick| {
+            tick.target != tick.before && !matches!(tick.reason, Reason::Throttled { .. })
+        };
+        self.phase(0).take(self.reports_to_convergence()).filter(is_decision).count()
     }
 
-    /// Reports until it first converged in a phase.
-    pub fn reports_to_convergence(&self, phase: usize) -> Option<usize> {
-        self.phase(phase).position(|tick| tick.has_converged).map(|index| index + 1)
+    /// Reports until it first converged in the first phase; all if it did not.
+    pub fn reports_to_convergence(&self) -> usize {
+        let converged = self.phase(0).position(|tick| tick.has_converged);
+        converged.map_or(self.ticks.len(), |index| index + 1)
     }
 
     /// Reversals of the target's direction since it first converged in a phase. Reductions by the account's limit do not

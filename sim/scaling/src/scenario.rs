@@ -44,14 +44,11 @@ pub struct Prices {
 pub struct Paper {
     pub source: String,
     pub workers: Option<f64>,
-    /// Worker counts, and batches per second at each.
-    pub at_workers: Vec<f64>,
-    pub batches_per_s: Vec<f64>,
 }
 
 const SECTIONS: &[&str] = &[
-    "name", "about", "trainer", "worker", "data", "limits", "platform", "report", "policy", "run",
-    "prices", "change", "paper", "check",
+    "trainer", "worker", "data", "limits", "platform", "report", "policy", "run", "prices",
+    "change", "paper", "check",
 ];
 
 /// Most batches of a run: more would take minutes.
@@ -108,13 +105,8 @@ impl<'d> Document<'d> {
         let mut top = Section::new(self.source, "", 0, Some(self.root));
         let name = top.text("name")?.ok_or_else(|| top.missing("name", "a word or two"))?;
         let about = top.text("about")?.unwrap_or_default();
-        for (key, _) in self.root {
-            let key_text = key.get_ref().as_ref();
-            if !SECTIONS.contains(&key_text) {
-                let message = crate::read::unknown("", key_text, SECTIONS);
-                return Err(self.source.error(key.span().start, message));
-            }
-        }
+        top.asked.extend(SECTIONS);
+        top.finish()?;
         let mut conditions = self.conditions()?;
         let settings = self.settings(&conditions)?;
         let prices = self.prices()?;
@@ -138,9 +130,8 @@ impl<'d> Document<'d> {
         let mut check = self.section("check")?;
         let at_least = check.number("at_least", 0.0..=100.0)?.unwrap_or(95.0);
         self.close(check)?;
-        let tagged_from = self.untagged.clone();
         let paper = self.paper()?;
-        if let (Some(_), Some(key)) = (&paper, tagged_from.iter().find(|key| is_input(key))) {
+        if let (Some(_), Some(key)) = (&paper, self.untagged.iter().find(|key| is_input(key))) {
             let message = format!(
                 "`{key}` stands beside a paper's figure: tag it, {{ value = .., published | fitted | assumed = \"where from\" }}"
             );
@@ -152,88 +143,61 @@ impl<'d> Document<'d> {
 
     /// Conditions of the first phase.
     fn conditions(&mut self) -> Result<Conditions, ScenarioError> {
-        let mut conditions = Conditions::default();
-        self.trainer(&mut conditions)?;
-        self.worker(&mut conditions)?;
-        self.data(&mut conditions)?;
-        self.limits(&mut conditions)?;
-        self.platform(&mut conditions)?;
-        self.report(&mut conditions)?;
-        Ok(conditions)
-    }
-
-    fn trainer(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
         let mut trainer = self.section("trainer")?;
-        conditions.step_s = trainer
+        let mut worker = self.section("worker")?;
+        let mut data = self.section("data")?;
+        let mut limits = self.section("limits")?;
+        let mut platform = self.section("platform")?;
+        let mut report = self.section("report")?;
+        let step_s = trainer
             .positive_seconds("step")?
             .ok_or_else(|| trainer.missing("step", "the trainer's own time for a batch"))?;
-        conditions.clients = trainer.count("clients", 1..=256)?.unwrap_or(1) as u32;
-        conditions.step_noise = trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        conditions.ingest_per_s = trainer.rate("ingest")?.unwrap_or(f64::INFINITY);
-        self.close(trainer)
-    }
-
-    fn worker(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
-        let mut worker = self.section("worker")?;
-        conditions.compute_s = worker
-            .positive_seconds("compute")?
-            .ok_or_else(|| worker.missing("compute", "one vCPU's time for a batch"))?;
-        conditions.worker_noise = worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        conditions.vcpus = worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0);
-        // Sustained rate of a function in each direction, inferred from others' measurements.
-        conditions.network_per_s = worker.rate("network")?.unwrap_or(71e6);
-        conditions.cold_start_s = worker.seconds("cold_start")?.unwrap_or(0.2);
-        conditions.speeds = worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]);
-        conditions.mean_life_s = worker.positive_seconds("mean_life")?.unwrap_or(f64::INFINITY);
-        conditions.death_notice_s = worker.seconds("death_notice")?.unwrap_or(2.0);
-        conditions.interference = worker.number("interference", 0.0..=1.0)?.unwrap_or(0.0);
-        conditions.call_s = worker.seconds("call")?.unwrap_or(0.01);
-        conditions.lifetime_s = worker.positive_seconds("lifetime")?.unwrap_or(900.0);
-        self.close(worker)
-    }
-
-    fn data(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
-        let mut data = self.section("data")?;
-        conditions.source_bytes = data.bytes("source_batch")?.unwrap_or(0.0);
-        conditions.batch_bytes = data.bytes("batch")?.unwrap_or(0.0);
-        conditions.split_batches = data.count("split_batches", 1..=10_000)?.unwrap_or(8) as u32;
-        conditions.lease_splits = data.count("lease_splits", 1..=8)?.unwrap_or(1) as u32;
-        conditions.epoch_splits =
-            data.count("epoch_splits", 1..=1_000_000_000)?.unwrap_or(u64::MAX);
-        conditions.epoch_barrier = data.flag("epoch_barrier")?.unwrap_or(false);
-        conditions.window_batches = data.count("window_batches", 1..=100_000_000)?.unwrap_or(0);
-        self.close(data)
-    }
-
-    fn limits(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
-        let mut limits = self.section("limits")?;
-        conditions.source_per_s = limits.rate("source")?.unwrap_or(f64::INFINITY);
-        // S3 and DynamoDB: requests per second of one prefix, writes of eight partitions.
-        conditions.gets_per_s = limits.number("gets_per_s", 0.1..=1e9)?.unwrap_or(5_500.0);
-        conditions.puts_per_s = limits.number("puts_per_s", 0.1..=1e9)?.unwrap_or(3_500.0);
-        conditions.table_per_s = limits.number("table_writes_per_s", 0.1..=1e9)?.unwrap_or(4_000.0);
-        self.close(limits)
-    }
-
-    fn platform(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
-        let mut platform = self.section("platform")?;
-        conditions.invoke_delay_s = platform.seconds("invoke_delay")?.unwrap_or(0.05);
-        conditions.concurrency =
-            platform.count("concurrency", 1..=WORKERS_MOST)?.unwrap_or(WORKERS_MOST) as u32;
-        conditions.others = platform.count("others", 0..=WORKERS_MOST)?.unwrap_or(0) as u32;
-        conditions.scale_up_per_10s =
-            platform.number("scale_up_per_10s", 1.0..=1e6)?.unwrap_or(1_000.0);
-        // A fetcher polls between every 50 ms and every 2 s, or once a batch.
-        conditions.poll_s =
-            platform.positive_seconds("poll")?.unwrap_or(conditions.step_s.clamp(0.05, 2.0));
-        self.close(platform)
-    }
-
-    fn report(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
-        let mut report = self.section("report")?;
-        conditions.report_batches = report.count("batches", 10..=100_000)?.unwrap_or(100) as u32;
-        conditions.report_noise = report.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        self.close(report)
+        let conditions = Conditions {
+            step_s,
+            clients: trainer.count("clients", 1..=256)?.unwrap_or(1) as u32,
+            step_noise: trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1),
+            ingest_per_s: trainer.rate("ingest")?.unwrap_or(f64::INFINITY),
+            compute_s: worker
+                .positive_seconds("compute")?
+                .ok_or_else(|| worker.missing("compute", "one vCPU's time for a batch"))?,
+            worker_noise: worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1),
+            vcpus: worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0),
+            // Sustained rate of a function in each direction, inferred from others' measurements.
+            network_per_s: worker.rate("network")?.unwrap_or(71e6),
+            cold_start_s: worker.seconds("cold_start")?.unwrap_or(0.2),
+            speeds: worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]),
+            mean_life_s: worker.positive_seconds("mean_life")?.unwrap_or(f64::INFINITY),
+            death_notice_s: worker.seconds("death_notice")?.unwrap_or(2.0),
+            interference: worker.number("interference", 0.0..=1.0)?.unwrap_or(0.0),
+            call_s: worker.seconds("call")?.unwrap_or(0.01),
+            lifetime_s: worker.positive_seconds("lifetime")?.unwrap_or(900.0),
+            source_bytes: data.bytes("source_batch")?.unwrap_or(0.0),
+            batch_bytes: data.bytes("batch")?.unwrap_or(0.0),
+            split_batches: data.count("split_batches", 1..=10_000)?.unwrap_or(8) as u32,
+            lease_splits: data.count("lease_splits", 1..=8)?.unwrap_or(1) as u32,
+            epoch_splits: data.count("epoch_splits", 1..=1_000_000_000)?.unwrap_or(u64::MAX),
+            epoch_barrier: data.flag("epoch_barrier")?.unwrap_or(false),
+            window_batches: data.count("window_batches", 1..=100_000_000)?.unwrap_or(0),
+            source_per_s: limits.rate("source")?.unwrap_or(f64::INFINITY),
+            // S3 and DynamoDB: requests per second of one prefix, writes of eight partitions.
+            gets_per_s: limits.number("gets_per_s", 0.1..=1e9)?.unwrap_or(5_500.0),
+            puts_per_s: limits.number("puts_per_s", 0.1..=1e9)?.unwrap_or(3_500.0),
+            table_per_s: limits.number("table_writes_per_s", 0.1..=1e9)?.unwrap_or(4_000.0),
+            invoke_delay_s: platform.seconds("invoke_delay")?.unwrap_or(0.05),
+            concurrency: platform.count("concurrency", 1..=WORKERS_MOST)?.unwrap_or(WORKERS_MOST)
+                as u32,
+            others: platform.count("others", 0..=WORKERS_MOST)?.unwrap_or(0) as u32,
+            scale_up_per_10s: platform.number("scale_up_per_10s", 1.0..=1e6)?.unwrap_or(1_000.0),
+            // A fetcher polls between every 50 ms and every 2 s, or once a batch.
+            poll_s: platform.positive_seconds("poll")?.unwrap_or(step_s.clamp(0.05, 2.0)),
+            report_batches: report.count("batches", 10..=100_000)?.unwrap_or(100) as u32,
+            report_noise: report.number("noise", 0.0..=1.0)?.unwrap_or(0.1),
+            mode: 0,
+        };
+        for section in [trainer, worker, data, limits, platform, report] {
+            self.close(section)?;
+        }
+        Ok(conditions)
     }
 
     fn settings(&mut self, conditions: &Conditions) -> Result<Settings, ScenarioError> {
@@ -310,19 +274,9 @@ impl<'d> Document<'d> {
         let source = section
             .text("source")?
             .ok_or_else(|| section.missing("source", "which paper and figure"))?;
-        let paper = Paper {
-            source,
-            workers: section.number("workers", 0.0..=1e6)?,
-            at_workers: section.numbers("at_workers", 1.0..=1e6)?.unwrap_or_default(),
-            batches_per_s: section.numbers("batches_per_s", 0.0..=1e9)?.unwrap_or_default(),
-        };
-        if paper.at_workers.len() != paper.batches_per_s.len() {
-            let message =
-                "`paper.at_workers` and `paper.batches_per_s` must be as long as each other";
-            return Err(section.error(message.to_owned()));
-        }
+        let workers = section.number("workers", 0.0..=1e6)?;
         section.finish()?;
-        Ok(Some(paper))
+        Ok(Some(Paper { source, workers }))
     }
 }
 

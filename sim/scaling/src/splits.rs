@@ -4,7 +4,7 @@ use crate::Conditions;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Positions, counted through all epochs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Splits {
     split_batches: u64,
     epoch_splits: u64,
@@ -31,12 +31,7 @@ impl Splits {
             epoch_splits: conditions.epoch_splits,
             total,
             batches,
-            unclaimed: 0,
-            returned: BTreeSet::new(),
-            frontier: 0,
-            done: VecDeque::new(),
-            committed: 0,
-            delivered: 0,
+            ..Self::default()
         }
     }
 

@@ -55,38 +55,31 @@ const GAIN_LEAST: f64 = 0.003;
 const ERROR_LEAST: f64 = 0.002;
 const ERROR_MOST: f64 = 0.01;
 
-/// A count measured with several seeds, as a sum of logarithms.
-#[derive(Debug, Clone, Copy)]
+/// A count, and the logarithms of its batch times with one seed or several.
+#[derive(Debug)]
 struct Tried {
     workers: u32,
-    logs: f64,
-    squares: f64,
-    seeds: f64,
+    logs: Vec<f64>,
 }
 
 impl Tried {
     fn new(workers: u32) -> Self {
-        Self { workers, logs: 0.0, squares: 0.0, seeds: 0.0 }
-    }
-
-    fn add(&mut self, batch_time_s: f64) {
-        let log = batch_time_s.max(1e-12).ln();
-        self.logs += log;
-        self.squares += log * log;
-        self.seeds += 1.0;
+        Self { workers, logs: Vec::new() }
     }
 
     fn log(&self) -> f64 {
-        self.logs / self.seeds.max(1.0)
+        mean(&self.logs)
     }
 
     /// Variance of one seed; `None` with a single seed.
     fn variance(&self) -> Option<f64> {
-        let mean = self.log();
-        (self.seeds > 1.5).then(|| {
-            (self.squares / self.seeds - mean * mean).max(0.0) * self.seeds / (self.seeds - 1.0)
-        })
+        let squares: f64 = self.logs.iter().map(|log| (log - self.log()).powi(2)).sum();
+        (self.logs.len() > 1).then(|| squares / (self.logs.len() - 1) as f64)
     }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// Tries the counts of every phase.
@@ -98,9 +91,9 @@ pub fn sweeps(scenario: &Scenario) -> Vec<Sweep> {
 pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
     let conditions = &scenario.phases[phase].conditions;
     let try_count = |tried: &mut Tried, waves: u64| {
-        let seed = SEED + tried.seeds as u64;
-        let hold = Hold { workers: tried.workers, seed, waves };
-        tried.add(hold.batch_time_s(scenario, conditions));
+        let seed = SEED + tried.logs.len() as u64;
+        let time_s = batch_time_s(scenario, conditions, tried.workers, seed, waves);
+        tried.logs.push(time_s.max(1e-12).ln());
     };
     let useful = useful(scenario, conditions);
     let mut tried: Vec<Tried> = grid(useful).into_iter().map(Tried::new).collect();
@@ -120,7 +113,7 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
             }
         }
         let best = best(&curve);
-        let is_best: Vec<u32> = (tried.iter().filter(|tried| tried.seeds > 0.0).zip(&curve))
+        let is_best: Vec<u32> = (tried.iter().filter(|tried| !tried.logs.is_empty()).zip(&curve))
             .filter(|(_, log)| **log <= best + 1e-9)
             .map(|(tried, _)| tried.workers)
             .take(4)
@@ -128,7 +121,7 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
         for tried in &mut tried {
             let decides =
                 tried.workers.abs_diff(about) <= reach || is_best.contains(&tried.workers);
-            if !decides || tried.seeds > 1.0 {
+            if !decides || tried.logs.len() > 1 {
                 continue;
             }
             // Short measurements are replaced by long ones.
@@ -150,8 +143,7 @@ fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> Sweep {
     let curve = fit(tried);
     let enough = best(&curve) + tolerance;
     let variances: Vec<f64> = tried.iter().filter_map(Tried::variance).collect();
-    let variance = variances.iter().sum::<f64>() / variances.len().max(1) as f64;
-    let error = (variance / SEEDS as f64).sqrt().clamp(ERROR_LEAST, ERROR_MOST);
+    let error = (mean(&variances) / SEEDS as f64).sqrt().clamp(ERROR_LEAST, ERROR_MOST);
     let count = |log: f64| tried[first_below(&curve, log)].workers;
     let counts = tried.iter().zip(&curve);
     Sweep {
@@ -169,9 +161,12 @@ fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> Sweep {
 fn fit(tried: &[Tried]) -> Vec<f64> {
     let measured: Vec<(f64, f64)> = tried
         .iter()
-        .filter(|tried| tried.seeds > 0.0)
+        .filter(|tried| !tried.logs.is_empty())
         // Longer and repeated measurements weigh more.
-        .map(|tried| (tried.log(), if tried.seeds > 1.0 { 4.0 * tried.seeds } else { 1.0 }))
+        .map(|tried| match tried.logs.len() {
+            1 => (tried.log(), 1.0),
+            seeds => (tried.log(), 4.0 * seeds as f64),
+        })
         .collect();
     unimodal(&measured)
 }
@@ -204,8 +199,7 @@ fn useful(scenario: &Scenario, conditions: &Conditions) -> u32 {
     if conditions.interference == 0.0 {
         return useful;
     }
-    let time_s =
-        |workers| Hold { workers, seed: SEED, waves: WAVES }.batch_time_s(scenario, conditions);
+    let time_s = |workers| batch_time_s(scenario, conditions, workers, SEED, WAVES);
     let mut here_s = time_s(useful);
     while useful < most {
         let more = (useful + useful / 2).min(most);
@@ -220,9 +214,8 @@ fn useful(scenario: &Scenario, conditions: &Conditions) -> u32 {
 
 /// Mean batch time of a fixed count, measured after all earlier batches are past.
 pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
-    let hold = Hold { workers, seed: SEED, waves: WAVES };
-    let batch_time_s = hold.batch_time_s(scenario, &scenario.phases[phase].conditions);
-    Measured { workers, batch_time_s }
+    let conditions = &scenario.phases[phase].conditions;
+    Measured { workers, batch_time_s: batch_time_s(scenario, conditions, workers, SEED, WAVES) }
 }
 
 /// Batches worked on at a time. Counts beyond those that the window keeps busy are measured alike.
@@ -231,67 +224,47 @@ fn wave(conditions: &Conditions, workers: u32) -> u64 {
     (lease * u64::from(workers)).min(conditions.window_batches)
 }
 
-/// A fixed count and its measurement.
-#[derive(Debug, Clone, Copy)]
-struct Hold {
+/// Mean batch time of a fixed count with one seed, over at least so many waves.
+fn batch_time_s(
+    scenario: &Scenario,
+    conditions: &Conditions,
     workers: u32,
     seed: u64,
     waves: u64,
+) -> f64 {
+    let conditions = Conditions { report_noise: 0.0, ..conditions.clone() };
+    let clients = f64::from(conditions.clients);
+    let wave = wave(&conditions, workers);
+    let warm_up = (2 * wave + 200).max(conditions.window_batches.min(10 * wave));
+    let measured = MEASURED_BATCHES.max(waves * wave).max(conditions.window_batches.min(20_000));
+    let batches = warm_up + measured + wave + conditions.window_batches.min(4 * wave);
+    let still = Scenario {
+        phases: vec![Phase { from_batch: 0, conditions }],
+        settings: Settings {
+            fixed: Some(workers),
+            max_workers: u32::MAX,
+            concurrency: u32::MAX,
+            budget_usd_per_hour: None,
+            ..scenario.settings
+        },
+        batches,
+        ..scenario.clone()
+    };
+    let (mut batches, mut times_s) = (Vec::new(), Vec::new());
+    Engine::new(&still, seed, PolicyName::default()).run(|tick| {
+        if tick.batches >= warm_up {
+            batches.push(tick.batches as f64 / clients);
+            times_s.push(tick.at_s);
+        }
+        tick.batches >= warm_up + measured
+    });
+    slope(&batches, &times_s)
 }
 
-impl Hold {
-    fn batch_time_s(&self, scenario: &Scenario, conditions: &Conditions) -> f64 {
-        let conditions = Conditions { report_noise: 0.0, ..conditions.clone() };
-        let clients = f64::from(conditions.clients);
-        let wave = wave(&conditions, self.workers);
-        let warm_up = (2 * wave + 200).max(conditions.window_batches.min(10 * wave));
-        let measured =
-            MEASURED_BATCHES.max(self.waves * wave).max(conditions.window_batches.min(20_000));
-        let batches = warm_up + measured + wave + conditions.window_batches.min(4 * wave);
-        let still = Scenario {
-            phases: vec![Phase { from_batch: 0, conditions }],
-            settings: Settings {
-                fixed: Some(self.workers),
-                max_workers: u32::MAX,
-                concurrency: u32::MAX,
-                budget_usd_per_hour: None,
-                ..scenario.settings
-            },
-            batches,
-            ..scenario.clone()
-        };
-        let mut line = Line::default();
-        Engine::new(&still, 0, self.seed, PolicyName::default()).run(|tick| {
-            if tick.batches >= warm_up {
-                line.add(tick.batches as f64 / clients, tick.at_s);
-            }
-            tick.batches >= warm_up + measured
-        });
-        line.slope()
-    }
-}
-
-/// Least squares, by Welford's updates.
-#[derive(Debug, Default)]
-struct Line {
-    count: f64,
-    x: f64,
-    y: f64,
-    xx: f64,
-    xy: f64,
-}
-
-impl Line {
-    fn add(&mut self, x: f64, y: f64) {
-        self.count += 1.0;
-        let dx = x - self.x;
-        self.x += dx / self.count;
-        self.y += (y - self.y) / self.count;
-        self.xx += dx * (x - self.x);
-        self.xy += dx * (y - self.y);
-    }
-
-    fn slope(&self) -> f64 {
-        if self.xx > 0.0 { self.xy / self.xx } else { f64::INFINITY }
-    }
+/// Slope of the line that fits best, by least squares; infinite with fewer than two points.
+fn slope(xs: &[f64], ys: &[f64]) -> f64 {
+    let (mean_x, mean_y) = (mean(xs), mean(ys));
+    let xx: f64 = xs.iter().map(|x| (x - mean_x).powi(2)).sum();
+    let xy: f64 = xs.iter().zip(ys).map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    if xx > 0.0 { xy / xx } else { f64::INFINITY }
 }

@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use gristmill_policy::scaling::PolicyName;
-use gristmill_scaling::{
-    Args, Outcome, Scenario, check, measure, plots, run, shipped, simulate, sweep,
-};
+use gristmill_scaling::{Args, Outcome, Scenario, check, measure, run, shipped, simulate, sweep};
 
 const PLAIN: &str =
     "name = \"plain\"\n[trainer]\nstep = \"100ms\"\n[worker]\ncompute = \"800ms\"\n";
@@ -172,14 +170,4 @@ fn the_command_prints_tables_and_json() {
         let said = run(&args(&wrong), &mut Vec::new()).unwrap_err().to_string();
         assert!(said.contains(says), "{said}");
     }
-}
-
-#[test]
-fn a_plot_stands_alone() {
-    let scenario = scenario("[run]\nbatches = 3000\n");
-    let svg = plots(&scenario, &simulate(&scenario, 1, PolicyName::default()));
-    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-    assert_eq!(svg.matches("<path").count(), 8, "eight lines in five panels");
-    assert!(!svg.contains("NaN") && !svg.contains("inf"), "a number is missing");
-    assert_eq!(svg.matches("http").count(), 1, "the name space only");
 }
