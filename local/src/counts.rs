@@ -25,12 +25,7 @@ impl Counts {
 
     fn add(&self, name: &str, more: u64) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match counts.get_mut(name) {
-            Some(count) => *count += more,
-            None => {
-                counts.insert(name.to_owned(), more);
-            }
-        }
+        *counts.entry(name.to_owned()).or_default() += more;
     }
 
     /// Counts a call and what it committed.

@@ -4,7 +4,7 @@ use crate::{
     Settings,
     items::{ItemName, JobItem},
     kicks::Kicks,
-    meter::Meter,
+    meter,
     snapshot::Memory,
     store::{Store, invalid},
 };
@@ -32,7 +32,7 @@ pub struct Coordinator {
     pub(crate) settings: Arc<Settings>,
     pub(crate) kicks: Arc<Kicks>,
     pub(crate) memory: Memory,
-    meter: Option<Meter>,
+    metrics: Option<Metrics>,
 }
 
 impl Coordinator {
@@ -43,7 +43,7 @@ impl Coordinator {
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Self {
-        let store = Store { table, clock: Arc::clone(&clock), ns: settings.ns.clone() };
+        let store = Store::new(table, Arc::clone(&clock), settings.ns.clone());
         Self {
             store,
             objects,
@@ -52,7 +52,7 @@ impl Coordinator {
             settings: Arc::new(settings),
             kicks: Arc::default(),
             memory: Memory::default(),
-            meter: None,
+            metrics: None,
         }
     }
 
@@ -64,17 +64,16 @@ impl Coordinator {
 
     /// Prints metrics of each call.
     pub fn metered(self, metrics: Metrics) -> Self {
-        let (meter, table) = Meter::new(metrics, self.store.table);
-        let store = Store { table, ..self.store };
-        Self { store, meter: Some(meter), ..self }
+        Self { metrics: Some(metrics), ..self }
     }
 
     /// Answers one request; every error becomes a refusal.
     pub async fn answer(&self, request: &Request) -> AnyReply {
         let started_ms = self.clock.now_ms();
         let reply = self.try_answer(request).await.unwrap_or_else(AnyReply::Refused);
-        if let Some(meter) = &self.meter {
-            meter.print(&request.call, &reply, started_ms, self.clock.now_ms());
+        if let Some(metrics) = &self.metrics {
+            let (ended_ms, conflicts) = (self.clock.now_ms(), self.store.take_conflicts());
+            meter::print(metrics, &request.call, &reply, started_ms, ended_ms, conflicts);
         }
         reply
     }

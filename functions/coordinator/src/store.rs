@@ -10,7 +10,13 @@ use gristmill_model::splits::{
 };
 use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
 use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 /// Decisions on one item before the call is refused as busy: more concurrent writers of one item than this
 /// are a fault of the callers.
@@ -137,6 +143,8 @@ pub(crate) struct Store {
     pub table: Arc<dyn Table>,
     pub clock: Arc<dyn Clock>,
     pub ns: Namespace,
+    /// Writes that found another version.
+    conflicts: Arc<AtomicU64>,
 }
 
 /// An item with the version it was read at.
@@ -160,6 +168,30 @@ impl<T> From<(T, u64)> for Versioned<T> {
 }
 
 impl Store {
+    pub fn new(table: Arc<dyn Table>, clock: Arc<dyn Clock>, ns: Namespace) -> Self {
+        Self { table, clock, ns, conflicts: Arc::default() }
+    }
+
+    /// Conflicts since the last look.
+    pub fn take_conflicts(&self) -> u64 {
+        self.conflicts.swap(0, Ordering::Relaxed)
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, Refusal> {
+        let written = self.table.write(key, expected, body, expires_at_s).await;
+        let written = written.map_err(table_fault)?;
+        if matches!(written, WriteOutcome::Conflict(_)) {
+            self.conflicts.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(written)
+    }
+
     /// The raw items under `names`, in one read.
     pub async fn read_raw(&self, names: &[ItemName<'_>]) -> Result<Vec<Option<Item>>, Refusal> {
         let keys: Vec<_> = names.iter().map(|name| name.key(&self.ns)).collect();
@@ -219,8 +251,7 @@ impl Store {
             };
             let key = name.key(&self.ns);
             let body = after.encode().map_err(invalid)?;
-            let written = self.table.write(&key, read.version, body, expires_at_s).await;
-            match written.map_err(table_fault)? {
+            match self.write(&key, read.version, body, expires_at_s).await? {
                 WriteOutcome::Written => return Ok((after, read.version + 1)),
                 WriteOutcome::Conflict(current) => read = decode(name, current.as_ref())?,
             }
@@ -284,8 +315,7 @@ impl Store {
             return Ok(());
         };
         let (key, expires_at_s) = (name.key(&self.ns), self.expiry_s(life));
-        let write = self.table.write(&key, item.version, item.body, Some(expires_at_s)).await;
-        match write.map_err(table_fault)? {
+        match self.write(&key, item.version, item.body, Some(expires_at_s)).await? {
             WriteOutcome::Written => Ok(()),
             WriteOutcome::Conflict(_) => Err(busy(format!("{name:?} is still written to"))),
         }
@@ -298,8 +328,7 @@ impl Store {
             return Ok(false);
         }
         let (body, expires_at_s) = (Bytes::from_static(DELETED), self.expiry_s(DELETED_ITEMS_LIVE));
-        let written = self.table.write(key, item.version, body, Some(expires_at_s)).await;
-        match written.map_err(table_fault)? {
+        match self.write(key, item.version, body, Some(expires_at_s)).await? {
             WriteOutcome::Written => Ok(true),
             WriteOutcome::Conflict(_) => Err(busy(format!("{key:?} is still written to"))),
         }

@@ -19,30 +19,22 @@ use std::{
 /// Requests by service and operation. A lock, held for a map look-up, costs nothing beside a
 /// request.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counts(Arc<Mutex<BTreeMap<&'static str, BTreeMap<String, u64>>>>);
+pub(crate) struct Counts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 
 impl Counts {
     pub fn add(&self, service: &'static str, operation: &str) {
-        let mut counts = self.lock();
-        let operations = counts.entry(service).or_default();
-        match operations.get_mut(operation) {
-            Some(count) => *count += 1,
-            None => {
-                operations.insert(operation.to_owned(), 1);
-            }
-        }
+        *self.lock().entry((service, operation.to_owned())).or_default() += 1;
     }
 
     /// All counts so far, by `service.Operation`.
     pub fn snapshot(&self) -> BTreeMap<String, u64> {
         let counts = self.lock();
-        let flat = counts.iter().flat_map(|(service, operations)| {
-            operations.iter().map(move |(name, count)| (format!("{service}.{name}"), *count))
-        });
+        let flat =
+            counts.iter().map(|((service, name), count)| (format!("{service}.{name}"), *count));
         flat.collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, BTreeMap<String, u64>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

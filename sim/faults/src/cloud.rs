@@ -20,9 +20,10 @@ use gristmill_model::wire::{
 use gristmill_model::{JobName, wire};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
 use gristmill_runner::{Runner, RunnerConfig};
+use parking_lot::Mutex;
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -109,14 +110,14 @@ impl Cloud {
 
     /// Remote workers that can make progress.
     pub fn workers(&self) -> u32 {
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.workers.lock();
         workers.retain(|worker| !worker.is_dead());
         workers.iter().filter(|worker| worker.is_well()).count() as u32
     }
 
     /// All workers die.
     pub fn kill_workers(&self) {
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.workers.lock();
         workers.drain(..).for_each(|worker| worker.kill());
     }
 
@@ -152,7 +153,7 @@ impl Cloud {
                 self.items.lose(&self.sim, 1 + self.sim.below(MOST_LOST as u64) as usize);
                 self.cuts.fetch_add(1, Ordering::Relaxed);
                 // The processes that start afterwards remember nothing.
-                *self.warm.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
+                *self.warm.lock() = Default::default();
             }
         }
     }
@@ -169,7 +170,7 @@ impl Cloud {
     fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
         let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned())
             .with_pruning();
-        let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let warm = self.warm.lock().clone();
         let forever = self.sim.mutant == Some(Mutant::SharedForGood);
         // A second, as with thousands of workers.
         let shared_ms = if forever { u64::MAX } else { 1_000 };

@@ -5,11 +5,9 @@ use bytes::Bytes;
 use gristmill_coordinator::inspect;
 use gristmill_model::{BundleIndex, Epoch};
 use gristmill_ports::{Item, ItemKey};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 /// Sort key of the hints that scans write.
 const FRONTIER: &str = "FRONTIER";
@@ -26,7 +24,7 @@ impl Hints {
         if key.sk != FRONTIER {
             return true;
         }
-        let mut hints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hints = self.0.lock();
         let earlier = hints.entry(key.pk.clone()).or_default();
         earlier.push(body.clone());
         let excess = earlier.len().saturating_sub(REMEMBERED);
@@ -37,7 +35,7 @@ impl Hints {
     /// Whether a hint names the bundle under `key` as released.
     pub fn name(&self, key: &ItemKey) -> bool {
         let Some(bundle) = inspect::bundle_of(key) else { return false };
-        let hints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hints = self.0.lock();
         let of_job = |(pk, _): &(&String, _)| key.pk.starts_with(&format!("{pk}#"));
         let mut named = hints.iter().filter(of_job).flat_map(|(_, hints)| hints);
         named.any(|hint| names(hint).contains(&bundle))
@@ -57,7 +55,7 @@ impl Hints {
         if !stale && !torn {
             return Some(item);
         }
-        let hints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hints = self.0.lock();
         let earlier = hints.get(&key.pk).cloned().unwrap_or_default();
         drop(hints);
         let chosen = earlier.get(sim.below(earlier.len() as u64) as usize);

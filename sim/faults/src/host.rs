@@ -18,11 +18,8 @@ use gristmill_model::splits::{Cursor, readers::RankRange, run::TrainingRun};
 use gristmill_model::wire::{JobStatus, JobView, Register, Status};
 use gristmill_model::{Checkpoint, CheckpointError};
 use gristmill_ports::call_with_retry;
-use std::{
-    io,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{io, num::NonZeroU32, sync::Arc};
 use tokio::{io::DuplexStream, sync::mpsc};
 
 /// Buffer between a fetcher and a client.
@@ -42,10 +39,6 @@ pub struct TrainerHost {
     socket: Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl TrainerHost {
     pub fn new(sim: &Arc<Simulation>, index: u32, trainer_keeps: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -60,7 +53,7 @@ impl TrainerHost {
 
     /// Connects to the fetcher; none if there is none.
     pub async fn connect(&self) -> Option<DuplexStream> {
-        let visitors = lock(&self.socket).clone()?;
+        let visitors = self.socket.lock().clone()?;
         let (mine, stream) = tokio::io::duplex(PIPE_BYTES);
         visitors.send(Visitor::from(stream)).await.ok()?;
         Some(mine)
@@ -68,17 +61,17 @@ impl TrainerHost {
 
     /// Nobody listens any more.
     pub fn close(&self) {
-        *lock(&self.socket) = None;
+        *self.socket.lock() = None;
     }
 
     /// The disk of the host is lost.
     pub fn lose_file(&self) {
-        *lock(&self.file) = Ok(None);
+        *self.file.lock() = Ok(None);
     }
 
     /// Whether the state file's position is at least `next`.
     pub fn has_kept(&self, next: (u32, u64)) -> bool {
-        let file = lock(&self.file);
+        let file = self.file.lock();
         let cursor = file.as_ref().ok().and_then(Option::as_ref).map(|saved| saved.cursor);
         cursor.is_some_and(|cursor| (cursor.epoch, cursor.batch_index) >= next)
     }
@@ -87,7 +80,7 @@ impl TrainerHost {
     /// mistake.
     fn mistake_file(&self, identity: &Identity) {
         self.correct();
-        let mut file = lock(&self.file);
+        let mut file = self.file.lock();
         let own = file.clone().unwrap_or_default();
         let Cursor { epoch, batch_index } =
             own.as_ref().map_or_else(Cursor::default, |own| own.cursor);
@@ -103,13 +96,13 @@ impl TrainerHost {
             2 => other(&identity.job, "another", ahead),
             _ => Err("not a state file".to_owned()),
         };
-        *lock(&self.mistaken) = Some(own);
+        *self.mistaken.lock() = Some(own);
     }
 
     /// Undoes [`TrainerHost::mistake_file`]. Returns whether there was anything to undo.
     fn correct(&self) -> bool {
-        let own = lock(&self.mistaken).take();
-        own.map(|own| *lock(&self.file) = Ok(own)).is_some()
+        let own = self.mistaken.lock().take();
+        own.map(|own| *self.file.lock() = Ok(own)).is_some()
     }
 }
 
@@ -124,7 +117,7 @@ struct StateFile {
 
 impl CursorStore for StateFile {
     fn load(&mut self) -> io::Result<Option<Saved>> {
-        let saved = lock(&self.host.file).clone().map_err(io::Error::other)?;
+        let saved = self.host.file.lock().clone().map_err(io::Error::other)?;
         Ok(match self.host.sim.mutant {
             Some(Mutant::TakesAnyState) => {
                 saved.map(|saved| Saved { identity: self.served.clone(), ..saved })
@@ -152,7 +145,7 @@ impl CursorStore for StateFile {
         };
         sim.event(format_args!("saved {}", saved.cursor));
         if let Some(durable) = durable {
-            *lock(&self.host.file) = Ok(Some(durable));
+            *self.host.file.lock() = Ok(Some(durable));
         }
         Ok(())
     }
@@ -271,7 +264,7 @@ impl HostFetcher {
         let fetcher = Fetcher::open(ports, config).await?;
         let mut server = Server::new(fetcher, Box::new(file), beginning)?;
         let (sender, visitors) = mpsc::channel(1);
-        *lock(&self.host.socket) = Some(sender);
+        *self.host.socket.lock() = Some(sender);
         server.serve(visitors).await?;
         check_emptied(cloud, server.fetcher());
         Ok(())

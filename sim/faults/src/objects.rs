@@ -15,9 +15,10 @@ use gristmill_model::{BundleIndex, Epoch, JobName, Namespace, Position};
 use gristmill_ports::{
     ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 pub use access::SimObjects;
@@ -70,16 +71,12 @@ impl Store {
         }
     }
 
-    fn chunks(&self) -> MutexGuard<'_, BTreeMap<ChunkName, u32>> {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn published(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+        self.published.lock()
     }
 
     pub fn vanished(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.vanished.lock().unwrap_or_else(PoisonError::into_inner)
+        self.vanished.lock()
     }
 
     /// Whether there is much to fetch.
@@ -103,7 +100,7 @@ impl Store {
     }
 
     pub fn set_ramp(&self, ramp: Ramp) {
-        *self.ramp.lock().unwrap_or_else(PoisonError::into_inner) = Some(ramp);
+        *self.ramp.lock() = Some(ramp);
     }
 
     /// Epoch and first position of a bundle's item; `None` for other items, those of other jobs, and while
@@ -113,14 +110,14 @@ impl Store {
             return None;
         }
         let (epoch, bundle) = inspect::bundle_of(key)?;
-        let ramp = self.ramp.lock().unwrap_or_else(PoisonError::into_inner);
+        let ramp = self.ramp.lock();
         let ramp = ramp.as_ref().filter(|_| epoch != Epoch::MAX)?;
         Some((epoch, ramp.positions(bundle).start))
     }
 
     /// The bundle of a chunk, and the bundle's first position.
     fn bundle_of(&self, name: &ChunkName) -> Option<(BundleIndex, Position)> {
-        let ramp = self.ramp.lock().unwrap_or_else(PoisonError::into_inner);
+        let ramp = self.ramp.lock();
         let ramp = ramp.as_ref()?;
         let bundle = ramp.bundle_of(name.position)?;
         Some((bundle, ramp.positions(bundle).start))
@@ -145,7 +142,7 @@ impl Store {
 
     /// Checksum of a chunk, if it exists.
     pub fn checksum(&self, name: &ChunkName) -> Option<u32> {
-        self.chunks().get(name).copied()
+        self.chunks.lock().get(name).copied()
     }
 
     async fn apply_put(
@@ -165,7 +162,7 @@ impl Store {
             && outcome == PutOutcome::Created
         {
             let checksum = gristmill_chunk::checksum(&body).unwrap_or_default();
-            self.chunks().insert(name, checksum);
+            self.chunks.lock().insert(name, checksum);
         }
         Ok(outcome)
     }

@@ -7,9 +7,10 @@ use gristmill_model::wire::{Dataset, JobSettings, JobSpec, Register, SourceFile}
 use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
 use gristmill_ports::{ObjectPath, Objects as _};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
 };
 
 const DATA: &str = "data";
@@ -327,10 +328,10 @@ static KNOWN: LazyLock<Mutex<HashMap<Scenario, Arc<Expected>>>> = LazyLock::new(
 
 /// The expected delivery of `scenario`, if a run without faults has determined it.
 pub fn expected(scenario: &Scenario) -> Option<Arc<Expected>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(scenario).cloned()
+    KNOWN.lock().get(scenario).cloned()
 }
 
 /// Stores the delivery of a run without faults.
 pub fn remember(scenario: &Scenario, expected: Arc<Expected>) {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(scenario.clone(), expected);
+    KNOWN.lock().insert(scenario.clone(), expected);
 }

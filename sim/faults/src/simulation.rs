@@ -4,12 +4,8 @@ use crate::{Fault, FaultPlan, Mutant, faults::LASTING_MAX};
 use gristmill_model::splits::invariants::Check;
 use gristmill_model::{Attempt, Epoch, Position};
 use gristmill_virtual_time::VirtualTime;
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// Most violations kept; a broken simulation has many.
 const MAX_VIOLATIONS: usize = 10;
@@ -78,10 +74,6 @@ impl Simulation {
         Arc::new(Self { time, plan, mutant, verbose, state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Draws whether a fault happens now.
     pub fn happens(&self, fault: Fault) -> bool {
         let probability = self.plan.probability(fault);
@@ -89,7 +81,7 @@ impl Simulation {
             return false;
         }
         let now = self.time.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if now >= state.until {
             return false;
         }
@@ -110,14 +102,14 @@ impl Simulation {
             return false;
         }
         let now = self.time.now();
-        let end = self.state().lasting.get(&fault).copied().unwrap_or_default();
+        let end = self.state.lock().lasting.get(&fault).copied().unwrap_or_default();
         if now < end {
             return true;
         }
         let begins = self.happens(fault);
         if begins {
             let end = now + self.between_ms(1_000, LASTING_MAX.as_millis() as u64);
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let end = end.min(state.until);
             state.lasting.insert(fault, end);
         }
@@ -126,14 +118,14 @@ impl Simulation {
 
     /// Counts a fault that was not drawn.
     pub fn suffers(&self, fault: Fault) {
-        *self.state().faults.entry(fault).or_default() += 1;
+        *self.state.lock().faults.entry(fault).or_default() += 1;
         self.event(format_args!("FAULT {fault:?}"));
     }
 
     /// Enables faults again for `duration`.
     pub fn resume_faults(&self, duration: Duration) {
         let until = self.time.now() + duration;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.until = until;
         state.settled = state.settled.max(until);
     }
@@ -141,18 +133,18 @@ impl Simulation {
     /// Extends the time until progress is required by `more`.
     pub fn unsettled_for(&self, more: Duration) {
         let end = self.time.now() + more;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.settled = state.settled.max(end);
     }
 
     /// Time at which the last fault was over.
     pub fn settled(&self) -> Duration {
-        self.state().settled
+        self.state.lock().settled
     }
 
     /// A random number in `0..n`.
     pub fn below(&self, n: u64) -> u64 {
-        self.state().random.u64(0..n.max(1))
+        self.state.lock().random.u64(0..n.max(1))
     }
 
     /// A random duration of `least..most` milliseconds.
@@ -161,12 +153,12 @@ impl Simulation {
     }
 
     pub fn count_call(&self) {
-        self.state().calls += 1;
+        self.state.lock().calls += 1;
     }
 
     /// Counts a computed split, once per attempt.
     pub fn count_offered(&self, split: (Epoch, Position), attempt: Attempt) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.offered.insert(split, attempt).is_some_and(|before| before != attempt) {
             state.computed_again += 1;
         }
@@ -178,7 +170,7 @@ impl Simulation {
         if self.verbose {
             eprintln!("{:>12.6} {what}", now.as_secs_f64());
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.trace.update(&now.as_micros().to_le_bytes());
         let _ = fmt::write(&mut Feed(&mut state.trace), what);
     }
@@ -186,7 +178,7 @@ impl Simulation {
     /// Records a violation.
     pub fn violated(&self, what: impl fmt::Display) {
         self.event(format_args!("VIOLATION {what}"));
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.violations.len() < MAX_VIOLATIONS {
             state.violations.push(format!("{what} (at {:.3} s)", self.time.now().as_secs_f64()));
         }
@@ -201,16 +193,16 @@ impl Simulation {
 
     /// Number of times that any of `faults` happened.
     pub fn count(&self, faults: &[Fault]) -> u64 {
-        let state = self.state();
+        let state = self.state.lock();
         faults.iter().filter_map(|fault| state.faults.get(fault)).sum()
     }
 
     pub fn is_violated(&self) -> bool {
-        !self.state().violations.is_empty()
+        !self.state.lock().violations.is_empty()
     }
 
     pub fn tally(&self) -> Tally {
-        let state = self.state();
+        let state = self.state.lock();
         Tally {
             calls: state.calls,
             computed_again: state.computed_again,

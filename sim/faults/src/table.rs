@@ -14,9 +14,10 @@ use gristmill_model::splits::{
     invariants::{bundle_step, progress_step},
 };
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 const LATENCY_MS: u64 = 15;
@@ -42,7 +43,7 @@ impl Items {
     /// Whether the partition's writes of this second are used up.
     fn throttles(&self, sim: &Simulation, pk: &str) -> bool {
         let second = sim.time.now().as_secs();
-        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writes = self.writes.lock();
         let (of, count) = writes.entry(pk.to_owned()).or_default();
         if *of != second {
             (*of, *count) = (second, 0);
@@ -53,7 +54,7 @@ impl Items {
 
     /// The table as `process` uses it.
     pub fn opened_by(self: &Arc<Self>, process: &Process, store: &Arc<Store>) -> SimTable {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.users.lock();
         users.retain(|user| !user.is_dead());
         users.push(process.clone());
         SimTable { process: process.clone(), items: Arc::clone(self), store: Arc::clone(store) }
@@ -61,10 +62,10 @@ impl Items {
 
     /// Loses the last `writes`. No process that uses the table survives it.
     pub fn lose(&self, sim: &Simulation, writes: usize) {
-        for user in self.users.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for user in self.users.lock().drain(..) {
             user.kill();
         }
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replaced = self.replaced.lock();
         for _ in 0..writes {
             let Some((key, before)) = replaced.pop_back() else { return };
             sim.event(format_args!("a write of {}/{} is lost", key.pk, key.sk));
@@ -73,7 +74,7 @@ impl Items {
     }
 
     fn note_replaced(&self, key: &ItemKey, before: Option<Item>) {
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replaced = self.replaced.lock();
         replaced.push_back((key.clone(), before));
         if replaced.len() > MOST_LOST {
             replaced.pop_front();

@@ -22,11 +22,8 @@ use gristmill_model::splits::{
 use gristmill_model::wire::Register;
 use gristmill_model::{Epoch, Visitation};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Time for a trainer to register its job.
 pub const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
@@ -58,55 +55,51 @@ struct Entries {
 }
 
 impl Log {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn is_done(&self) -> bool {
-        self.entries().done
+        self.0.lock().done
     }
 
     /// Whether the job was given up for a split that seemed to kill its workers.
     pub fn is_given_up(&self) -> bool {
-        self.entries().given_up
+        self.0.lock().given_up
     }
 
     /// Time of the last batch.
     pub fn fed(&self) -> Duration {
-        self.entries().fed
+        self.0.lock().fed
     }
 
     /// Whether a trainer has died of the named batch; true from now on.
     fn has_died(&self) -> bool {
-        std::mem::replace(&mut self.entries().died, true)
+        std::mem::replace(&mut self.0.lock().died, true)
     }
 
     /// The newest checkpoint.
     pub fn latest(&self) -> BatchName {
-        self.entries().saved.iter().max().copied().unwrap_or_default()
+        self.0.lock().saved.iter().max().copied().unwrap_or_default()
     }
 
     pub fn replays(&self) -> u64 {
-        self.entries().replays
+        self.0.lock().replays
     }
 
     pub fn delivered(&self) -> Expected {
-        Expected { batches: self.entries().batches.clone() }
+        Expected { batches: self.0.lock().batches.clone() }
     }
 
     /// Records a checkpoint on durable storage.
     pub fn save(&self, next: BatchName) {
-        self.entries().saved.push(next);
+        self.0.lock().saved.push(next);
     }
 
     /// Records that everything is delivered and acknowledged.
     pub fn finish(&self) {
-        self.entries().done = true;
+        self.0.lock().done = true;
     }
 
     /// Records that the job failed as its error policy says.
     pub fn give_up(&self) {
-        self.entries().given_up = true;
+        self.0.lock().given_up = true;
     }
 
     /// Records a batch; a replayed one must be identical.
@@ -114,7 +107,7 @@ impl Log {
         let hash = blake3::hash(batch.frame);
         let name = (batch.epoch, batch.g);
         sim.event(format_args!("batch {name:?}"));
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         entries.fed = sim.time.now();
         if let Some(before) = entries.batches.insert(name, hash) {
             entries.replays += 1;
@@ -140,7 +133,7 @@ impl Log {
     /// Invariant 8: every record of every epoch was delivered once, except those dropped for incomplete batches. Or
     /// invariant 9: at most once, if a trainer that died may have lost some.
     pub fn check_visits(&self, sim: &Simulation, scenario: &Scenario) {
-        let entries = self.entries();
+        let entries = self.0.lock();
         for epoch in 0..scenario.epochs {
             if scenario.in_order {
                 let batches = entries.order.range((epoch, 0)..(epoch + 1, 0));
@@ -243,7 +236,7 @@ pub fn check_emptied(cloud: &Cloud, fetcher: &Fetcher) {
 
 /// The last checkpoint, or occasionally an earlier one.
 pub fn choose_checkpoint(sim: &Simulation, log: &Log) -> BatchName {
-    let saved = log.entries().saved.clone();
+    let saved = log.0.lock().saved.clone();
     if saved.len() > 1 && sim.happens(Fault::OldCheckpoint) {
         return saved[sim.below(saved.len() as u64) as usize];
     }

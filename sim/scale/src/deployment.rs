@@ -9,10 +9,11 @@ use gristmill_ports::{
 };
 use gristmill_runner::JobContext;
 use gristmill_virtual_time::VirtualTime;
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -61,10 +62,6 @@ pub struct Deployment {
     pub context: OnceLock<JobContext>,
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Deployment {
     pub fn new(setting: Setting, ns: Namespace, job: JobName) -> Arc<Self> {
         Arc::new(Self {
@@ -83,11 +80,11 @@ impl Deployment {
     }
 
     pub fn store(&self) -> MutexGuard<'_, Store> {
-        lock(&self.store)
+        self.store.lock()
     }
 
     pub fn idle_environments(&self) -> MutexGuard<'_, Vec<Environment>> {
-        lock(&self.environments)
+        self.environments.lock()
     }
 
     pub fn now(&self) -> Duration {
@@ -96,7 +93,7 @@ impl Deployment {
 
     /// A random number from 0 to 1.
     pub fn uniform(&self) -> f64 {
-        lock(&self.random).f64()
+        self.random.lock().f64()
     }
 
     /// Waits for `mean`, plus or minus a fifth.
@@ -137,7 +134,7 @@ impl Clock for DeploymentClock {
     }
 
     fn nonce(&self) -> Nonce {
-        Nonce(lock(&self.nonces).u64(..).to_be_bytes())
+        Nonce(self.nonces.lock().u64(..).to_be_bytes())
     }
 }
 

@@ -2,11 +2,8 @@
 
 use crate::table::Used;
 use gristmill_model::wire::AnyCall;
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{collections::BTreeMap, time::Duration};
 
 /// Calls of one kind while measuring.
 #[derive(Debug, Default)]
@@ -127,6 +124,16 @@ impl Figures {
         sum
     }
 
+    /// Records a call of the measured part.
+    pub fn record(&mut self, name: &'static str, used: &Used, took: Duration) {
+        if self.is_measuring() {
+            let kind = self.call(name);
+            kind.calls += 1;
+            kind.used.add(used);
+            kind.latencies_us.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+        }
+    }
+
     pub fn call(&mut self, name: &'static str) -> &mut CallFigures {
         self.calls.entry(name).or_default()
     }
@@ -138,7 +145,7 @@ pub struct Meter(Mutex<Figures>);
 
 impl Meter {
     pub fn figures(&self) -> MutexGuard<'_, Figures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Records an error; texts that differ only in numbers are one.
@@ -156,11 +163,10 @@ impl Meter {
 
 impl Used {
     pub fn add(&mut self, other: &Self) {
-        let Self { read_units, write_units, round_trips, conflicts, rejected } = other;
+        let Self { read_units, write_units, round_trips, rejected } = other;
         self.read_units += read_units;
         self.write_units += write_units;
         self.round_trips += round_trips;
-        self.conflicts += conflicts;
         self.rejected += rejected;
     }
 }

@@ -14,11 +14,9 @@ use gristmill_model::wire::{
 };
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
 use gristmill_scaler::Scaler;
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-use tokio::sync::oneshot;
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 /// Round trip to the coordinator's URL.
 const CALL: Duration = Duration::from_millis(30);
@@ -70,28 +68,24 @@ struct Answered {
 }
 
 impl Link {
-    /// Runs the call in an environment of its own until it ends or times out.
-    fn deliver(&self, request: Request, answer: oneshot::Sender<Answered>) {
-        let deployment = Arc::clone(&self.0);
-        tokio::spawn(async move {
-            let began = deployment.now();
-            // The lock is not held while the call runs.
-            let idle = deployment.idle_environments().pop();
-            let environment = idle.unwrap_or_else(|| Environment::new(&deployment));
-            let reply = tokio::select! {
-                biased;
-                reply = environment.function.answer(&request) => reply,
-                () = deployment.time.sleep(COORDINATOR_TIMEOUT) => {
-                    let name = request.call.name();
-                    deployment.meter.trouble(&format!("{name}: the coordinator was ended after 30 s"));
-                    return;
-                }
-            };
-            let (used, busy) = (environment.table.take_used(), deployment.now() - began);
-            deployment.idle_environments().push(environment);
-            // The caller may have given up.
-            let _ = answer.send(Answered { reply, used, busy });
-        });
+    /// Runs the call in an environment of its own until it ends. None if it times out.
+    async fn serve(deployment: Arc<Deployment>, request: Request) -> Option<Answered> {
+        let began = deployment.now();
+        // The lock is not held while the call runs.
+        let idle = deployment.idle_environments().pop();
+        let environment = idle.unwrap_or_else(|| Environment::new(&deployment));
+        let reply = tokio::select! {
+            biased;
+            reply = environment.function.answer(&request) => reply,
+            () = deployment.time.sleep(COORDINATOR_TIMEOUT) => {
+                let name = request.call.name();
+                deployment.meter.trouble(&format!("{name}: the coordinator was ended after 30 s"));
+                return None;
+            }
+        };
+        let (used, busy) = (environment.table.take_used(), deployment.now() - began);
+        deployment.idle_environments().push(environment);
+        Some(Answered { reply, used, busy })
     }
 }
 
@@ -103,18 +97,11 @@ impl Coordinator for Link {
         deployment.meter.figures().note_poll(call, began);
         let request = Request { v: VERSION, ns: deployment.ns.clone(), call: call.clone() };
         deployment.pause(CALL / 2).await;
-        let (sender, answer) = oneshot::channel();
-        self.deliver(request, sender);
-        // An invocation that timed out never answers.
-        let answer = async {
-            match answer.await {
-                Ok(answered) => answered,
-                Err(_) => std::future::pending().await,
-            }
-        };
+        // It goes on if its caller gives up.
+        let serving = tokio::spawn(Self::serve(Arc::clone(deployment), request));
         let answered = tokio::select! {
             biased;
-            answered = answer => answered,
+            Ok(Some(answered)) = serving => answered,
             () = deployment.time.sleep(CALL_TIMEOUT) => {
                 let mut figures = deployment.meter.figures();
                 if figures.is_measuring() {
@@ -175,11 +162,8 @@ fn note(
     };
     let largest = figures.largest.entry(name).or_default();
     *largest = bytes.max(*largest);
+    figures.record(name, &answered.used, took);
     if figures.is_measuring() {
-        let kind = figures.call(name);
-        kind.calls += 1;
-        kind.used.add(&answered.used);
-        kind.latencies_us.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
         figures.busy += answered.busy;
     }
     if let (AnyCall::Flush(flush), AnyReply::Flush(_)) = (call, &answered.reply)
@@ -192,27 +176,31 @@ fn note(
 /// The platform's asynchronous invocations.
 pub struct Platform {
     deployment: Arc<Deployment>,
-    /// Workers invoked by this process, and its own termination.
+    /// Whether a scaler invokes workers, how many it has, and its end.
+    is_scaler: bool,
     invoked: Mutex<u32>,
-    killed: Option<tokio::sync::Notify>,
+    killed: Notify,
 }
 
 impl Platform {
     fn new(deployment: &Arc<Deployment>) -> Self {
-        Self { deployment: Arc::clone(deployment), invoked: Mutex::default(), killed: None }
+        let deployment = Arc::clone(deployment);
+        Self { deployment, is_scaler: false, invoked: Mutex::default(), killed: Notify::new() }
     }
 
     /// Whether the invoking scaler is killed instead.
     fn is_killed(&self) -> bool {
-        let Some(killed) = &self.killed else { return false };
-        let mut invoked = self.invoked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_scaler {
+            return false;
+        }
+        let mut invoked = self.invoked.lock();
         *invoked += 1;
         let mut figures = self.deployment.meter.figures();
         let kill = figures.scaler_killed.is_none()
             && self.deployment.setting.kill_scaler_at.is_some_and(|at| *invoked > at);
         if kill {
             figures.scaler_killed = Some(self.deployment.now());
-            killed.notify_one();
+            self.killed.notify_one();
         }
         kill
     }
@@ -247,8 +235,7 @@ async fn scale(deployment: Arc<Deployment>, event: ScalerEvent) {
     deployment.pause(CALL).await;
     let began = deployment.now();
     let table = MeteredTable::new(&deployment);
-    let killed = Some(tokio::sync::Notify::new());
-    let platform = Arc::new(Platform { killed, ..Platform::new(&deployment) });
+    let platform = Arc::new(Platform { is_scaler: true, ..Platform::new(&deployment) });
     let scaler = Scaler {
         table: Arc::clone(&table) as Arc<dyn Table>,
         invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
@@ -256,28 +243,16 @@ async fn scale(deployment: Arc<Deployment>, event: ScalerEvent) {
         max_workers: None,
         metrics: Metrics::default(),
     };
-    let is_killed = async {
-        match &platform.killed {
-            Some(killed) => killed.notified().await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         biased;
         scaled = scaler.handle(&event) => if let Err(error) = scaled {
             deployment.meter.trouble(&format!("scaler: {error}"));
         },
-        () = is_killed => {}
+        () = platform.killed.notified() => {}
         () = deployment.time.sleep(SCALER_TIMEOUT) => {
             deployment.meter.trouble("scaler: ended after 60 s");
         }
     }
-    let mut figures = deployment.meter.figures();
-    if figures.is_measuring() {
-        let kind = figures.call("scaler");
-        kind.calls += 1;
-        kind.used.add(&table.take_used());
-        kind.latencies_us
-            .push(u32::try_from((deployment.now() - began).as_micros()).unwrap_or(u32::MAX));
-    }
+    let took = deployment.now() - began;
+    deployment.meter.figures().record("scaler", &table.take_used(), took);
 }

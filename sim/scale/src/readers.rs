@@ -187,18 +187,10 @@ fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
 
 /// Bars of a row against `few`, the row of as many readers with the fewest workers.
 fn flat_bars(few: &Row, row: &Row) -> [Bar; 2] {
-    let percent = |name: &str| 100.0 * row.fact(name) / few.fact(name);
+    let bar = |name, of: &str| Bar::at_most(name, 100.0 * row.fact(of) / few.fact(of), FLAT);
     [
-        Bar::at_most(
-            "% of the read units a step with the fewest workers",
-            percent(READS_A_STEP),
-            FLAT,
-        ),
-        Bar::at_most(
-            "% of the write units a step with the fewest workers",
-            percent(WRITES_A_STEP),
-            FLAT,
-        ),
+        bar("% of the read units a step with the fewest workers", READS_A_STEP),
+        bar("% of the write units a step with the fewest workers", WRITES_A_STEP),
     ]
 }
 

@@ -4,10 +4,11 @@ use crate::{deployment::Deployment, partition::Throughput};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -82,7 +83,6 @@ pub struct Used {
     pub write_units: u64,
     /// Sequential waits for the table.
     pub round_trips: u64,
-    pub conflicts: u64,
     pub rejected: u64,
 }
 
@@ -97,13 +97,9 @@ impl MeteredTable {
         Arc::new(Self { deployment: Arc::clone(deployment), used: Mutex::default() })
     }
 
-    fn used(&self) -> MutexGuard<'_, Used> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Usage since the last call of this function.
     pub fn take_used(&self) -> Used {
-        std::mem::take(&mut self.used())
+        std::mem::take(&mut self.used.lock())
     }
 
     /// One request: takes its time, and is retried if rejected.
@@ -122,12 +118,12 @@ impl MeteredTable {
             deployment.pause(taking / 2).await;
             // The lock is not held while waiting.
             let served = serve(&mut deployment.store(), deployment.now());
-            self.used().round_trips += 1;
+            self.used.lock().round_trips += 1;
             let more = served.as_ref().map_or(Duration::ZERO, |(_, more)| *more);
             deployment.pause(taking / 2 + more).await;
             match served {
                 Some((answer, _)) => return Ok(answer),
-                None => self.used().rejected += 1,
+                None => self.used.lock().rejected += 1,
             }
         }
         Err(TableError::Unavailable("ProvisionedThroughputExceededException".to_owned()))
@@ -142,7 +138,7 @@ impl MeteredTable {
             if !partition.throughput.read(now, units, limits) {
                 return None;
             }
-            self.used().read_units += units;
+            self.used.lock().read_units += units;
             Some((stored.map(|stored| stored.item.clone()), Duration::ZERO))
         };
         self.request(REQUEST, serve).await
@@ -163,7 +159,7 @@ impl MeteredTable {
             let wanted = &open;
             let serve = |store: &mut Store, now| {
                 let mut left = Vec::new();
-                let mut used = self.used();
+                let mut used = self.used.lock();
                 for &i in wanted {
                     let partition = store.partition(&keys[i].pk);
                     let stored = partition.items.get(&keys[i].sk);
@@ -181,7 +177,7 @@ impl MeteredTable {
             if open.is_empty() {
                 return Ok(());
             }
-            self.used().rejected += 1;
+            self.used.lock().rejected += 1;
             deployment.time.sleep(BATCH_BACKOFF * 2_u32.pow(round)).await;
         }
         Err(TableError::Unavailable(format!("{} keys stay unprocessed", open.len())))
@@ -215,7 +211,7 @@ impl MeteredTable {
                 if !partition.throughput.read(now, units, limits) {
                     return None;
                 }
-                self.used().read_units += units;
+                self.used.lock().read_units += units;
                 Some(((page, whole), PAGE.mul_f64(bytes as f64 / PAGE_BYTES as f64)))
             };
             let (page, whole) = self.request(REQUEST, serve).await?;
@@ -272,10 +268,9 @@ impl Table for MeteredTable {
             if !partition.throughput.write(now, units, limits) {
                 return None;
             }
-            let mut used = self.used();
+            let mut used = self.used.lock();
             used.write_units += units;
             if version != expected {
-                used.conflicts += 1;
                 let current = before.map(|stored| stored.item.clone());
                 return Some((WriteOutcome::Conflict(current), Duration::ZERO));
             }
@@ -311,7 +306,7 @@ impl Table for MeteredTable {
             if !partition.throughput.read(now, units, limits) {
                 return None;
             }
-            self.used().read_units += units;
+            self.used.lock().read_units += units;
             Some((found, PAGE.mul_f64(bytes as f64 / PAGE_BYTES as f64)))
         };
         match limit {

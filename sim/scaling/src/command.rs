@@ -5,11 +5,11 @@ use crate::{
     simulate, sweeps, table, vary,
 };
 use gristmill_policy::scaling::{PolicyName, UnknownPolicy};
+use parking_lot::Mutex;
 use std::{
     fs,
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -204,7 +204,7 @@ fn check_all(
     let threads = thread::available_parallelism().map_or(1, |count| count.get());
     let mut verdicts: Vec<Option<Verdict>> = vec![None; scenarios.len()];
     let open = Mutex::new(scenarios.iter().zip(&mut verdicts));
-    let next = || open.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || open.lock().next();
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {

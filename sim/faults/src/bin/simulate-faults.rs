@@ -2,14 +2,12 @@
 
 use clap::Parser;
 use gristmill_faults::{Fault, Mutant, Outcome, simulate, simulate_ranks};
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Instant,
 };
@@ -130,14 +128,14 @@ fn run_all(args: &Args) -> Sum {
                         return;
                     }
                     let outcome = args.simulate(seed, false);
-                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut sum = sum.lock();
                     sum.add(seed, outcome);
                     progress(&sum, args.seeds);
                 }
             });
         }
     });
-    let mut sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut sum = sum.into_inner();
     sum.broken.sort_by_key(|outcome| outcome.seed);
     sum
 }

@@ -9,7 +9,7 @@ use gristmill_ports::{Clock as _, Metrics};
 use gristmill_scaler::Scaler;
 use gristmill_worker::WorkerFunction;
 use std::{
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -58,7 +58,7 @@ impl Cloud {
                 return cloud.report(&event, request_id, true).await;
             };
             let process = Process::new(&cloud.sim, Kind::Worker);
-            cloud.workers.lock().unwrap_or_else(PoisonError::into_inner).push(process.clone());
+            cloud.workers.lock().push(process.clone());
             let lifetime = cloud.sim.between_ms(20_000, 900_000);
             let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
             let function = WorkerFunction::new(cloud.runner(&process, false), Metrics::default());

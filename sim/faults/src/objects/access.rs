@@ -283,7 +283,7 @@ impl Objects for SimObjects {
             if self.store.checksum(&name).is_some() {
                 self.check_deletion(&name).await;
             }
-            self.store.chunks().remove(&name);
+            self.store.chunks.lock().remove(&name);
         }
         self.store.memory.delete(bucket, deleted).await?;
         self.process.point(LATENCY_MS).await;

@@ -4,12 +4,8 @@ use crate::{Simulation, scenario::BatchName, scenario::Expected};
 use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step, Tail};
 use gristmill_model::splits::{Cursor, JobProgress, invariants};
 use gristmill_model::{Checkpoint, RunToken};
-use std::{
-    collections::BTreeMap,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
 /// The processes that report what is safe in a checkpoint.
@@ -119,17 +115,13 @@ impl Run {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn token(&self) -> RunToken {
         RunToken::of(&self.name)
     }
 
     /// The ranks, and where the run begins.
     pub fn ranks(&self) -> Ranks {
-        self.ranks_in(&self.state())
+        self.ranks_in(&self.state.lock())
     }
 
     fn ranks_in(&self, state: &State) -> Ranks {
@@ -156,7 +148,7 @@ impl Run {
         (name, is_repeat): (BatchName, bool),
         frame: &[u8],
     ) -> Step {
-        self.state().has_begun = true;
+        self.state.lock().has_begun = true;
         self.moved.notify_waiters();
         let cursor = Cursor::new(name.0, name.1);
         let ranks = self.ranks();
@@ -177,7 +169,7 @@ impl Run {
             sim.violated(format_args!("invariant 7: rank {rank} was given another {cursor}"));
         }
         if !is_repeat {
-            let earlier = self.state().owners.insert(name, rank);
+            let earlier = self.state.lock().owners.insert(name, rank);
             sim.check(invariants::invariant_20_batch_goes_to_one_rank(earlier, rank));
         }
         step
@@ -185,7 +177,7 @@ impl Run {
 
     /// Records the text of the checkpoint at `next`, which is the same on all ranks.
     pub fn note_text(&self, sim: &Simulation, next: Cursor, text: &str) {
-        let earlier = self.state().texts.insert(next, text.to_owned());
+        let earlier = self.state.lock().texts.insert(next, text.to_owned());
         if earlier.is_some_and(|earlier| earlier != text) {
             sim.violated(format_args!("two ranks have other checkpoints at {next}"));
         }
@@ -193,7 +185,8 @@ impl Run {
 
     /// The text of a checkpoint at `next`, from that of another one of the same job.
     pub fn text(&self, next: Cursor) -> Option<String> {
-        let known = self.state().texts.values().next().cloned().or_else(|| self.resume.clone());
+        let known =
+            self.state.lock().texts.values().next().cloned().or_else(|| self.resume.clone());
         let known: Checkpoint = known?.parse().ok()?;
         let Cursor { epoch, batch_index } = next;
         Some(Checkpoint { epoch, batch_index, ..known }.to_string())
@@ -204,7 +197,7 @@ impl Run {
         if self.others == OtherHosts::AtTheEnd {
             return;
         }
-        *self.state().met.entry(step).or_default() += 1;
+        *self.state.lock().met.entry(step).or_default() += 1;
         let left = self.known(step.epoch).count.saturating_sub(self.ranks().first_of(step));
         let count = self.ranks.count.get();
         let takers = match self.ranks.tail {
@@ -217,12 +210,12 @@ impl Run {
     /// Waits until every rank has reached the end of the job, or no fetcher is left for those that have not.
     pub async fn meet_at_end(&self, end: Cursor) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             (state.has_begun, state.has_ended) = (true, true);
         }
         self.moved.notify_waiters();
         let step = Step { epoch: end.epoch, number: 0 };
-        *self.state().met.entry(step).or_default() += 1;
+        *self.state.lock().met.entry(step).or_default() += 1;
         let count = self.ranks.count.get();
         let have_met = |state: &State| state.met.get(&step).is_some_and(|met| *met >= count);
         self.wait_until(|state| have_met(state) || self.are_done(state)).await;
@@ -231,7 +224,7 @@ impl Run {
     /// Records that the checkpoint of `rank` at `next` is on durable storage.
     pub fn save(&self, sim: &Simulation, rank: u32, next: Cursor) {
         self.check_covered(sim, next);
-        self.state().saved.insert(rank, next);
+        self.state.lock().saved.insert(rank, next);
         self.moved.notify_waiters();
     }
 
@@ -240,7 +233,7 @@ impl Run {
     fn check_covered(&self, sim: &Simulation, next: Cursor) {
         let ranks = self.ranks();
         let from = ranks.from;
-        let owners = &self.state().owners;
+        let owners = &self.state.lock().owners;
         for name in self.expected.batches.keys() {
             let cursor = Cursor::new(name.0, name.1);
             if cursor < from || cursor >= next {
@@ -260,7 +253,7 @@ impl Run {
 
     /// The checkpoint that all ranks have.
     pub fn complete(&self) -> Cursor {
-        self.complete_in(&self.state())
+        self.complete_in(&self.state.lock())
     }
 
     fn complete_in(&self, state: &State) -> Cursor {
@@ -281,7 +274,7 @@ impl Run {
 
     /// Invariant 21: the job's progress is durable for every rank of this run.
     pub fn check_durable(&self, sim: &Simulation, after: &JobProgress) {
-        let saved: Vec<_> = self.saved_in(&self.state()).collect();
+        let saved: Vec<_> = self.saved_in(&self.state.lock()).collect();
         let saved = saved.into_iter().map(|(rank, saved)| self.next_of(rank, saved));
         sim.check(invariants::invariant_21_durable_for_every_rank(after, saved));
     }
@@ -303,14 +296,14 @@ impl Run {
 
     /// Records where the service says that this run began. Returns where it began first.
     pub fn begin_at(&self, from: Cursor) -> Cursor {
-        let began = *self.state().began.get_or_insert(from);
+        let began = *self.state.lock().began.get_or_insert(from);
         self.moved.notify_waiters();
         began
     }
 
     /// Whether the job's progress was of this run at some time, so that its token is known.
     pub fn has_joined(&self) -> bool {
-        self.state().began.is_some()
+        self.state.lock().began.is_some()
     }
 
     /// Resolves once the job's progress is of this run.
@@ -332,12 +325,12 @@ impl Run {
 
     /// Records that a host's fetcher has finished.
     pub fn host_is_done(&self) {
-        self.state().hosts_done += 1;
+        self.state.lock().hosts_done += 1;
         self.moved.notify_waiters();
     }
 
     pub fn is_done(&self) -> bool {
-        self.are_done(&self.state())
+        self.are_done(&self.state.lock())
     }
 
     fn are_done(&self, state: &State) -> bool {
@@ -347,7 +340,7 @@ impl Run {
     async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
         loop {
             let moved = self.moved.notified();
-            if holds(&self.state()) {
+            if holds(&self.state.lock()) {
                 return self.moved.notify_waiters();
             }
             moved.await;

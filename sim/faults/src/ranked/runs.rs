@@ -4,9 +4,10 @@ use super::Run;
 use crate::Simulation;
 use gristmill_model::RunToken;
 use gristmill_model::splits::{Ack, Cursor, JobProgress};
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 /// All runs of a job, by their tokens.
@@ -25,19 +26,19 @@ pub struct Runs {
 
 impl Runs {
     pub fn add(&self, run: &Arc<Run>) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock();
         runs.insert(run.token(), Arc::clone(run));
     }
 
     /// Runs so far.
     pub fn count(&self) -> usize {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.runs.lock().len()
     }
 
     /// Records what a reader is about to report to the job registered at `registered_ms`.
     pub fn note_report(&self, registered_ms: u64, ack: &Ack) {
         for (of, key) in [(&self.reported, ack.generation), (&self.reported_to, registered_ms)] {
-            let mut reported = of.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reported = of.lock();
             let most = reported.entry(key).or_default();
             *most = ack.durable.max(*most);
         }
@@ -45,7 +46,7 @@ impl Runs {
 
     /// Checks the state file found by a restarted fetcher: it holds all that was reported as durable.
     pub fn check_kept(&self, sim: &Simulation, registered_ms: u64, kept: Option<Cursor>) {
-        let reported = self.reported_to.lock().unwrap_or_else(PoisonError::into_inner);
+        let reported = self.reported_to.lock();
         let reported = reported.get(&registered_ms).copied().unwrap_or_default();
         let kept = kept.unwrap_or_default();
         if kept < reported {
@@ -57,7 +58,7 @@ impl Runs {
 
     /// Invariant 11: only readers of a run move its position.
     fn check_reported(&self, sim: &Simulation, after: &JobProgress) {
-        let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let reported = self.reported.lock();
         // An earlier job of the name has other runs.
         let Some(most) = reported.get(&after.generation) else { return };
         if after.durable > *most {
@@ -70,20 +71,20 @@ impl Runs {
 
     /// Whether the run of that generation began behind what was collected.
     pub fn began_behind(&self, generation: u64) -> bool {
-        self.behind.lock().unwrap_or_else(PoisonError::into_inner).contains(&generation)
+        self.behind.lock().contains(&generation)
     }
 
     /// Checks a written progress of the job against what its run's ranks have saved.
     pub fn check(&self, sim: &Simulation, after: &JobProgress) {
         self.check_reported(sim, after);
         if after.durable < after.collected {
-            let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut behind = self.behind.lock();
             behind.insert(after.generation);
         }
-        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = self.runs.lock();
         let found = after.run.and_then(|of| Some((of, runs.get(&of.token).cloned()?)));
         drop(runs);
-        let mut furthest = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut furthest = self.durable.lock();
         let before = *furthest;
         *furthest = before.max(after.durable);
         drop(furthest);

@@ -2,13 +2,14 @@
 
 use super::run::HostedRun;
 use gristmill_client::{Failure, Job, Launcher, StreamOptions};
+use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
     ffi::OsString,
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -67,13 +68,9 @@ pub struct Victims {
 }
 
 impl Victims {
-    fn lock(&self) -> MutexGuard<'_, Vec<Victim>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Kills the fetcher at `share` of all, from 0 to below 1, if it may be killed.
     pub fn kill(&self, share: f64) {
-        let running = self.lock();
+        let running = self.running.lock();
         let at = (share * running.len() as f64) as usize;
         if let Some((life, kill)) = running.get(at)
             && life.may_be_killed()
@@ -90,7 +87,7 @@ impl Victims {
 
     /// Spares all from now on.
     pub fn spare(&self) {
-        self.lock().clear();
+        self.running.lock().clear();
     }
 }
 
@@ -155,7 +152,7 @@ impl Hosts {
             Self { dir, lives: Vec::new(), tasks: JoinSet::new(), victims: victims.clone() };
         for host in 0..run.hosts.get() {
             let (life, (kill, kills)) = (Arc::new(Life::default()), mpsc::channel(1));
-            victims.lock().push((Arc::clone(&life), kill));
+            victims.running.lock().push((Arc::clone(&life), kill));
             hosts.lives.push(Arc::clone(&life));
             let (program, run, victims) = (Arc::clone(program), run.clone(), victims.clone());
             let socket = hosts.socket(host);
