@@ -381,6 +381,7 @@ mod tests {
     use super::*;
     use gristmill_model::splits::{Claim, Limits, Term, claim};
     use gristmill_model::{InvocationId, Nonce};
+    use gristmill_ports::{SystemClock, memory::MemoryTable};
 
     #[test]
     fn bundles_round_trip_packed() {
@@ -398,5 +399,19 @@ mod tests {
         assert_eq!(Bundle::decode(&packed).unwrap(), bundle);
         assert!(Bundle::decode(&[9, 1]).is_err());
         assert!(Bundle::decode(&[]).is_err());
+    }
+
+    #[tokio::test]
+    async fn each_conflict_is_counted_once() {
+        let (table, clock) = (Arc::new(MemoryTable::default()), Arc::new(SystemClock));
+        let store = Store::new(table, clock, "n".parse().unwrap());
+        let job = "j".parse().unwrap();
+        for _ in 0..3 {
+            // Read before the first write.
+            let absent = Versioned::default();
+            let write = |_: Option<&String>| Ok::<_, Refusal>(Outcome::Write("text".to_owned()));
+            store.update_from(&ItemName::Swept(&job), absent, write).await.unwrap();
+        }
+        assert_eq!((store.take_conflicts(), store.take_conflicts()), (2, 0));
     }
 }
