@@ -9,7 +9,7 @@ use gristmill_model::splits::{
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Home, JobSpec, JobView, OptionChange, Plan};
-use gristmill_model::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce};
+use gristmill_model::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, RunToken};
 use gristmill_ports::ItemKey;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -37,6 +37,8 @@ pub(crate) enum ItemName<'a> {
     Progress(&'a JobName),
     /// The progress of one reader among several, by its first rank.
     Reader(&'a JobName, u32),
+    /// A run that was superseded long ago.
+    PastRun(&'a JobName, RunToken),
     /// Place up to which collected objects are deleted.
     Swept(&'a JobName),
     Deaths(&'a JobName),
@@ -70,6 +72,7 @@ impl ItemName<'_> {
             Self::Frontier(job) => job_item(job, "FRONTIER"),
             Self::Progress(job) => job_item(job, "C#0000"),
             Self::Reader(job, first_rank) => job_item(job, &reader_sk(*first_rank)),
+            Self::PastRun(job, token) => job_item(job, &format!("T#{token}")),
             Self::Swept(job) => job_item(job, "SWEPT"),
             Self::Deaths(job) => job_item(job, "DEATHS"),
             Self::Skips(job) => job_item(job, "SKIPS"),

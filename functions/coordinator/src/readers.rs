@@ -4,17 +4,18 @@
 
 use crate::{
     Coordinator,
+    coordinator::refuse,
     items::{ItemName, JobItem, reader_sks},
     polls::steps,
     snapshot::{JobSnapshot, PollItems},
-    store::{Stored as _, Unchanged, Versioned, invalid},
+    store::{Stored as _, Unchanged, Versioned, busy, invalid},
 };
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
 use gristmill_model::splits::run::{self, Join, TrainingRun};
 use gristmill_model::splits::{self, JobProgress, LackingSplits, Outcome, Refusal as SplitRefusal};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Poll, ReaderStanding, ReaderStatus, Refusal, RefusalKind, RunStatus};
-use gristmill_model::{JobName, Visitation};
+use gristmill_model::{JobName, RunToken, Visitation};
 use std::num::NonZeroU32;
 
 /// The part of a reader in its run after its poll has joined and reported.
@@ -138,8 +139,15 @@ impl Coordinator {
             )));
         }
         let is_new = is_new(&read, join);
+        let leaving = match read.item.filter(|_| is_new) {
+            Some(progress) => self.keep_past_run(job, join.run.token, &progress).await?,
+            None => None,
+        };
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
+            if is_new && before.and_then(|before| before.past.leaving()) != leaving {
+                return Err(busy(format!("another run of job {job} begins")).into());
+            }
             let joined = match poll.is_alone() {
                 true => run::join_alone(before, join, visitation, now_ms),
                 false => run::join(before, join, now_ms),
@@ -164,6 +172,24 @@ impl Coordinator {
             Some(refusal) => Err(refusal),
             None => Ok(joined.into()),
         }
+    }
+
+    /// Refuses a run that was superseded long ago. Writes the token that another superseded run drops from `progress`, and
+    /// returns it.
+    async fn keep_past_run(
+        &self,
+        job: &JobName,
+        run: RunToken,
+        progress: &JobProgress,
+    ) -> Result<Option<RunToken>, Refusal> {
+        let Some(leaving) = progress.past.leaving() else { return Ok(None) };
+        let known: Versioned<RunToken> = self.store.read(&ItemName::PastRun(job, run)).await?;
+        if known.item.is_some() {
+            return Err(refuse(&SplitRefusal::Fenced { generation: progress.generation }));
+        }
+        let keep = |_: Option<&RunToken>| Ok::<_, Refusal>(Outcome::Write(leaving));
+        self.store.update(&ItemName::PastRun(job, leaving), keep).await?;
+        Ok(Some(leaving))
     }
 
     /// Writes what a reader of the current run reports: the reader of all ranks on the job's progress, one of several,

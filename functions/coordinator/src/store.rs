@@ -57,6 +57,7 @@ stored_as_json!(
     gristmill_model::wire::WorkProfile,
     JobProgress,
     ReaderProgress,
+    gristmill_model::RunToken,
     DeathLog,
     EpochItem,
     Frontier,

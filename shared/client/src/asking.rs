@@ -4,8 +4,8 @@ use crate::{FetchError, Fetcher, FetcherConfig, FetcherPorts, listing};
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{Call, Describe, JobState, JobView, Register, Status};
 use gristmill_model::{JobName, Namespace, Visitation};
-use gristmill_ports::{CallError, Clock};
-use std::time::Duration;
+use gristmill_ports::{CallError, Clock, outlast};
+use std::{pin::pin, time::Duration};
 
 impl Fetcher {
     /// Registers `register`, or joins the job of that name, and returns the job. Retries a failing service for
@@ -61,6 +61,7 @@ pub(crate) async fn ask<C: Call>(
     insist(&*ports.clock, patience, calling, passes, FetchError::from).await
 }
 
+/// Attempts until one succeeds or fails for good, or this process has run for `patience`.
 pub(crate) async fn insist<T, E: std::fmt::Display>(
     clock: &dyn Clock,
     patience: Duration,
@@ -68,24 +69,26 @@ pub(crate) async fn insist<T, E: std::fmt::Display>(
     passes: impl Fn(&E) -> bool,
     stays: impl Fn(E) -> FetchError,
 ) -> Result<T, FetchError> {
-    let began = clock.monotonic();
+    let mut over = pin!(outlast(clock, patience));
     let mut rest = FIRST_REST;
+    let mut last = "it takes the call and says nothing".to_owned();
     loop {
-        let error = match attempt().await {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        let waited = clock.monotonic().saturating_sub(began);
-        if !passes(&error) {
-            return Err(stays(error));
+        tokio::select! {
+            biased;
+            outcome = attempt() => match outcome {
+                Ok(value) => return Ok(value),
+                Err(error) if passes(&error) => last = error.to_string(),
+                Err(error) => return Err(stays(error)),
+            },
+            () = &mut over => break,
         }
-        if waited >= patience {
-            let (waited_s, error) = (waited.as_secs(), error.to_string());
-            return Err(FetchError::Unreachable { waited_s, error });
+        tokio::select! {
+            biased;
+            () = &mut over => break,
+            () = clock.sleep(rest) => rest = (rest * 2).min(LONGEST_REST),
         }
-        clock.sleep(rest).await;
-        rest = (rest * 2).min(LONGEST_REST);
     }
+    Err(FetchError::Unreachable { waited_s: patience.as_secs(), error: last })
 }
 
 /// The batch to begin with.

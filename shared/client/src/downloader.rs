@@ -20,7 +20,7 @@ use gristmill_model::splits::Place;
 use gristmill_model::wire::{Plan, ReadySplit};
 use gristmill_runner::{JobContext, Runner};
 use needs::{Needs, Share};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
@@ -64,8 +64,6 @@ pub(crate) struct Downloader {
     pub local: Arc<LocalStore>,
     /// The bound on objects fetched or in use.
     pub bound: Arc<MemoryBound>,
-    /// How long the object store may keep failing.
-    pub patience: Duration,
 }
 
 impl Downloader {

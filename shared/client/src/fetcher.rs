@@ -22,8 +22,8 @@ use gristmill_model::splits::{Cursor, Place};
 use gristmill_model::wire::JobView;
 use gristmill_model::{Epoch, ErrorPolicy, Visitation};
 use gristmill_pipeline::Pipeline;
-use gristmill_ports::Clock;
-use std::{sync::Arc, time::Duration};
+use gristmill_ports::{Clock, outlast};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 use trainer_wait::TrainerWait;
 
@@ -170,6 +170,7 @@ impl Fetcher {
                 Ok(Delivery::OfOthers { next })
             }
             Assembled::EpochEnd(totals) => {
+                self.progress.acks().passed_epoch(totals.epoch, totals.batches);
                 let waits = std::mem::take(&mut self.waits);
                 let plan = self.view().and_then(|view| view.plan);
                 if let Some(why) = plan.and_then(|plan| totals.why_empty(&plan)) {
@@ -288,6 +289,11 @@ impl Fetcher {
         self.progress.acks().make_durable(batch.next());
     }
 
+    /// The end of `epoch`, if the stream has passed it.
+    pub(crate) fn end_of(&self, epoch: Epoch) -> Option<Cursor> {
+        self.progress.acks().end_of(epoch)
+    }
+
     /// Records that everything before `next` is safe in a checkpoint.
     pub fn checkpointed_before(&self, next: Cursor) {
         self.progress.acks().make_durable(next);
@@ -361,7 +367,8 @@ impl Fetcher {
     pub async fn settle(&self) -> Result<(), FetchError> {
         let epochs = self.view().map_or(0, |view| view.spec.epochs);
         self.progress.acknowledge_always();
-        let began = self.ports.clock.monotonic();
+        let mut over = pin!(outlast(&*self.ports.clock, self.config.patience));
+        let mut is_over = false;
         // Progress is not fully reported before the first answer, and the last answer closes the job.
         let is_closed = || {
             let acks = self.progress.acks();
@@ -372,16 +379,19 @@ impl Fetcher {
             if let Some(error) = self.ledger.stream_error() {
                 return Err(error);
             }
-            let waited = self.ports.clock.monotonic() - began;
-            // Other readers may take any time; the poller notices if the service does not answer.
-            if waited >= self.config.patience && self.own().are_all() {
+            // Other readers may take any time.
+            if is_over && self.own().are_all() {
                 let error = "the job is not closed yet: end it again with its last checkpoint";
                 return Err(FetchError::Unreachable {
-                    waited_s: waited.as_secs(),
+                    waited_s: self.config.patience.as_secs(),
                     error: error.to_owned(),
                 });
             }
-            self.ports.clock.sleep(Duration::from_millis(5)).await;
+            tokio::select! {
+                biased;
+                () = &mut over, if !is_over => is_over = true,
+                () = self.ports.clock.sleep(Duration::from_millis(5)) => {}
+            }
         }
         Ok(())
     }

@@ -28,6 +28,8 @@ pub(crate) enum Of {
 struct Inner {
     /// The latest errors of calls that are being retried.
     troubles: BTreeMap<Of, String>,
+    /// The latest error since somebody looked.
+    failure: Option<(Of, String)>,
     /// The ranks that keep the job from moving on, as the coordinator reports it.
     uncovered: Option<String>,
     entries: BTreeMap<Place, ReadySplit>,
@@ -207,9 +209,28 @@ impl Ledger {
     pub fn set_trouble(&self, of: Of, trouble: Option<String>) {
         let mut inner = self.lock();
         match trouble.map(|trouble| inner.folders.in_words(&trouble)) {
-            Some(trouble) => drop(inner.troubles.insert(of, trouble)),
+            Some(trouble) => {
+                if of != Of::Job {
+                    inner.failure = Some((of, trouble.clone()));
+                }
+                inner.troubles.insert(of, trouble);
+            }
             None => drop(inner.troubles.remove(&of)),
         }
+    }
+
+    /// The latest error of a call or a read since the last look, or one that stands.
+    pub fn take_failure(&self) -> Option<(Of, String)> {
+        let mut inner = self.lock();
+        let stands = [Of::Coordinator, Of::Objects];
+        let stands = stands.map(|of| Some((of, inner.troubles.get(&of)?.clone())));
+        inner.failure.take().or(stands.into_iter().flatten().next())
+    }
+
+    /// A measure of what has arrived here; it changes whenever something does.
+    pub fn advance(&self) -> (Place, u64, u32) {
+        let inner = self.lock();
+        (inner.known_until, inner.seen.fetched_bytes, inner.seen.indexed_files)
     }
 
     /// Records which ranks the job waits for.

@@ -38,6 +38,7 @@ mod own;
 mod own_batches;
 mod own_ranks;
 mod pace;
+mod patience;
 mod poller;
 mod progress;
 mod rank_options;

@@ -27,14 +27,11 @@ pub(crate) struct Poller {
     pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
     pub shelves: Shelves,
-    /// How long the service may fail to answer.
-    pub patience: Duration,
 }
 
 impl Poller {
     pub async fn run(self) {
         let mut pace = Pace::new();
-        let mut last_answer_ms = self.clock.now_ms();
         let mut last_ack_ms = 0;
         // A refusal that this process may have caused itself.
         let mut doubted = None;
@@ -70,7 +67,6 @@ impl Poller {
                         last_ack_ms = now_ms;
                     }
                     self.ledger.set_uncovered(polled.reader.uncovered.clone());
-                    last_answer_ms = self.clock.now_ms();
                     self.ledger.set_trouble(Of::Coordinator, None);
                     self.ledger.set_trouble(Of::Job, polled.trouble.clone());
                     self.progress.polled(&polled);
@@ -86,16 +82,11 @@ impl Poller {
                     doubted = self.refused(refusal, &request).or(doubted);
                 }
                 Err(error) => {
-                    self.ledger.set_trouble(Of::Coordinator, Some(error.to_string()));
-                    let waited_ms = self.clock.now_ms().saturating_sub(last_answer_ms);
-                    if u128::from(waited_ms) >= self.patience.as_millis() {
-                        let waited_s = waited_ms / 1000;
-                        let error = match error {
-                            CallError::Unavailable(_) => format!("{error}; is it running?"),
-                            answered => answered.to_string(),
-                        };
-                        self.ledger.fail(FetchError::Unreachable { waited_s, error });
-                    }
+                    let error = match error {
+                        CallError::Unavailable(_) => format!("{error}; is it running?"),
+                        answered => answered.to_string(),
+                    };
+                    self.ledger.set_trouble(Of::Coordinator, Some(error));
                     pace.failed();
                 }
             }

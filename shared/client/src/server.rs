@@ -170,8 +170,10 @@ impl Server {
         let is_done = view.state == JobState::Done;
         let over = clock.monotonic() + END_NOTICE;
         let acknowledged = Acknowledged::of(visitation);
+        let mut seats = Seats::new(own, (view.spec.epochs, opened), acknowledged);
+        seats.know_end(beginning.ended);
         Ok(Self {
-            seats: Seats::new(own, (view.spec.epochs, opened), acknowledged),
+            seats,
             links: Links::new(Arc::clone(&clock)),
             phase: if is_done { Phase::Over(over) } else { Phase::Greeting },
             counter: ServedCounts::new(own.range.first..own.range.end()),

@@ -1,8 +1,8 @@
 //! Problems of a service on this machine, polled from the service: its clients only see that no batch comes.
 
 use crate::waiting::Link;
+use gristmill_ports::{SystemClock, time_run};
 use std::{future::Future, time::Duration};
-use tokio::time::{Instant, sleep};
 
 /// Records in `link` the problem that keeps a service from working, asking every `look`. Resolves, with the reason, only
 /// when the problem has lasted for `patience`.
@@ -16,20 +16,23 @@ pub(crate) async fn give_up<F>(
 where
     F: Future<Output = Option<Option<String>>>,
 {
-    let mut began = None;
+    // Time between looks, of which none lasts longer than some seconds.
+    let mut waited = Duration::ZERO;
     loop {
         if let Some(said) = ask().await {
             link.service_says(said.clone());
-            began = said.as_ref().map(|_| began.unwrap_or_else(Instant::now));
-            if let Some((trouble, began)) = said.zip(began)
-                && began.elapsed() >= patience
+            if said.is_none() {
+                waited = Duration::ZERO;
+            }
+            if let Some(trouble) = said
+                && waited >= patience
             {
                 let what = trouble.rsplit_once(": ").map_or(&*trouble, |(what, _)| what);
                 let seconds = patience.as_secs();
                 return format!("{what}, for {seconds} s: free some space and start the job again");
             }
         }
-        sleep(look).await;
+        waited += time_run(&SystemClock, look).await;
     }
 }
 

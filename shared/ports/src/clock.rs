@@ -22,6 +22,25 @@ pub trait Clock: Send + Sync {
     fn nonce(&self) -> Nonce;
 }
 
+/// A sleep that takes so much longer than it should was one of the whole process: it was stopped, or its machine slept.
+const LONGEST_GAP: Duration = Duration::from_secs(5);
+
+/// Sleeps for `duration`. Returns the time that passed in which this process ran.
+pub async fn time_run(clock: &dyn Clock, duration: Duration) -> Duration {
+    let began = clock.monotonic();
+    clock.sleep(duration).await;
+    let passed = clock.monotonic().saturating_sub(began);
+    if passed > duration + LONGEST_GAP { Duration::ZERO } else { passed }
+}
+
+/// Resolves once `limit` has passed in which this process ran.
+pub async fn outlast(clock: &dyn Clock, limit: Duration) {
+    let mut left = limit;
+    while !left.is_zero() {
+        left = left.saturating_sub(time_run(clock, left.min(Duration::from_secs(1))).await);
+    }
+}
+
 /// The machine's clock and entropy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;

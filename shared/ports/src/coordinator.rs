@@ -1,12 +1,12 @@
 //! Calls to the coordinator.
 
-use crate::Clock;
+use crate::{Clock, outlast};
 use async_trait::async_trait;
 use gristmill_model::{
     Namespace,
     wire::{AnyCall, AnyReply, Call, MAX_MESSAGE_BYTES, Refusal, Request, VERSION},
 };
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 /// Errors, by the caller's next step.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -78,7 +78,7 @@ fn reply_to<C: Call>(reply: AnyReply) -> Result<C::Reply, CallError> {
     })
 }
 
-/// Sends `call` until it is answered or `patience` is over; every call is idempotent. Waits 20 ms,
+/// Sends `call` until it is answered or this process has run for `patience`; every call is idempotent. Waits 20 ms,
 /// doubling to 1 s, so that a restarted coordinator is found within a second of its return.
 ///
 /// # Errors
@@ -89,18 +89,24 @@ pub async fn call_with_retry<C: Call>(
     call: C,
     patience: Duration,
 ) -> Result<C::Reply, CallError> {
-    let give_up_ms =
-        clock.now_ms().saturating_add(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+    let mut over = pin!(outlast(clock, patience));
     let mut wait = Duration::from_millis(20);
     let mut call: AnyCall = call.into();
+    let mut last = CallError::Unavailable(format!("{} is not answered", call.name()));
     loop {
-        match coordinator.exchange(&call).await {
-            Err(error) if error.is_passing() && clock.now_ms() < give_up_ms => {
-                call.note_resent();
-                clock.sleep(wait).await;
-                wait = (wait * 2).min(Duration::from_secs(1));
-            }
-            outcome => return outcome.and_then(reply_to::<C>),
+        tokio::select! {
+            biased;
+            outcome = coordinator.exchange(&call) => match outcome {
+                Err(error) if error.is_passing() => last = error,
+                outcome => return outcome.and_then(reply_to::<C>),
+            },
+            () = &mut over => return Err(last),
+        }
+        call.note_resent();
+        tokio::select! {
+            biased;
+            () = &mut over => return Err(last),
+            () = clock.sleep(wait) => wait = (wait * 2).min(Duration::from_secs(1)),
         }
     }
 }

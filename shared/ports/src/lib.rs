@@ -13,7 +13,7 @@ mod objects;
 mod table;
 
 pub use buffers::BufferPool;
-pub use clock::{Clock, SystemClock};
+pub use clock::{Clock, SystemClock, outlast, time_run};
 pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
 pub use invoker::{InvokeError, Invoked, Invoker};
 pub use metrics::{Measure, Metrics, Unit};

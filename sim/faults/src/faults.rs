@@ -109,6 +109,8 @@ pub enum Fault {
     RankSlow,
     /// A fetcher restarts on a machine without its state file.
     DiskLost,
+    /// A rank that has had everything returns with the checkpoint after its last batch.
+    FinishedRankReturns,
 }
 
 /// Every fault with its usual probability per occasion.
@@ -169,11 +171,12 @@ const USUAL: [(Fault, f64); 53] = [
 ];
 
 /// The faults of training with several ranks, drawn after the others.
-const OF_RANKS: [(Fault, f64); 4] = [
+const OF_RANKS: [(Fault, f64); 5] = [
     (Fault::RunRestarts, 0.5),
     (Fault::OldRunWakes, 0.5),
     (Fault::RankSlow, 0.3),
     (Fault::DiskLost, 0.3),
+    (Fault::FinishedRankReturns, 0.3),
 ];
 
 const KINDS: usize = USUAL.len() + OF_RANKS.len();

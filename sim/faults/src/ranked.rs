@@ -15,21 +15,18 @@ use crate::{
     trainer::Log,
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use gristmill_model::splits::{Cursor, run::PAST_RUNS};
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::Register;
 use rank::Rank;
 use run::OtherHosts;
 pub use run::Run;
 pub use runs::Runs;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// Longest life of a run that its launcher ends.
 const LONGEST_RUN_MS: u64 = 60_000;
 /// Longest time that an old run stays awake.
 const AWAKE_MS: u64 = 60_000;
-/// How often it is looked whether it must end.
-const LOOKS: Duration = Duration::from_millis(200);
-
 /// The launcher of a job's training program.
 pub struct Launcher {
     pub cloud: Arc<Cloud>,
@@ -158,20 +155,14 @@ impl Life {
         }
     }
 
-    /// Processes of a run that were thought to be gone, and that wake after `newer` has joined. Before that, the
-    /// job cannot know which run is the older one; after [`PAST_RUNS`] newer ones, it has forgotten this one.
+    /// Processes of a run that were thought to be gone, and that wake after `newer` has joined: before that, the job
+    /// cannot know which run is the older one.
     async fn stay_awake(self, newer: Arc<Run>) {
         let cloud = Arc::clone(&self.cloud);
-        let (sim, runs) = (&cloud.sim, &cloud.store.runs);
-        let most = runs.count() + PAST_RUNS - 1;
+        let sim = &cloud.sim;
         newer.joined().await;
         sim.time.sleep(sim.between_ms(0, AWAKE_MS)).await;
-        let until = sim.time.now() + sim.between_ms(1_000, AWAKE_MS);
-        let over = async {
-            while sim.time.now() < until && runs.count() < most {
-                sim.time.sleep(LOOKS).await;
-            }
-        };
+        let over = sim.time.sleep(sim.between_ms(1_000, AWAKE_MS));
         tokio::select! {
             biased;
             () = over => {}

@@ -38,6 +38,7 @@ impl<'a> Reader<'a> {
             delivered: Place { epoch: 0, position: durable as u32 },
             durable: Cursor { epoch: 0, batch_index: durable },
             durable_place: Place { epoch: 0, position: durable as u32 },
+            ended: None,
             local_workers: 0,
         }
     }
@@ -154,6 +155,22 @@ async fn readers_of_a_superseded_run_change_nothing() {
         assert_eq!(refused.unwrap_err().kind, RefusalKind::Fenced);
     }
     assert_eq!(world.durable().await, 0, "the other reader's report is of the run before");
+}
+
+#[tokio::test]
+async fn a_run_that_many_others_have_superseded_is_refused() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    let names: Vec<_> = (0..25).map(|run| format!("run-{run}")).collect();
+    let mut generation = 0;
+    for name in &names {
+        let begun = Reader::new(&world, (name, 2), 0, generation).join().await.unwrap();
+        generation = begun.generation;
+    }
+    for name in &names[..24] {
+        let refused = Reader::new(&world, (name, 2), 0, generation).join().await.unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::Fenced, "{name}");
+    }
+    Reader::new(&world, (&names[24], 2), 1, generation).join().await.unwrap();
 }
 
 #[tokio::test]

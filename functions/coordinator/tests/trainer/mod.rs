@@ -50,6 +50,7 @@ impl Trainer {
             delivered,
             durable: cursor,
             durable_place: durable,
+            ended: None,
             local_workers: 0,
         };
         let is_successor = self.run.is_some();

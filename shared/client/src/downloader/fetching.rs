@@ -72,14 +72,16 @@ impl Downloader {
         at: &(Place, CacheOrders),
     ) -> Result<Bytes, RunError> {
         let Runner { clock, .. } = &self.runner;
-        let give_up = clock.monotonic() + self.patience;
         let mut rest = FIRST_REST;
         loop {
             match recompute(&self.runner, &self.context, entry, at).await {
-                Err(RunError::Passing(why)) if clock.monotonic() < give_up => {
-                    self.ledger.set_trouble(Of::Objects, Some(why));
-                    clock.sleep(rest).await;
-                    rest = (rest * 2).min(LONGEST_REST);
+                Err(RunError::Passing(why)) => {
+                    self.ledger.set_trouble(Of::Objects, Some(why.clone()));
+                    tokio::select! {
+                        biased;
+                        _ = self.ledger.failed() => return Err(RunError::Passing(why)),
+                        () = clock.sleep(rest) => rest = (rest * 2).min(LONGEST_REST),
+                    }
                 }
                 computed => {
                     self.ledger.set_trouble(Of::Objects, None);
@@ -137,7 +139,6 @@ impl Downloader {
         range: Range<u64>,
     ) -> Result<Result<Bytes, String>, FetchError> {
         let Runner { objects, clock, .. } = &self.runner;
-        let give_up = clock.monotonic() + self.patience;
         let mut rest = FIRST_REST;
         loop {
             let error = match get_long_range(&**objects, path, range.clone(), None).await {
@@ -151,13 +152,8 @@ impl Downloader {
                 Err(ObjectError::Rejected(why)) => return Ok(Err(why)),
                 Err(error) => error.to_string(),
             };
-            if clock.monotonic() >= give_up {
-                let waited_s = self.patience.as_secs();
-                return Err(FetchError::BadObject(format!(
-                    "{path} cannot be read for {waited_s} s: {error}"
-                )));
-            }
-            self.ledger.set_trouble(Of::Objects, Some(error));
+            let trouble = format!("{path} cannot be read: {error}");
+            self.ledger.set_trouble(Of::Objects, Some(trouble));
             tokio::select! {
                 biased;
                 error = self.ledger.failed() => return Err(error),

@@ -47,7 +47,6 @@ impl Download {
             progress: Arc::new(progress),
             local: Arc::new(LocalStore::new(Arc::clone(&bound), false)),
             bound,
-            patience: Duration::from_secs(1),
         };
         Self { source, entry, path, object }
     }

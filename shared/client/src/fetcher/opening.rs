@@ -9,6 +9,7 @@ use crate::{
     downloader::Downloader,
     ledger::Ledger,
     local::{self, LocalSink, LocalStore},
+    patience::Patience,
     poller::Poller,
     progress::Progress,
     stream::BatchSource,
@@ -59,9 +60,15 @@ impl Fetcher {
             clock: Arc::clone(&ports.clock),
             ledger: Arc::clone(&ledger),
             progress: Arc::clone(&progress),
-            patience: config.patience,
         };
         tasks.spawn(poller.run());
+        let patience = Patience {
+            clock: Arc::clone(&ports.clock),
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+            limit: config.patience,
+        };
+        tasks.spawn(patience.run());
         for _ in 0..config.local_workers {
             let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
             tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
@@ -73,7 +80,6 @@ impl Fetcher {
             progress: Arc::clone(&progress),
             local: store,
             bound,
-            patience: config.patience,
         };
         let source = BatchSource { downloader, stages: Arc::clone(&stages), own };
         let batches = source.stream(resume, &mut streaming);

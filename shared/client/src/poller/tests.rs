@@ -29,7 +29,6 @@ fn poller() -> Poller {
         progress: Arc::new(progress),
         stages: Arc::new(StageClock::new(Duration::ZERO)),
         shelves: Shelves { objects, bucket: "b".into() },
-        patience: Duration::from_secs(1),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::membership::{Membership, Request, Said};
 use crate::OwnRanks;
-use gristmill_model::Nonce;
 use gristmill_model::splits::{Ack, Cursor, Place};
+use gristmill_model::{Epoch, Nonce};
 use std::collections::BTreeMap;
 
 /// Bits of a generation that distinguish runs that begin in the same millisecond.
@@ -28,6 +28,8 @@ pub(crate) struct Acks {
     durable_place: Place,
     /// First place that a restart needs, by the batch it restarts at.
     resume_places: BTreeMap<Cursor, Place>,
+    /// Batches of the epochs that the stream has passed.
+    ended: BTreeMap<Epoch, u64>,
     acked: Option<Ack>,
     /// Whether the coordinator has accepted where this run of the trainer begins; the table may have lost that since.
     was_accepted: bool,
@@ -70,6 +72,7 @@ impl Acks {
             durable,
             durable_place: place,
             resume_places: BTreeMap::new(),
+            ended: BTreeMap::new(),
             acked: None,
             was_accepted: false,
             membership: Membership::new(own),
@@ -216,6 +219,18 @@ impl Acks {
         self.delivered = self.delivered.max(place);
     }
 
+    /// The stream has passed `epoch`, which has so many batches.
+    pub fn passed_epoch(&mut self, epoch: Epoch, batches: u64) {
+        self.ended.insert(epoch, batches);
+        // The epochs of the last two checkpoints are asked for.
+        self.ended = self.ended.split_off(&self.durable.epoch.saturating_sub(1));
+    }
+
+    /// The end of `epoch`, if the stream has passed it.
+    pub fn end_of(&self, epoch: Epoch) -> Option<Cursor> {
+        self.ended.get(&epoch).map(|batches| Cursor::new(epoch, *batches))
+    }
+
     /// The first place not consumed.
     pub fn delivered(&self) -> Place {
         self.delivered
@@ -294,7 +309,8 @@ impl Acks {
         // Ranks that took steps from an earlier fetcher may make more durable than this stream has come to.
         let delivered = self.delivered.max(durable_place);
         let local_workers = self.membership.own().local_workers;
-        let ack = Ack { generation, over, delivered, durable, durable_place, local_workers };
+        let ended = durable.epoch.checked_sub(1).and_then(|epoch| self.end_of(epoch));
+        let ack = Ack { generation, over, delivered, durable, durable_place, ended, local_workers };
         (self.acked != Some(ack)).then_some(ack)
     }
 }

@@ -190,7 +190,15 @@ mod tests {
 
     fn ack(generation: u64) -> Ack {
         let (delivered, durable) = (split(0, 0), batch(0, 0));
-        Ack { generation, over: 0, delivered, durable, durable_place: delivered, local_workers: 0 }
+        Ack {
+            generation,
+            over: 0,
+            delivered,
+            durable,
+            durable_place: delivered,
+            ended: None,
+            local_workers: 0,
+        }
     }
 
     fn said(number: u64) -> ReaderStanding {

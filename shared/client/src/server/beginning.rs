@@ -15,12 +15,14 @@ pub struct Beginning {
     pub kept: Option<Cursor>,
     /// The position that the job's last run had made durable.
     pub durable: Cursor,
+    /// The end of the last epoch that is known to have ended.
+    pub ended: Option<Cursor>,
 }
 
 impl Beginning {
     /// The beginning of a trainer that names no run, after what the job's status says is durable.
     pub fn of_one(status: &JobStatus, kept: Option<Cursor>) -> Self {
-        Self { kept, durable: status.durable, ..Self::default() }
+        Self { kept, durable: status.durable, ended: ended(status), ..Self::default() }
     }
 
     /// The beginning of the ranks `own`, which gain the first batch and the epochs of their run: those of the run as it
@@ -38,9 +40,9 @@ impl Beginning {
         kept: Option<Cursor>,
     ) -> Result<(Self, OwnRanks), String> {
         let run = &mut own.run;
-        let durable = status.durable;
+        let (durable, ended) = (status.durable, ended(status));
         let Some(known) = status.run.as_ref().filter(|known| known.run.token == run.token) else {
-            let new = Self { succeeds: None, resume, kept, durable };
+            let new = Self { succeeds: None, resume, kept, durable, ended };
             run.ranks.from = new.known();
             return Ok((new, own));
         };
@@ -62,7 +64,8 @@ impl Beginning {
         } else {
             earlier.map_or(from, |reader| reader.progress.durable)
         };
-        Ok((Self { succeeds: Some(succeeds.max(from)), resume: None, kept: None, durable }, own))
+        let succeeds = Some(succeeds.max(from));
+        Ok((Self { succeeds, resume: None, kept: None, durable, ended }, own))
     }
 
     /// The beginning as far as is known.
@@ -72,7 +75,7 @@ impl Beginning {
 
     /// The beginning if the first rank's checkpoint goes on at `hello`.
     pub fn with(&self, hello: Option<Cursor>) -> Cursor {
-        let Self { succeeds, resume, kept, durable } = *self;
+        let Self { succeeds, resume, kept, durable, .. } = *self;
         succeeds.or(resume).or(hello).or(kept).unwrap_or(durable)
     }
 
@@ -85,6 +88,12 @@ impl Beginning {
     pub fn is_open(&self) -> bool {
         self.succeeds.or(self.resume).is_none()
     }
+}
+
+/// The end of the last epoch that some reader of the job's run has passed.
+fn ended(status: &JobStatus) -> Option<Cursor> {
+    let readers = status.run.iter().flat_map(|run| &run.readers);
+    readers.filter_map(|reader| reader.progress.ended).max()
 }
 
 #[cfg(test)]
@@ -165,6 +174,7 @@ mod tests {
             delivered: Place::default(),
             durable: Cursor::default(),
             durable_place: Place::default(),
+            ended: None,
             heartbeat_ms: 0,
             local_workers: 0,
         }

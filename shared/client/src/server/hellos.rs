@@ -29,7 +29,7 @@ impl Server {
         };
         let (at, is_plain) = (hello.at(), hello.rank.is_none());
         if let Phase::Over(_) = self.phase {
-            return Ok(self.tell_end(link, at));
+            return Ok(self.tell_end(link, at.map(|at| self.seats.past_end(seat, at))));
         }
         if self.seats.link(seat).is_some() {
             self.links.wait(link, seat, hello);
@@ -152,7 +152,9 @@ impl Server {
     /// The seats of a run that begins at `at`.
     pub(super) fn seats_at(&self, at: Cursor) -> Seats {
         let from = (self.view.spec.epochs, at);
-        Seats::new(self.own(), from, self.acknowledged)
+        let mut seats = Seats::new(self.own(), from, self.acknowledged);
+        seats.know_end(self.beginning.ended);
+        seats
     }
 
     /// The beginning is located: asks the coordinator to accept the ranks. A later position than the stored one is

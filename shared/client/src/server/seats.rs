@@ -15,7 +15,7 @@ use crate::{OwnRanks, RankBatch};
 use gristmill_model::Epoch;
 use gristmill_model::splits::ranks::Ranks;
 use gristmill_model::splits::{Cursor, readers::RankRange};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use turns::Turns;
 
 /// Steps that are kept for ranks which have yet to take them.
@@ -87,6 +87,8 @@ pub(super) struct Seats {
     /// Whether everything was durable before, so that the ranks may be gone.
     has_nothing_left: bool,
     passed: Passed,
+    /// Batches of the epochs that have ended.
+    ended: BTreeMap<Epoch, u64>,
     kept: VecDeque<Kept>,
     /// Whether the stream has come to its end, so that the totals of all epochs are known.
     is_at_end: bool,
@@ -119,9 +121,28 @@ impl Seats {
             waits_for_unknown: true,
             has_nothing_left: false,
             passed: Passed::new(at),
+            ended: BTreeMap::new(),
             kept: VecDeque::new(),
             is_at_end: false,
         }
+    }
+
+    /// The epoch of `end` has ended there.
+    pub fn know_end(&mut self, end: Option<Cursor>) {
+        self.ended.extend(end.map(|end| (end.epoch, end.batch_index)));
+    }
+
+    /// The place at which a rank goes on that wants `at` next: the next epoch, if it has no batch left in that of `at`.
+    pub fn past_end(&self, seat: usize, mut at: Cursor) -> Cursor {
+        while let Some(batches) = self.ended.get(&at.epoch) {
+            let end = Cursor::new(at.epoch, *batches);
+            let next = self.ranks.past_end(self.rank(seat), at, end);
+            if next == at {
+                break;
+            }
+            at = next;
+        }
+        at
     }
 
     /// Everything was durable before: ranks that have gone need not come back.

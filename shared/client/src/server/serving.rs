@@ -273,6 +273,8 @@ impl Server {
             StepDelivery::Step { step, batches, next } => {
                 let start =
                     Cursor { epoch: step.epoch, batch_index: self.steps.ranks().first_of(step) };
+                // Before its last step, if that lacks batches.
+                self.seats.know_end(self.fetcher().end_of(step.epoch));
                 // A step of which no rank of this fetcher has a batch is passed all the same.
                 let is_first = self.seats.release((start, next), batches.clone());
                 if is_first {
@@ -280,6 +282,7 @@ impl Server {
                 }
             }
             StepDelivery::EpochEnd { totals, left_out, .. } => {
+                self.seats.know_end(self.fetcher().end_of(totals.epoch));
                 self.seats.end_epoch(totals.epoch);
                 self.counter.end_epoch(&totals, left_out);
             }

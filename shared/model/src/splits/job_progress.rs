@@ -100,6 +100,10 @@ pub struct JobProgress {
     pub durable: Cursor,
     /// Objects of splits before this one are not needed from `durable` on.
     pub durable_place: Place,
+    /// The end of the last epoch that is known to have ended: the number of its batches. A rank may have saved the
+    /// place behind its own last batch, which is before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Cursor>,
     /// Collected horizon: what a run that begins before this cursor needs is computed again.
     pub collected: Cursor,
     /// Objects of splits before this one may have been deleted.
@@ -187,6 +191,9 @@ pub struct Ack {
     pub durable: Cursor,
     /// Objects of splits before it are not needed to replay from `durable`.
     pub durable_place: Place,
+    /// The end of the epoch before `durable`, the number of its batches, if `durable` is in the epoch after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Cursor>,
     /// Workers in the process that reports.
     #[serde(default)]
     pub local_workers: u32,
@@ -244,6 +251,7 @@ pub(super) fn begin(
         delivered: from.delivered.max(durable_place),
         durable: from.durable,
         durable_place,
+        ended: from.ended.or(before.and_then(|before| before.ended)),
         collected: collected.0,
         collected_place: collected.1,
         lacking: before.and_then(|before| before.lacking),
@@ -274,6 +282,7 @@ pub fn ack(
     after.delivered = before.delivered.max(command.delivered);
     after.durable = before.durable.max(command.durable);
     after.durable_place = before.durable_place.max(command.durable_place);
+    after.ended = command.ended.or(before.ended);
     after.heartbeat_ms = before.heartbeat_ms.max(now_ms);
     after.local_workers = command.local_workers;
     invariants::check_progress_step(Some(before), &after);

@@ -161,6 +161,17 @@ impl Ranks {
         (!assigned.contains(&Assignment::Wait)).then_some(assigned)
     }
 
+    /// The start of the next epoch, for a rank that goes on at `at` in an epoch that has ended at `ended` and has no batch for
+    /// it any more; else `at`.
+    pub fn past_end(&self, rank: u32, at: Cursor, ended: Cursor) -> Cursor {
+        let known = KnownBatches { count: ended.batch_index, is_all: true };
+        let of_epoch = self.step_of(at).filter(|step| step.epoch == ended.epoch);
+        match of_epoch.map(|step| self.assign(step, rank, known)) {
+            Some(Assignment::End) if at <= ended => Cursor::start_of(at.epoch.saturating_add(1)),
+            _ => at,
+        }
+    }
+
     /// Steps that rank 0 takes in an epoch of `batches` batches: with `drop` and `repeat`, as many
     /// as every rank.
     pub fn steps(&self, epoch: Epoch, batches: u64) -> u64 {

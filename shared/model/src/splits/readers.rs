@@ -80,6 +80,9 @@ pub struct ReaderProgress {
     pub durable: Cursor,
     /// Objects of splits before this one are not needed from `durable` on.
     pub durable_place: Place,
+    /// As [`JobProgress::ended`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Cursor>,
     pub heartbeat_ms: u64,
     /// Workers in the reader's process.
     #[serde(default)]
@@ -89,7 +92,7 @@ pub struct ReaderProgress {
 impl ReaderProgress {
     /// That of the reader of all ranks, which acknowledges on the job's progress itself.
     pub fn of_all(progress: &JobProgress, ranks: RankRange) -> Self {
-        let JobProgress { generation, delivered, durable, durable_place, .. } = *progress;
+        let JobProgress { generation, delivered, durable, durable_place, ended, .. } = *progress;
         let JobProgress { heartbeat_ms, local_workers, .. } = *progress;
         let reader = generation;
         Self {
@@ -99,6 +102,7 @@ impl ReaderProgress {
             delivered,
             durable,
             durable_place,
+            ended,
             heartbeat_ms,
             local_workers,
         }
@@ -136,6 +140,7 @@ pub fn report(
         delivered: ack.delivered,
         durable: ack.durable,
         durable_place: ack.durable_place,
+        ended: ack.ended,
         heartbeat_ms: now_ms,
         local_workers: ack.local_workers,
     };
@@ -157,6 +162,7 @@ pub fn report(
         delivered: before.delivered.max(ack.delivered),
         durable: before.durable.max(ack.durable),
         durable_place: before.durable_place.max(ack.durable_place),
+        ended: ack.ended.or(before.ended),
         heartbeat_ms: before.heartbeat_ms.max(now_ms),
         local_workers: ack.local_workers,
         ..*before
@@ -250,6 +256,7 @@ pub fn merge(
         durable,
         // A reader may report a place that is earlier than it must be, and another a later one.
         durable_place: durable_place.min(delivered),
+        ended: covering.iter().filter_map(|reader| reader.ended).min(),
         local_workers,
     };
     job_progress::ack(Some(before), &least, now_ms)

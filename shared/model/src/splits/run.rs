@@ -14,7 +14,7 @@ use crate::{Epoch, RunToken, Visitation};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Superseded runs whose tokens a job remembers.
+/// The latest superseded runs, whose tokens a job's progress has. Earlier ones are items of their own.
 pub const PAST_RUNS: usize = 8;
 
 /// One run of a training program.
@@ -59,7 +59,12 @@ impl PastRuns {
         self.0.contains(&Some(token))
     }
 
-    /// These and `token`, without the oldest if they are too many.
+    /// The oldest, if the next one takes its place.
+    pub fn leaving(&self) -> Option<RunToken> {
+        self.0[PAST_RUNS - 1]
+    }
+
+    /// These and `token`, without [`PastRuns::leaving`].
     #[must_use]
     pub fn with(self, token: RunToken) -> Self {
         let older = self.0.into_iter().flatten().filter(|past| *past != token);

@@ -586,8 +586,15 @@ fn join_of(state: &State, run: usize, r: usize) -> Join {
     let (durable_place, delivered) =
         (needed(durable, state.committed), next_split(next, state.committed));
     let generation = found + 1 + u64::try_from(*number).unwrap();
-    let start =
-        Ack { generation, over: found, delivered, durable, durable_place, local_workers: 0 };
+    let start = Ack {
+        generation,
+        over: found,
+        delivered,
+        durable,
+        durable_place,
+        ended: None,
+        local_workers: 0,
+    };
     Join { run: state.runs[run].run(), start, is_successor }
 }
 
@@ -603,6 +610,7 @@ fn report_of(state: &State, r: usize) -> Call {
         delivered,
         durable: rank.saved,
         durable_place,
+        ended: None,
         local_workers: 0,
     };
     let ranks = RankRange { first: reader.rank, count: NonZeroU32::MIN };

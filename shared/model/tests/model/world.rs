@@ -526,6 +526,7 @@ impl Trainer {
             delivered: Place { epoch: 0, position: self.joiner.position() },
             durable: Cursor { epoch: 0, batch_index },
             durable_place: Place { epoch: 0, position },
+            ended: None,
             local_workers: 0,
         }
     }

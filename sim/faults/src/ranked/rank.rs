@@ -3,7 +3,7 @@
 
 use super::run::{OtherHosts, Run, Speaks};
 use crate::{
-    Process,
+    Fault, Process,
     client::{Frame, identity, receive, send_ack, send_hello},
     host::TrainerHost,
     trainer::{BatchSeen, Log},
@@ -34,13 +34,15 @@ struct At {
     step: Option<Step>,
     /// The latest checkpoint that was reported to a fetcher.
     reported: Cursor,
+    /// Whether it returns after it had everything, and so must be let in.
+    has_all: bool,
 }
 
 impl Rank<'_> {
     /// Trains until all is delivered and acknowledged, or the job failed.
     pub async fn train(&self) {
         let from = self.run.resume.as_ref().map(|_| self.run.ranks().from);
-        let mut at = At { next: from, step: None, reported: Cursor::default() };
+        let mut at = At { next: from, step: None, reported: Cursor::default(), has_all: false };
         while !self.run.is_done() && !self.log.is_given_up() {
             if let Some(mut stream) = self.host.connect().await {
                 let _ = self.visit(&mut stream, &mut at).await;
@@ -53,7 +55,7 @@ impl Rank<'_> {
     async fn visit(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
         let greeting = receive(stream).await?;
         if &greeting.magic != b"GMBH" {
-            return self.refused(&greeting);
+            return self.refused(&greeting, at);
         }
         self.process.point(20).await;
         self.send_hello(stream, &greeting, at.next).await?;
@@ -77,7 +79,7 @@ impl Rank<'_> {
                     self.save(stream, next, at).await?;
                 }
                 b"GMBE" => return self.end(stream, at).await,
-                _ => return self.refused(&frame),
+                _ => return self.refused(&frame, at),
             }
         }
     }
@@ -170,7 +172,7 @@ impl Rank<'_> {
         self.run.meet_at_end(end).await;
         self.write(end).await;
         sim.event(format_args!("rank {} has saved the end", self.rank));
-        at.next = Some(end);
+        let last = at.next.replace(end);
         match (self.run.speaks, at.step) {
             (Speaks::EachRank, Some(step)) => send_ack(stream, self.slot(step)).await?,
             // It took no batch, so the job ends where the run began.
@@ -181,14 +183,22 @@ impl Rank<'_> {
                 self.tell(stream, end, at).await?;
             }
         }
+        if last.is_some() && sim.happens(Fault::FinishedRankReturns) {
+            (at.next, at.has_all) = (last, true);
+            return None;
+        }
         // The fetcher closes the connection when the job is done.
         let _ = receive(stream).await;
         None
     }
 
-    fn refused(&self, frame: &Frame) -> Option<()> {
-        let why = String::from_utf8_lossy(&frame.payload);
-        self.process.sim().event(format_args!("rank {} is refused: {why}", self.rank));
+    fn refused(&self, frame: &Frame, at: &At) -> Option<()> {
+        let (sim, why) = (self.process.sim(), String::from_utf8_lossy(&frame.payload));
+        sim.event(format_args!("rank {} is refused: {why}", self.rank));
+        let is_whole = sim.count(&[Fault::WritesLost]) == 0;
+        if at.has_all && is_whole && why.contains("its run is safe up to") {
+            sim.violated(format_args!("rank {} has all, and is refused: {why}", self.rank));
+        }
         None
     }
 }

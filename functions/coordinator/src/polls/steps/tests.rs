@@ -27,6 +27,7 @@ fn resumes(durable: u32, delivered: Place) -> Ack {
         delivered,
         durable: Cursor { epoch: durable, batch_index: 7 },
         durable_place: place(durable, 0),
+        ended: None,
         local_workers: 0,
     }
 }

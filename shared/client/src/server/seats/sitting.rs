@@ -15,8 +15,17 @@ impl Seats {
         let at = at.unwrap_or(durable);
         // A step that counts as acknowledged without a word is not given again.
         let at = if self.acknowledged == Acknowledged::Said { at } else { at.max(durable) };
+        if at > self.end() {
+            return Err(format!(
+                "rank {rank} wants {at}, and this run ends at {}: read on with a larger --epochs, or restore another \
+                 checkpoint",
+                self.end()
+            ));
+        }
+        let at = self.past_end(seat, at);
         let place = self.passed.normal(at);
-        if let Some(end) = self.passed.end_before(at) {
+        let end_before = self.ended.get(&at.epoch).filter(|end| at.batch_index > **end).copied();
+        if let Some(end) = end_before.or(self.passed.end_before(at)) {
             return Err(format!(
                 "rank {rank} wants {at}, and the steps of that epoch end before batch {end}: restore another checkpoint"
             ));

@@ -303,3 +303,34 @@ fn a_place_beyond_the_end_of_an_epoch_is_no_place_in_the_next_one() {
     seats.sit(0, Some(batch(0, 2)), 10).unwrap();
     seats.sit(1, Some(batch(1, 0)), 11).unwrap();
 }
+
+/// Rank 1 of two with three batches in each epoch has none in the last step. It may return with the checkpoint after its last batch
+/// once all is over, to this fetcher or to a new one.
+#[test]
+fn a_rank_without_a_batch_in_the_last_step_returns_after_the_end() {
+    let own = crate::samples::own(2, 0..2, batch(0, 0), Tail::Uneven);
+    let seats = |at| Seats::new(own, (1, at), Acknowledged::Said);
+    let mut first = seats(batch(0, 0));
+    for seat in 0..2 {
+        first.sit(seat, None, seat as LinkId).unwrap();
+    }
+    release(&mut first, batch(0, 0), 2);
+    first.know_end(Some(batch(0, 3)));
+    release(&mut first, batch(0, 2), 1);
+    first.end_all();
+    taken(&mut first);
+    first.acknowledge(0, batch(0, 2)).unwrap();
+    first.acknowledge(1, batch(0, 1)).unwrap();
+    let mut second = seats(batch(1, 0));
+    second.know_end(Some(batch(0, 3)));
+    second.end_all();
+    for (name, mut seats) in [("the same", first), ("a new one", second)] {
+        seats.leave(1);
+        let why = seats.sit(1, Some(batch(0, 0)), 21).unwrap_err();
+        assert!(why.contains("its run is safe up to batch"), "{name}: {why}");
+        let why = seats.sit(1, Some(batch(1, 2)), 21).unwrap_err();
+        assert!(why.contains("this run ends at batch 0 of epoch 1"), "{name}: {why}");
+        seats.sit(1, Some(batch(0, 2)), 21).unwrap();
+        assert_eq!(taken(&mut seats), [(21, None)], "{name}");
+    }
+}

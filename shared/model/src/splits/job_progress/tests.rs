@@ -13,6 +13,7 @@ fn at(generation: u64, g: u64, position: Position) -> Ack {
         delivered: Place { epoch: 0, position: position + 1 },
         durable: Cursor { epoch: 0, batch_index: g },
         durable_place: Place { epoch: 0, position },
+        ended: None,
         local_workers: 0,
     }
 }
@@ -119,7 +120,7 @@ proptest! {
                 over,
                 delivered: Place { epoch, position: position + ahead },
                 durable: Cursor { epoch, batch_index: g },
-                durable_place: Place { epoch, position }, local_workers: 0 };
+                durable_place: Place { epoch, position }, ended: None, local_workers: 0 };
             let outcome = match command {
                 0 => join(progress.as_ref(), &data),
                 1 => ack(progress.as_ref(), &data),

@@ -269,3 +269,33 @@ proptest! {
         prop_assert_eq!(known.count, made + u64::from(joiner.finish().is_some()));
     }
 }
+
+proptest! {
+    /// A checkpoint after a rank's last batch of an epoch is one of the next epoch, and no earlier one is.
+    #[test]
+    fn the_place_after_the_last_batch_of_a_rank_is_past_the_end(
+        count in 1_u32..6,
+        from in 0_u64..4,
+        tail in any_tail(),
+        batches in 0_u64..20,
+        epoch in 0_u32..2,
+    ) {
+        let run = ranks(count, (0, from), tail);
+        let end = Cursor::new(epoch, batches);
+        for rank in 0..count {
+            let has = |number: &u64| {
+                run.assign(step(epoch, *number), rank, all(batches)) != Assignment::End
+            };
+            let steps = (0..).take_while(has).count() as u64;
+            for number in 0..steps {
+                let at = Cursor::new(epoch, run.first_of(step(epoch, number)));
+                prop_assert_eq!(run.past_end(rank, at, end), at);
+            }
+            if let Some(last) = steps.checked_sub(1) {
+                let after = run.cursor_after(step(epoch, last), all(batches));
+                let next = Cursor::start_of(epoch + 1);
+                prop_assert!(after == next || run.past_end(rank, after, end) == next);
+            }
+        }
+    }
+}

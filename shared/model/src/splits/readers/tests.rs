@@ -29,6 +29,7 @@ fn ack(generation: u64, durable: u64, delivered: u32) -> Ack {
         delivered: place(delivered),
         durable: cursor(durable),
         durable_place: place(u32::try_from(durable).unwrap().min(delivered)),
+        ended: None,
         local_workers: 0,
     }
 }

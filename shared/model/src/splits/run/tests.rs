@@ -26,6 +26,7 @@ fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> 
         delivered: place,
         durable: at(from),
         durable_place: place,
+        ended: None,
         local_workers: 0,
     };
     let run = TrainingRun { token: RunToken::of(name), ranks, epochs: None };
@@ -46,6 +47,7 @@ fn progress(job: &JobProgress, batch_index: u64) -> JobProgress {
         delivered: place,
         durable: at(batch_index),
         durable_place: place,
+        ended: None,
         local_workers: 0,
     };
     ack(Some(job), &command, 0).unwrap().into_item()

@@ -1,0 +1,169 @@
+//! The end of patience: a run that makes no progress while something fails.
+
+use crate::{FetchError, ledger::Ledger, ledger::Of, progress::Progress};
+use gristmill_ports::{Clock, time_run};
+use std::{sync::Arc, time::Duration};
+
+/// Longest interval between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Ends a run that has made no progress for `limit` while calls or reads failed, whichever they were.
+///
+/// Only time in which this process ran counts. A batch, a byte, a committed split or an indexed file is progress; a
+/// call that succeeds is none.
+pub(crate) struct Patience {
+    pub clock: Arc<dyn Clock>,
+    pub ledger: Arc<Ledger>,
+    pub progress: Arc<Progress>,
+    pub limit: Duration,
+}
+
+impl Patience {
+    pub async fn run(self) {
+        let Self { clock, ledger, progress, limit } = self;
+        let reached = || (ledger.advance(), progress.acks().delivered());
+        let (mut last, mut left) = (reached(), limit);
+        loop {
+            let ran = time_run(&*clock, LOOK.min(limit)).await;
+            let now = reached();
+            if now != last {
+                (last, left) = (now, limit);
+                ledger.take_failure();
+            } else if let Some((of, error)) = ledger.take_failure() {
+                left = left.saturating_sub(ran);
+                if left.is_zero() {
+                    return ledger.fail(over(of, error, limit.as_secs()));
+                }
+            }
+        }
+    }
+}
+
+/// The error of a run that ends with `error` after `waited_s`.
+fn over(of: Of, error: String, waited_s: u64) -> FetchError {
+    match of {
+        Of::Objects => FetchError::BadObject(format!("{error}, for {waited_s} s")),
+        Of::Coordinator | Of::Job => FetchError::Unreachable { waited_s, error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OwnRanks, samples};
+    use async_trait::async_trait;
+    use gristmill_model::{Nonce, splits::Place};
+    use std::sync::Mutex;
+
+    /// A clock whose sleeps are over at once. `script` gets their numbers, and returns the time that they took.
+    struct ScriptedClock<F> {
+        now: Mutex<(u32, Duration)>,
+        script: F,
+    }
+
+    #[async_trait]
+    impl<F: Fn(u32) -> Duration + Send + Sync> Clock for ScriptedClock<F> {
+        fn now_ms(&self) -> u64 {
+            0
+        }
+
+        fn monotonic(&self) -> Duration {
+            self.now.lock().unwrap().1
+        }
+
+        async fn sleep(&self, _: Duration) {
+            let (number, now) = *self.now.lock().unwrap();
+            assert!(number < 1_000, "the run goes on for ever");
+            *self.now.lock().unwrap() = (number + 1, now + (self.script)(number));
+        }
+
+        fn nonce(&self) -> Nonce {
+            Nonce([0; 8])
+        }
+    }
+
+    /// Runs until patience of ten seconds is over. `script` acts on the ledger before each look, and returns the seconds that
+    /// have passed. Returns the looks, and the error.
+    async fn ended(script: impl Fn(u32, &Ledger) -> u64 + Send + Sync + 'static) -> (u32, String) {
+        let ledger = Ledger::new(samples::view(), Place::start_of(0), Default::default());
+        let (ledger, own) = (Arc::new(ledger), OwnRanks::one(Nonce([7; 8]), samples::batch(0, 0)));
+        let acting = Arc::clone(&ledger);
+        let script = move |number: u32| Duration::from_secs(script(number, &acting));
+        let clock = Arc::new(ScriptedClock { now: Mutex::default(), script });
+        let patience = Patience {
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
+            ledger: Arc::clone(&ledger),
+            progress: Arc::new(Progress::new(own, samples::batch(0, 0))),
+            limit: Duration::from_secs(10),
+        };
+        patience.run().await;
+        let looks = clock.now.lock().unwrap().0;
+        (looks, ledger.error().unwrap().to_string())
+    }
+
+    fn fail(ledger: &Ledger, of: Of) {
+        ledger.set_trouble(of, Some(format!("{of:?} fails")));
+    }
+
+    #[tokio::test]
+    async fn one_trouble_ends_a_run_after_the_limit() {
+        let coordinator = ended(|_, ledger| {
+            fail(ledger, Of::Coordinator);
+            1
+        });
+        let said = "no answer from the service for 10 s: Coordinator fails";
+        assert_eq!(coordinator.await, (10, said.to_owned()));
+        let objects = ended(|_, ledger| {
+            fail(ledger, Of::Objects);
+            1
+        });
+        assert_eq!(objects.await, (10, "Objects fails, for 10 s".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn troubles_in_turn_count_together_though_calls_succeed_between_them() {
+        let (looks, why) = ended(|number, ledger| {
+            let of = if number.is_multiple_of(2) { Of::Coordinator } else { Of::Objects };
+            fail(ledger, of);
+            ledger.set_trouble(of, None);
+            1
+        })
+        .await;
+        assert_eq!((looks, &*why), (10, "Objects fails, for 10 s"));
+    }
+
+    #[tokio::test]
+    async fn progress_begins_the_time_anew() {
+        let (looks, _) = ended(|number, ledger| {
+            fail(ledger, Of::Objects);
+            if number < 50 && number.is_multiple_of(9) {
+                ledger.note_fetched(1);
+            }
+            1
+        })
+        .await;
+        assert_eq!(looks, 56, "the last byte came at look 45");
+    }
+
+    #[tokio::test]
+    async fn time_in_which_the_process_slept_does_not_count() {
+        let (looks, _) = ended(|number, ledger| {
+            fail(ledger, Of::Objects);
+            if number == 3 { 3_600 } else { 1 }
+        })
+        .await;
+        assert_eq!(looks, 11);
+    }
+
+    #[tokio::test]
+    async fn a_wait_without_trouble_does_not_count() {
+        let (looks, _) = ended(|number, ledger| {
+            if number >= 500 {
+                fail(ledger, Of::Coordinator);
+            }
+            1
+        })
+        .await;
+        assert_eq!(looks, 510);
+    }
+}
