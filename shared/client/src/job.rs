@@ -247,12 +247,15 @@ impl Job {
         Pipeline::from_canonical(&self.view.spec.pipeline, &self.service.ports.operators)
     }
 
-    /// The job's state. Waits up to `patience` for a service that does not answer.
+    /// The job's state, with the durable batch of a trainer that reads as many epochs as this one. Waits up to `patience` for a service that does not answer.
     ///
     /// # Errors
     /// If it does not answer by then, or has forgotten the job.
     pub async fn status(&self, patience: Duration) -> Result<JobStatus, FetchError> {
-        asking::ask(&self.service.ports, &Status { job: self.view.job.clone() }, patience).await
+        let call = Status { job: self.view.job.clone() };
+        let mut status = asking::ask(&self.service.ports, &call, patience).await?;
+        status.durable = status.durable.min(Cursor::start_of(self.view.spec.epochs));
+        Ok(status)
     }
 
     /// Stops the job, so that no worker continues it. Waits up to `patience` for a service that does not answer.

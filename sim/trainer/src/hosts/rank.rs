@@ -8,12 +8,13 @@ use gristmill_client::{
     framing::{Frame, FrameKind, read_frame},
 };
 use gristmill_model::splits::Cursor;
+use gristmill_ports::{SystemClock, time_run};
 use serde_json::json;
 use std::{
     io,
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::{
     io::{AsyncWriteExt, BufReader},
@@ -156,10 +157,10 @@ impl Client {
 
     /// Connects, if there is no connection, to a fetcher that may have to start first.
     async fn connect(&mut self) -> Result<(), Failure> {
-        let began = Instant::now();
+        let mut waited = Duration::ZERO;
         while self.link.is_none() {
             let Err(error) = self.try_connect().await else { break };
-            if began.elapsed() >= self.place.patience {
+            if waited >= self.place.patience {
                 let Place { rank, socket, patience, .. } = &self.place;
                 return Err(Failure::failed(format!(
                     "rank {rank} waited {} s for a fetcher at {}: {error}",
@@ -167,7 +168,7 @@ impl Client {
                     socket.display()
                 )));
             }
-            tokio::time::sleep(REST).await;
+            waited += time_run(&SystemClock, REST).await;
         }
         Ok(())
     }
