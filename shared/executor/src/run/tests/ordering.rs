@@ -85,16 +85,16 @@ fn drawn(dice: &mut Draw, entry: &Entry, fields: &[&str]) -> String {
     format!("  - {}: {{ {} }}\n", entry.declaration.name, given.join(", "))
 }
 
-/// Operators on elements, of which a filter stands for the others on whole elements.
+/// Operators on elements, but for those that need other fields or take time.
 fn operators() -> Vec<Entry> {
-    let entries = gristmill_operators::registry().entries().iter();
-    let but = ["autocache", "drop", "duplicate", "flat_map", "inflate", "sleep", "tokenise"];
-    let but = |name: &str| but.contains(&name) || name.starts_with("parse_") || name == "decode";
-    let fit = entries.filter(|entry| {
-        let declared = entry.declaration;
-        !but(declared.name) && !declared.pins_position
+    let but = ["autocache", "decode", "flat_map", "sleep", "tokenise"];
+    let entries = gristmill_operators::registry().entries().iter().copied();
+    let fit = entries.filter(|Entry { declaration, .. }| {
+        let name = declaration.name;
+        let pinned = declaration.pins_position && name != "duplicate";
+        !pinned && !but.contains(&name) && !name.starts_with("parse_")
     });
-    fit.copied().collect()
+    fit.collect()
 }
 
 fn run(pipeline: &Pipeline, records: &[Vec<u8>]) -> Vec<Bytes> {
