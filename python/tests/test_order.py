@@ -29,7 +29,7 @@ def drawn(draw: Any, name: str, size: tuple[int, int]) -> tuple[str, dict[str, A
     """The operator, its parameters, torchvision's function, and the size of what it makes."""
     height, width = size
     if name == "crop":
-        low, wide = int(draw.integers(1, height + 1)), int(draw.integers(1, width + 1))
+        low, wide = int(draw.integers(5, height + 1)), int(draw.integers(5, width + 1))
         top, left = int(draw.integers(0, height - low + 1)), int(draw.integers(0, width - wide + 1))
         params = {"top": top, "left": left, "height": low, "width": wide}
         return name, params, lambda image: F.crop(image, top, left, low, wide), (low, wide)
@@ -59,7 +59,7 @@ def drawn(draw: Any, name: str, size: tuple[int, int]) -> tuple[str, dict[str, A
     if name == "contrast":
         return "color_jitter", {name: [0.6, 0.6]}, lambda image: F.adjust_contrast(image, 0.6), size
     if name == "rotate":
-        turned = lambda image: F.rotate(image, 30, F.InterpolationMode.BILINEAR)  # noqa: E731
+        turned = lambda image: F.rotate(image, 30, F.InterpolationMode.BILINEAR, fill=0)  # noqa: E731
         return name, {"degrees": [30, 30], "interpolation": "bilinear"}, turned, size
     function = F.horizontal_flip if name == "flip" else F.vertical_flip
     return name, {"p": 1}, function, size
