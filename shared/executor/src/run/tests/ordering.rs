@@ -1,4 +1,4 @@
-//! What passes change by default changes no byte. Operators come from the registry with parameters
+//! Passes change no byte by default. Operators come from the registry with parameters
 //! drawn at random, bounds included, so that a new operator is tested with the others.
 
 use super::*;
@@ -274,7 +274,7 @@ fn random_pipelines_give_the_bytes_of_the_order_that_was_written() {
         let (pecan, notes) = ordered("auto_order: pecan\n", &yaml);
         match notes.iter().any(changes) {
             true => marked += 1,
-            // What is not marked changes nothing.
+            // Moves without the mark change nothing.
             false => assert!(run(&pecan, &records) == expected, "round {round}: {yaml}{notes:#?}"),
         }
         compared += 1;
