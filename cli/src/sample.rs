@@ -191,7 +191,7 @@ pub fn chosen_division(
     files: u64,
     stored_bytes: u64,
 ) -> Division {
-    let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
+    let record_bytes = pipeline.narrow_bytes_per_record(stored_bytes).max(stored_bytes);
     let batches = split_batches(records, record_bytes, pipeline.batching());
     let split_records = batches.saturating_mul(u64::from(pipeline.batch_size()));
     Division { records, files, split_records, is_given: false }

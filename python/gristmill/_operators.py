@@ -129,8 +129,8 @@ class Operators:
             mode: `colours`, or `indices` for masks.
             dtype: Of `mode: indices`: u8 or u16.
             typical_size: Height and width that images typically have, for judging what the operators after it
-                gain before any image was looked at. Changes no result. One number or [height, width], each
-                from 1 to 16384.
+                gain before any image was looked at. Changes no result, unless `auto_order` is `pecan`. One
+                number or [height, width], each from 1 to 16384.
         """
         return self._op("decode", locals())
 

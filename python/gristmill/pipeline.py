@@ -178,14 +178,15 @@ class Pipeline(Operators):
         self,
         *,
         name: str | None = None,
-        auto_order: bool | None = None,
+        auto_order: Literal["exact", "pecan", False] | None = None,
         compress: Literal["none", "zstd", "auto"] | None = None,
     ) -> Self:
         """Sets what stands at the top of a pipeline file; None leaves it as it is.
 
         Args:
             name: A name for people.
-            auto_order: False keeps operators in the order they were added in.
+            auto_order: Which operators may change places to reduce cost: "exact", those that change no byte, unless
+                given; "pecan", more of them, which changes results; False, none.
             compress: How workers compress the objects they store: "auto" unless given.
         """
         given = {"name": name, "auto_order": auto_order, "compress": compress}

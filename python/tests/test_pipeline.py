@@ -252,14 +252,19 @@ def test_operators_of_users_have_no_method() -> None:
 
 
 def test_explain_says_what_is_changed_and_why() -> None:
-    pipeline = image_and_label().decode(typical_size=100).flip()
+    pipeline = image_and_label().decode(typical_size=100).solarize()
     line = line_here() + 1
-    pipeline = pipeline.resize(8).batch(2)
-    assert re.search(rf"`resize` \(\S*test_pipeline.py:{line}\) moves from place", pipeline.explain())
-    assert "`resize` (line 9) moves" in gm.Pipeline.from_yaml(pipeline.to_yaml()).explain()
+    pipeline = pipeline.random_crop(8).batch(2)
+    assert re.search(rf"`random_crop` \(\S*test_pipeline.py:{line}\) moves from place", pipeline.explain())
+    assert "`random_crop` (line 9) moves" in gm.Pipeline.from_yaml(pipeline.to_yaml()).explain()
     moved = [note for note in json.loads(pipeline.explain(json=True))["passes"] if note["change"] == "moved"]
-    assert [(note["op"], note["line"]) for note in moved] == [("resize", 9)]
+    assert [(note["op"], note["line"]) for note in moved] == [("random_crop", 9)]
     assert "moves from place" not in pipeline.options(auto_order=False).explain()
+    resized = image_and_label().decode(typical_size=100).flip().resize(8).batch(2)
+    assert "moves from place" not in resized.options(auto_order="exact").explain()
+    assert "moves from place 2 to 1, which changes results" in resized.options(auto_order="pecan").explain()
+    with pytest.raises(gm.PipelineError, match="`auto_order` must be `exact`"):
+        resized.options(auto_order=True).canonical()  # type: ignore[arg-type]
 
 
 def test_what_explain_and_plan_refuse(tmp_path: pathlib.Path) -> None:

@@ -205,8 +205,9 @@ fn sentence(note: &Note) -> String {
     let place = line.map_or(String::new(), |line| format!(" (line {line})"));
     match change {
         Change::Removed => format!("{pass}: `{op}`{place} is removed: {reason}"),
-        Change::Moved { from, to } => {
-            format!("{pass}: `{op}`{place} moves from place {from} to {to}: {reason}")
+        Change::Moved { from, to, changes_results } => {
+            let marked = if *changes_results { ", which changes results" } else { "" };
+            format!("{pass}: `{op}`{place} moves from place {from} to {to}{marked}: {reason}")
         }
         Change::Refused { across } => {
             format!("{pass}: `{op}`{place} stays behind `{across}`: {reason}")

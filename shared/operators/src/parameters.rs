@@ -246,6 +246,12 @@ pub(crate) fn in_full_range(field: FieldSchema) -> FieldSchema {
     FieldSchema { range, ..field }
 }
 
+/// The exact effect of an operator that combines the channels of each pixel. Of floats it depends on
+/// the place of a pixel: which of two NaN a sum keeps is up to the instruction.
+pub(crate) fn each_pixel_of_u8(input: &FieldSchema) -> ExactEffect {
+    if input.dtype == DType::U8 { ExactEffect::EachPixel } else { ExactEffect::Unknown }
+}
+
 /// Implements the method of an operator that replaces its `field`.
 macro_rules! replaces_field {
     () => {

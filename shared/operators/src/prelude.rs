@@ -11,10 +11,10 @@ pub(crate) use crate::*;
 pub(crate) use gristmill_kernel::{Fused, Kernel, Made, View};
 pub(crate) use gristmill_model::DatasetOp;
 pub(crate) use gristmill_pipeline::{
-    Asset, Batching, Buckets, CacheHere, Cardinality, DType, Declaration, Define, Effect, Feature,
-    FieldSchema, Fields, Flow, Given, Kind, MAX_BATCH_BYTES, MAX_BATCH_SIZE, MAX_SIDE, Number,
-    Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table, Touched, ValueRange,
-    check_field_name,
+    Asset, Batching, Buckets, CacheHere, Cardinality, DType, Declaration, Define, Effect,
+    ExactEffect, Feature, FieldSchema, Fields, Flow, Given, Kind, MAX_BATCH_BYTES, MAX_BATCH_SIZE,
+    MAX_SIDE, Number, Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table,
+    Touched, ValueRange, check_field_name,
     node::{Node, Value, shown},
     parameters::{self, optional},
     table::nearest,

@@ -11,6 +11,7 @@ mod cache_point;
 mod canonical;
 mod declaration;
 mod deliver;
+mod exact;
 mod external;
 mod fields;
 mod fingerprint;
@@ -21,6 +22,7 @@ pub mod parameters;
 pub mod passes;
 mod pipeline;
 mod registry;
+mod sizes;
 mod source;
 mod stages;
 
@@ -31,6 +33,7 @@ pub use batching::{Batching, Buckets, MAX_BATCH_SIZE, Padding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
 pub use declaration::{Cardinality, Declaration, Effect, Randomness, Scope};
 pub use deliver::Deliver;
+pub use exact::ExactEffect;
 pub use fields::{BoxFormat, Boxes, Fields, Given, OF_FIELDS, OF_FILLED_FIELDS};
 pub use flow::Flow;
 pub use gristmill_sources::{

@@ -6,7 +6,8 @@
 //! operators.
 
 use crate::{
-    Asset, Batching, Declaration, FieldSchema, Fields, Flow, Parameter, PipelineError, Table,
+    Asset, Batching, Declaration, ExactEffect, FieldSchema, Fields, Flow, Parameter, PipelineError,
+    Table,
 };
 use gristmill_kernel::{Assets, Fused, Kernel, MoveBoxes};
 use gristmill_model::DatasetOp;
@@ -124,6 +125,12 @@ pub trait Operator: Described {
     /// The reason why it changes nothing when the schema stays the same, if that is so.
     fn does_nothing(&self) -> Option<&'static str> {
         None
+    }
+
+    /// Its effect on images, if that is exact to the byte with these parameters. `input` is the
+    /// schema of its field.
+    fn exact_effect(&self, _input: &FieldSchema) -> ExactEffect {
+        ExactEffect::Unknown
     }
 
     /// Whether its output is meant for delivery, and computing on it is slow.

@@ -5,6 +5,7 @@ use crate::{
     canonical::{Canonical, CanonicalDeliver, CanonicalOp},
     flow::Flow,
     node::{Node, Value},
+    passes::AutoOrder,
     stages::{number, op_nodes, parse_stage, read_canonical_stages},
     table::Table,
 };
@@ -32,17 +33,11 @@ pub struct Pipeline {
     options: Options,
 }
 
-/// Settings of a pipeline file that do not change results.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Settings of a pipeline file that do not change results once its operators have their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Options {
-    auto_order: bool,
+    auto_order: AutoOrder,
     compress: Compression,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { auto_order: true, compress: Compression::default() }
-    }
 }
 
 impl Pipeline {
@@ -62,7 +57,10 @@ impl Pipeline {
             Some(node) => Some(table.text("name", node)?),
             None => None,
         };
-        let auto_order = table.bool("auto_order", true)?;
+        let auto_order = match table.get("auto_order") {
+            Some(node) => AutoOrder::parse(node)?,
+            None => AutoOrder::default(),
+        };
         let compress = match table.get("compress") {
             Some(node) => table.choice("compress", node, &Compression::CHOICES)?,
             None => Compression::default(),
@@ -234,8 +232,8 @@ impl Pipeline {
         })
     }
 
-    /// Whether passes may reorder operators to reduce cost.
-    pub fn auto_order(&self) -> bool {
+    /// How far passes may reorder operators to reduce cost.
+    pub fn auto_order(&self) -> AutoOrder {
         self.options.auto_order
     }
 
@@ -313,24 +311,6 @@ impl Pipeline {
     /// Operators on the sequence of records, in order. They apply before records are read.
     pub fn dataset_ops(&self) -> Vec<DatasetOp> {
         self.stages.iter().filter_map(|stage| stage.op.dataset()).collect()
-    }
-
-    /// Bytes of an element as workers make it; `None` if elements differ in size.
-    pub fn element_bytes(&self) -> Option<u64> {
-        self.output.element_bytes()
-    }
-
-    /// Estimated bytes in batches per record that takes `stored_bytes` in its file. Used to divide
-    /// data into splits.
-    pub fn bytes_per_record(&self, stored_bytes: u64) -> u64 {
-        // Numbers in text take about a quarter of their size as i64. Images delivered in their own
-        // size exceed this estimate, which makes objects larger, but within their limit.
-        let unknown = stored_bytes.saturating_mul(4);
-        let fields = self.output.fields.values();
-        let known = fields.filter_map(|field| field.element_bytes()).fold(0, u64::saturating_add);
-        let element_bytes = self.element_bytes().unwrap_or(known.saturating_add(unknown));
-        let copies = self.stages.iter().map(|stage| u64::from(stage.op.copies()));
-        copies.fold(element_bytes, u64::saturating_mul)
     }
 
     /// Elements per batch.

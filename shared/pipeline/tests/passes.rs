@@ -5,6 +5,11 @@
 use gristmill_pipeline::{Pipeline, passes::*};
 
 fn pipeline(ops: &str) -> Pipeline {
+    pipeline_in("exact", ops)
+}
+
+/// A pipeline with this `auto_order`.
+fn pipeline_in(order: &str, ops: &str) -> Pipeline {
     let ops: String = ops.lines().map(|line| format!("  {}\n", line.trim())).collect();
     let source = "
 source:
@@ -15,38 +20,120 @@ source:
     boxes: { dtype: f32, shape: [4] }
 ops:
 ";
-    gristmill_operators::parse(&format!("{source}{ops}")).unwrap()
+    gristmill_operators::parse(&format!("auto_order: {order}{source}{ops}")).unwrap()
 }
 
 fn optimised(ops: &str) -> (Vec<&'static str>, Vec<Note>) {
-    let Optimised { pipeline, notes } = optimise(&pipeline(ops), &Measured::new());
+    optimised_in("exact", ops)
+}
+
+fn optimised_in(order: &str, ops: &str) -> (Vec<&'static str>, Vec<Note>) {
+    let Optimised { pipeline, notes } = optimise(&pipeline_in(order, ops), &Measured::new());
     let stages = pipeline.stages().iter().chain(&pipeline.deliver().stages);
     (stages.map(|stage| stage.op.name()).collect(), notes)
 }
 
 const NORMALISE: &str = "normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]";
 
+const FLIPPED: &str = "- decode: { typical_size: [375, 500] }
+                       - flip
+                       - resize: { size: 224 }
+                       - batch: { size: 4 }";
+
 #[test]
-fn what_makes_images_smaller_comes_first() {
+fn what_makes_images_smaller_comes_first_where_bytes_stay() {
     let (order, notes) = optimised(
         "- decode: { typical_size: [375, 500] }
-         - flip
-         - resize: { size: 224 }
+         - solarize
+         - random_crop: { size: 224 }
          - batch: { size: 4 }",
     );
+    assert_eq!(order, ["decode", "random_crop", "solarize", "batch"]);
+    assert_eq!(notes.len(), 1);
+    assert_eq!(notes[0].change, Change::Moved { from: 2, to: 1, changes_results: false });
+    assert_eq!(notes[0].reason, "it makes elements smaller (inflation factor 0.27)");
+    let (order, notes) = optimised(FLIPPED);
+    assert_eq!(order, ["decode", "flip", "resize", "batch"]);
+    assert_eq!(notes[0].change, Change::Refused { across: "flip" });
+    assert!(notes[0].reason.contains("`auto_order: pecan`"), "{notes:?}");
+}
+
+#[test]
+fn as_in_pecan_what_makes_images_smaller_comes_first_and_is_marked() {
+    let (order, notes) = optimised_in("pecan", FLIPPED);
     assert_eq!(order, ["decode", "resize", "flip", "batch"]);
     assert_eq!(notes.len(), 1);
-    assert_eq!(notes[0].change, Change::Moved { from: 2, to: 1 });
-    assert_eq!(notes[0].reason, "it makes elements smaller (inflation factor 0.27)");
+    assert_eq!(notes[0].change, Change::Moved { from: 2, to: 1, changes_results: true });
+    let reason = "it makes elements smaller (inflation factor 0.27); across `flip` the result is \
+                  another";
+    assert_eq!(notes[0].reason, reason);
+    // Other results have another fingerprint.
+    let fingerprint = |order: &str| {
+        let pipeline = optimise(&pipeline_in(order, FLIPPED), &Measured::new()).pipeline;
+        pipeline.fingerprint(&gristmill_model::Fingerprint([7; 32]), "x")
+    };
+    assert_ne!(fingerprint("pecan"), fingerprint("exact"));
+    assert_eq!(fingerprint("false"), fingerprint("exact"));
+}
+
+#[test]
+fn a_move_that_changes_results_is_marked_even_if_the_place_stays() {
+    // The second crop stays at its place if the flip moves behind it, or is marked all the same.
+    let (order, notes) = optimised_in(
+        "pecan",
+        "- decode: { typical_size: 1000 }
+         - flip
+         - center_crop: { size: 300 }
+         - crop: { height: 200, width: 200 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "center_crop", "crop", "flip", "batch"]);
+    let changes = |note: &&Note| matches!(note.change, Change::Moved { changes_results: true, .. });
+    let ops: Vec<_> = notes.iter().filter(changes).map(|note| note.op).collect();
+    assert_eq!(ops, ["center_crop", "crop"], "{notes:?}");
+}
+
+#[test]
+fn only_three_values_of_auto_order_are_known() {
+    for (value, shown) in [("true", "true"), ("'false'", "`false`"), ("fast", "`fast`"), ("1", "1")]
+    {
+        let text = format!("name: x\nauto_order: {value}\nsource: {{ tfrecord: x }}\nops: [batch]");
+        let error = gristmill_operators::parse(&text).unwrap_err().to_string();
+        assert!(error.starts_with("line 2: `auto_order` must be `exact`"), "{error}");
+        assert!(error.contains("`pecan`") && error.contains("`false`"), "{error}");
+        assert!(error.ends_with(&format!("not {shown}")), "{error}");
+    }
+}
+
+#[test]
+fn what_follows_the_image_does_not_commute_with_its_moves() {
+    for order in ["exact", "pecan"] {
+        let ops = "- decode
+                   - resize: { size: 8 }
+                   - scale: { field: box, factor: 2 }
+                   - flip: { boxes: [box] }
+                   - padded_batch: { size: 4 }";
+        let text = format!(
+            "auto_order: {order}\nsource: {{ tfrecord: x, features: {{ image: {{ dtype: bytes }}, \
+             box: {{ dtype: f32, shape: [-1, 4] }} }} }}\nops:\n{ops}\n"
+        );
+        let text = text.replace("                   -", "  -").replace("\n- ", "\n  - ");
+        let pipeline = gristmill_operators::parse(&text).unwrap();
+        let measured = Measured::from([(2, (1.0, 9.0))]);
+        assert_eq!(
+            optimise(&pipeline, &measured).pipeline.canonical_json(),
+            pipeline.canonical_json()
+        );
+    }
 }
 
 #[test]
 fn nothing_moves_on_a_guess() {
     let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
-    assert_eq!(optimised(ops).0, ["decode", "flip", "resize", "batch"]);
+    assert_eq!(optimised_in("pecan", ops).0, ["decode", "flip", "resize", "batch"]);
     // A measurement allows the move.
     let measured = Measured::from([(2, (1e6, 150_528.0))]);
-    let order = optimise(&pipeline(ops), &measured).pipeline;
+    let order = optimise(&pipeline_in("pecan", ops), &measured).pipeline;
     assert_eq!(order.stages()[1].op.name(), "resize");
 }
 
@@ -55,7 +142,8 @@ fn a_factor_of_1_04_moves_nothing() {
     let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
     for factor in [0.96, 1.0, 1.04] {
         let measured = Measured::from([(2, (100.0, 100.0 * factor))]);
-        assert!(optimise(&pipeline(ops), &measured).notes.is_empty(), "{factor}");
+        let notes = optimise(&pipeline_in("pecan", ops), &measured).notes;
+        assert!(notes.is_empty(), "{factor}");
     }
 }
 
@@ -63,10 +151,13 @@ fn a_factor_of_1_04_moves_nothing() {
 fn nothing_crosses_what_keeps_its_position() {
     for keep in ["flip: { keep_position: true }", "flip"] {
         let own = if keep == "flip" { ", keep_position: true" } else { "" };
-        let (order, _) = optimised(&format!(
-            "- decode: {{ typical_size: 500 }}\n- {keep}\n- resize: {{ size: 224{own} }}\n- batch: {{ size: 4 }}"
-        ));
-        assert_eq!(order, ["decode", "flip", "resize", "batch"]);
+        let order = optimised_in(
+            "pecan",
+            &format!(
+                "- decode: {{ typical_size: 500 }}\n- {keep}\n- resize: {{ size: 224{own} }}\n- batch: {{ size: 4 }}"
+            ),
+        );
+        assert_eq!(order.0, ["decode", "flip", "resize", "batch"]);
     }
 }
 
@@ -143,7 +234,8 @@ fn what_saves_nothing_or_may_not_move_stays_in_workers() {
 #[test]
 fn a_dtype_that_others_need_is_not_taken_away() {
     // Resizing works on u8, so the two operators cannot swap.
-    let (order, notes) = optimised(
+    let (order, notes) = optimised_in(
+        "pecan",
         "- decode: { typical_size: 64 }
          - resize: { size: 128 }
          - normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5] }
@@ -212,7 +304,7 @@ fn what_nobody_sees_is_removed() {
 fn draws_stay_with_their_operator() {
     let text =
         "- decode: { typical_size: 500 }\n- flip\n- resize: { size: 64 }\n- batch: { size: 4 }";
-    let ordered = optimise(&pipeline(text), &Measured::new()).pipeline;
+    let ordered = optimise(&pipeline_in("pecan", text), &Measured::new()).pipeline;
     let flip = ordered.stages().iter().find(|stage| stage.op.name() == "flip").unwrap();
     assert_eq!(flip.ordinal, 1);
     let frozen = gristmill_operators::from_canonical(&ordered.canonical_json()).unwrap();
@@ -222,9 +314,12 @@ fn draws_stay_with_their_operator() {
 #[test]
 fn nothing_crosses_a_place_to_cache() {
     let size = "decode: { typical_size: [375, 500] }";
-    let (order, notes) = optimised(&format!(
-        "- {size}\n- vertical_flip: {{ p: 1 }}\n- autocache: {{ reuse_random: true }}\n- resize: {{ size: 224 }}\n- batch: {{ size: 4 }}"
-    ));
+    let (order, notes) = optimised_in(
+        "pecan",
+        &format!(
+            "- {size}\n- vertical_flip: {{ p: 1 }}\n- autocache: {{ reuse_random: true }}\n- resize: {{ size: 224 }}\n- batch: {{ size: 4 }}"
+        ),
+    );
     assert_eq!(order, ["decode", "vertical_flip", "autocache", "resize", "batch"]);
     assert!(notes.is_empty(), "{notes:?}");
     // A filter moves up to the cache point, and an inflating operator down to it.
@@ -273,7 +368,7 @@ fn dead_operators_go_and_places_to_cache_stay() {
 
 #[test]
 fn fields_that_are_moved_together_stay_together() {
-    let order = |ops: &str| optimised(&format!("{ops}\n- batch: {{ size: 4 }}")).0;
+    let order = |ops: &str| optimised_in("pecan", &format!("{ops}\n- batch: {{ size: 4 }}")).0;
     let decoded = "- decode: { typical_size: [375, 500] }
                    - copy: { into: other }";
     // Operators that share all their images commute as for one image.

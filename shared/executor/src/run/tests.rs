@@ -19,6 +19,7 @@ mod caching;
 mod elements;
 mod finishing;
 mod fused;
+mod ordering;
 mod parsing;
 mod sequences;
 mod together;

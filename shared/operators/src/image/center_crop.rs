@@ -38,6 +38,12 @@ impl Operator for CenterCrop {
 
     moves_fields!();
 
+    fn exact_effect(&self, input: &FieldSchema) -> ExactEffect {
+        let mut sides = self.size.iter().zip(&input.shape);
+        let fits = sides.all(|(size, side)| side.is_some_and(|side| *size <= side));
+        if fits { ExactEffect::Cut } else { ExactEffect::Unknown }
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let choice = canvas::Choice::Centre(self.clone());

@@ -82,6 +82,11 @@ impl Operator for ColorJitter {
 
     replaces_field!();
 
+    fn exact_effect(&self, input: &FieldSchema) -> ExactEffect {
+        // A contrast depends on the mean of the image.
+        if self.contrast == [1.0; 2] { each_pixel_of_u8(input) } else { ExactEffect::Unknown }
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;

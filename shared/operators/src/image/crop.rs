@@ -58,6 +58,10 @@ impl Operator for Crop {
 
     moves_fields!();
 
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::Cut
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let choice = canvas::Choice::Fixed(self.clone());

@@ -16,7 +16,7 @@ use crate::prelude::*;
 pub struct Decode {
     pub field: String,
     /// Typical height and width of the images: an estimate for planning before any image is measured.
-    /// Does not affect results.
+    /// Affects results only by the order that `auto_order: pecan` chooses.
     #[serde(skip)]
     pub typical_size: Option<[u32; 2]>,
     /// 3, or 1 for grey.
@@ -73,7 +73,7 @@ impl Define for Decode {
         absent(
             "typical_size",
             IMAGE_SIZE,
-            "Height and width that images typically have, for judging what the operators after it gain before any image was looked at. Changes no result.",
+            "Height and width that images typically have, for judging what the operators after it gain before any image was looked at. Changes no result, unless `auto_order` is `pecan`.",
         ),
     ];
 

@@ -33,6 +33,10 @@ impl Operator for Flip {
 
     moves_fields!();
 
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::Mirror
+    }
+
     fn does_nothing(&self) -> Option<&'static str> {
         // Boxes are clipped to the image even with p 0.
         (self.p == 0.0 && self.fields.boxes.is_none()).then_some("it mirrors nothing with p 0")

@@ -58,6 +58,10 @@ impl Operator for Grayscale {
 
     replaces_field!();
 
+    fn exact_effect(&self, input: &FieldSchema) -> ExactEffect {
+        each_pixel_of_u8(input)
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let whole = input.field()?.dtype == DType::U8;

@@ -45,6 +45,10 @@ impl Operator for Posterize {
 
     replaces_field!();
 
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::EachPixel
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         let mask = !((0xff_u16 >> self.bits) as u8);

@@ -84,6 +84,11 @@ impl Operator for RandomCrop {
 
     moves_fields!();
 
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        let padded = self.pad_if_needed || self.padding != [0; 4];
+        if padded { ExactEffect::Unknown } else { ExactEffect::Cut }
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let choice = canvas::Choice::Random(self.clone());

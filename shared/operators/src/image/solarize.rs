@@ -49,6 +49,10 @@ impl Operator for Solarize {
 
     replaces_field!();
 
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::EachPixel
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let (whole, threshold) = (input.field()?.dtype == DType::U8, self.threshold);

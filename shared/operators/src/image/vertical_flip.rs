@@ -35,6 +35,10 @@ impl Operator for VerticalFlip {
 
     moves_fields!();
 
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::Mirror
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         input.field()?;

@@ -64,6 +64,10 @@ impl Operator for Scale {
 
     replaces_field!();
 
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::EachPixel
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         #[inline(always)]

@@ -14,7 +14,7 @@ pub(super) fn first(optimised: &mut Optimised) {
         let from = stages.iter().position(|other| other.ordinal == stage.ordinal)?;
         let Stage { op, ordinal, line, .. } = stage;
         let reason = "which records there are is known before they are read".into();
-        let change = Change::Moved { from, to };
+        let change = Change::Moved { from, to, changes_results: false };
         let note = Note {
             pass: "dataset_ops",
             op: op.name(),

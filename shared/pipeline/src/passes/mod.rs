@@ -1,4 +1,4 @@
-//! Rewrites a pipeline so that it costs less and means the same.
+//! Rewrites a pipeline so that it costs less and gives the same bytes, unless its author allows more.
 //!
 //! Each pass takes a checked pipeline and returns one. Every change is checked again as a whole.
 //! Notes tell people what a pass did, or refused to do and why. Passes run once, before a job is
@@ -12,8 +12,38 @@ mod order;
 
 pub use factor::{Basis, Factor, Measured};
 
-use crate::Pipeline;
+use crate::{
+    Pipeline, PipelineError,
+    node::{Node, Value},
+};
 use serde::Serialize;
+
+/// Which operators may change places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AutoOrder {
+    /// Those that give the same bytes.
+    #[default]
+    Exact,
+    /// Those that the paper on Pecan swaps: what results show is alike.
+    Pecan,
+    /// None.
+    Off,
+}
+
+impl AutoOrder {
+    pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
+        match &node.value {
+            Value::Str(name) if name == "exact" => Ok(AutoOrder::Exact),
+            Value::Str(name) if name == "pecan" => Ok(AutoOrder::Pecan),
+            Value::Bool(false) => Ok(AutoOrder::Off),
+            _ => Err(node.error(format!(
+                "`auto_order` must be `exact` (the default: moves change no byte), `pecan` (moves \
+                 may change results) or `false` (nothing moves), not {}",
+                node.shown()
+            ))),
+        }
+    }
+}
 
 /// A change that a pass made to an operator, or refused to make.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,6 +67,8 @@ pub enum Change {
     Moved {
         from: usize,
         to: usize,
+        /// Whether results may differ from those of the order that the author wrote.
+        changes_results: bool,
     },
     /// The pass could not move it across the operator of this name.
     Refused {
@@ -61,7 +93,7 @@ pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
     let mut optimised = Optimised { pipeline: pipeline.clone(), notes: Vec::new() };
     dataset::first(&mut optimised);
     dead::remove(&mut optimised);
-    if pipeline.auto_order() {
+    if pipeline.auto_order() != AutoOrder::Off {
         order::reorder(&mut optimised, measured);
         fetcher::move_widening(&mut optimised);
     }

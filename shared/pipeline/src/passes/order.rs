@@ -1,13 +1,15 @@
 //! Reorders operators: those that shrink elements move early, those that enlarge them move late.
 //!
-//! Implements AutoOrder (Pecan, section 5.2, algorithm 2) with three differences. Operators that
+//! Implements AutoOrder (Pecan, section 5.2, algorithm 2) with four differences. Operators that
 //! shrink keep their relative order. An operator moves past one neighbour at a time, only if the
 //! two commute, the pipeline stays valid and the output schema stays the same. A filter also moves
-//! before operators that do not touch its field, since a dropped element needs no work.
+//! before operators that do not touch its field, since a dropped element needs no work. And two
+//! operators commute by default only if they give the same bytes in either order: what the paper
+//! swaps beyond that is for `auto_order: pecan`.
 
-use super::{Change, Factor, Measured, Note, Optimised};
+use super::{AutoOrder, Change, Factor, Measured, Note, Optimised};
 use crate::{Cardinality, DType, Effect, Pipeline, Stage};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the pass in notes.
 const PASS: &str = "auto_order";
@@ -20,24 +22,39 @@ enum Way {
     Stay,
 }
 
+/// Notes while operators move.
+#[derive(Default)]
+struct Moves {
+    refused: Vec<Note>,
+    /// By ordinal, the operators that one moved across although results may then differ.
+    inexact: BTreeMap<u32, Vec<&'static str>>,
+}
+
 pub(super) fn reorder(optimised: &mut Optimised, measured: &Measured) {
     let before: Vec<u32> = optimised.pipeline.stages().iter().map(|stage| stage.ordinal).collect();
-    let mut refused = Vec::new();
+    let mut moves = Moves::default();
     for &ordinal in &before {
-        bubble(&mut optimised.pipeline, ordinal, Way::Up, measured, &mut refused);
+        bubble(&mut optimised.pipeline, ordinal, Way::Up, measured, &mut moves);
     }
     for &ordinal in before.iter().rev() {
-        bubble(&mut optimised.pipeline, ordinal, Way::Down, measured, &mut refused);
+        bubble(&mut optimised.pipeline, ordinal, Way::Down, measured, &mut moves);
     }
     let factors = optimised.pipeline.factors(measured);
     for (to, (stage, factor)) in optimised.pipeline.stages().iter().zip(&factors).enumerate() {
         let from = before.iter().position(|ordinal| *ordinal == stage.ordinal).unwrap_or(to);
         let way = way(stage, factor);
-        if (way == Way::Up && to < from) || (way == Way::Down && to > from) {
-            optimised.notes.push(note(stage, Change::Moved { from, to }, why(stage, factor, way)));
+        let crossed = moves.inexact.remove(&stage.ordinal);
+        let changes_results = crossed.is_some();
+        if (way == Way::Up && to < from) || (way == Way::Down && to > from) || changes_results {
+            let mut reason = why(stage, factor, way);
+            if let Some(crossed) = crossed {
+                reason += &format!("; across `{}` the result is another", crossed.join("`, `"));
+            }
+            let change = Change::Moved { from, to, changes_results };
+            optimised.notes.push(note(stage, change, reason));
         }
     }
-    optimised.notes.append(&mut refused);
+    optimised.notes.append(&mut moves.refused);
 }
 
 fn way(stage: &Stage, factor: &Factor) -> Way {
@@ -75,7 +92,7 @@ fn bubble(
     ordinal: u32,
     wanted: Way,
     measured: &Measured,
-    refused: &mut Vec<Note>,
+    moves: &mut Moves,
 ) {
     loop {
         let stages = pipeline.stages();
@@ -92,12 +109,18 @@ fn bubble(
         let Some(past) = past.filter(|past| way(&stages[*past], &factors[*past]) != wanted) else {
             return;
         };
+        let across = stages[past].op.name();
         match swapped(pipeline, at, past) {
-            Ok(better) => *pipeline = better,
+            Ok((better, commute)) => {
+                if commute == Commute::Roughly {
+                    moves.inexact.entry(ordinal).or_default().push(across);
+                }
+                *pipeline = better;
+            }
             Err(reason) => {
-                let across = stages[past].op.name();
                 if let Some(reason) = reason {
-                    refused.push(note(&stages[at], Change::Refused { across }, reason));
+                    let change = Change::Refused { across };
+                    moves.refused.push(note(&stages[at], change, reason));
                 }
                 return;
             }
@@ -115,70 +138,105 @@ fn touches(stage: &Stage) -> Vec<&str> {
     stage.op.field().into_iter().chain(stage.op.outputs()).collect()
 }
 
-/// Whether the fields allow two operators that move pixels to swap: both move the same images,
+/// How two neighbours may change places.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Commute {
+    /// The bytes are the same in either order.
+    Exactly,
+    /// Results may differ, and the author allows that.
+    Roughly,
+}
+
+/// Whether every field that both touch is an image to those that move it. Boxes and labels follow
+/// the image: other operators on them do not commute with what moves them.
+fn share_images(one: &Stage, other: &Stage) -> bool {
+    let is_image = |stage: &Stage, field: &str| {
+        stage.op.together().is_none_or(|fields| fields.images().any(|image| image == field))
+    };
+    let mut shared = touches(one).into_iter().filter(|field| touches(other).contains(field));
+    shared.all(|field| is_image(one, field) && is_image(other, field))
+}
+
+/// Whether the paper on Pecan swaps two operators on a field, as long as both move the same images,
 /// without masks or boxes, which must come out exactly the same.
-fn alike(one: &Stage, other: &Stage) -> bool {
+fn commute_in_pecan(one: &Stage, other: &Stage) -> bool {
     let exact = |stage: &Stage| {
         let fields = stage.op.together();
         fields.is_some_and(|fields| !fields.masks.is_empty() || fields.boxes.is_some())
     };
     let fields = |stage| BTreeSet::from_iter(touches(stage));
-    fields(one) == fields(other) && !exact(one) && !exact(other)
+    let alike = || fields(one) == fields(other) && !exact(one) && !exact(other);
+    let both = (one.op.declaration().effect, other.op.declaration().effect);
+    // Half precision holds the same numbers, rounded.
+    let rounds = both == (Effect::Value, Effect::Value)
+        && (one.op.is_for_delivery() || other.op.is_for_delivery());
+    (rounds || both.0.commutes_with(both.1))
+        && (!both.0.moves() || !both.1.moves() || alike())
+        && share_images(one, other)
+}
+
+/// Whether an operator converts from bytes to numbers, or to another number of dimensions.
+fn converts(pipeline: &Pipeline, i: usize) -> bool {
+    let schema = |i: usize, name: Option<&str>| pipeline.schemas()[i].field(name?).cloned();
+    let op = &pipeline.stages()[i].op;
+    let (from, to) = (schema(i, op.field()), schema(i + 1, op.output()));
+    from.zip(to).is_none_or(|(from, to)| {
+        (from.dtype == DType::Bytes) != (to.dtype == DType::Bytes)
+            || from.shape.len() != to.shape.len()
+    })
+}
+
+/// Whether two neighbours may swap, as far as their effects and the author say. Otherwise returns
+/// the reason, or `None` if the reason is obvious.
+fn commute(pipeline: &Pipeline, at: usize, past: usize) -> Result<Commute, Option<String>> {
+    let (mover, other) = (&pipeline.stages()[at], &pipeline.stages()[past]);
+    let shared = touches(mover).iter().any(|field| touches(other).contains(field));
+    // A drop has no input field, but still takes fields away.
+    if !shared && mover.op.field().is_some() && other.op.field().is_some() {
+        return Ok(Commute::Exactly);
+    }
+    if converts(pipeline, at) || converts(pipeline, past) {
+        return Err(None);
+    }
+    let effects = [at, past].map(|i| pipeline.stages()[i].exact_effect(&pipeline.schemas()[i]));
+    if effects[0].commutes_with(effects[1]) && share_images(mover, other) {
+        return Ok(Commute::Exactly);
+    }
+    let in_pecan = commute_in_pecan(mover, other);
+    let allowed = in_pecan && pipeline.auto_order() == AutoOrder::Pecan;
+    if allowed || mover.assume_commutes || other.assume_commutes {
+        return Ok(Commute::Roughly);
+    }
+    let remedy = match in_pecan {
+        true => "`auto_order: pecan` moves it nevertheless",
+        false => "say `assume_commutes: true` on one of them if that is all the same to you",
+    };
+    let [mover, other] = [mover, other].map(|stage| stage.op.name());
+    Err(Some(format!("`{mover}` then `{other}` is not what `{other}` then `{mover}` is; {remedy}")))
 }
 
 /// Returns the pipeline with two neighbours swapped if that means the same. Otherwise returns the
 /// reason, or `None` if the reason is obvious.
-fn swapped(pipeline: &Pipeline, at: usize, past: usize) -> Result<Pipeline, Option<String>> {
+fn swapped(
+    pipeline: &Pipeline,
+    at: usize,
+    past: usize,
+) -> Result<(Pipeline, Commute), Option<String>> {
     let stages = pipeline.stages();
-    let (mover, other) = (&stages[at], &stages[past]);
-    let pinned = other.op.declaration();
-    if pinned.pins_position {
+    let other = &stages[past];
+    if other.op.declaration().pins_position {
         return Err(None);
     }
     if other.keep_position {
         return Err(Some(format!("`{}` keeps its position", other.op.name())));
     }
-    let shared = touches(mover).iter().any(|field| touches(other).contains(field));
-    // A drop has no input field, but still takes fields away.
-    let apart = !shared && mover.op.field().is_some() && other.op.field().is_some();
-    if !apart {
-        let both = (mover.op.declaration().effect, pinned.effect);
-        let vouched = mover.assume_commutes || other.assume_commutes;
-        // Conversions from bytes to numbers, or to another number of dimensions, are a barrier.
-        let converts = |i: usize| {
-            let schema = |i: usize, name: Option<&str>| pipeline.schemas()[i].field(name?).cloned();
-            let op = &stages[i].op;
-            let (from, to) = (schema(i, op.field()), schema(i + 1, op.output()));
-            from.zip(to).is_none_or(|(from, to)| {
-                (from.dtype == DType::Bytes) != (to.dtype == DType::Bytes)
-                    || from.shape.len() != to.shape.len()
-            })
-        };
-        if converts(at) || converts(past) {
-            return Err(None);
-        }
-        // Half precision holds the same numbers, rounded.
-        let rounds = both == (Effect::Value, Effect::Value)
-            && (mover.op.is_for_delivery() || other.op.is_for_delivery());
-        let commute = (rounds || both.0.commutes_with(both.1))
-            && (!both.0.moves() || !both.1.moves() || alike(mover, other));
-        if !commute && !vouched {
-            return Err(Some(format!(
-                "`{}` then `{}` is not what `{}` then `{}` is; say `assume_commutes: true` on one of \
-                 them if that is all the same to you",
-                mover.op.name(),
-                other.op.name(),
-                other.op.name(),
-                mover.op.name()
-            )));
-        }
-    }
+    let commute = commute(pipeline, at, past)?;
     let mut stages = stages.to_vec();
     stages.swap(at, past);
     let candidate = pipeline.with_stages(stages).map_err(|error| Some(error.message))?;
     let (before, after) = (pipeline.output_schema(), candidate.output_schema());
     match before == after {
-        true => Ok(candidate),
+        true => Ok((candidate, commute)),
         false => {
             let mut fields = before.fields.iter().zip(&after.fields);
             let changed = fields.find(|(before, after)| before != after);

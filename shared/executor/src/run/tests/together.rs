@@ -6,7 +6,7 @@ use super::*;
 use crate::Compiler;
 use serde_json::Value;
 
-fn source(ops: &str) -> String {
+pub(super) fn source(ops: &str) -> String {
     format!(
         "source:\n  tfrecord: x\n  features:\n    image: {{ dtype: bytes }}\n    mask: {{ dtype: bytes }}\n    \
          bbox: {{ dtype: f32, shape: [-1, 4] }}\n    cls: {{ dtype: i64, shape: [-1] }}\nops:\n{ops}"
@@ -119,7 +119,7 @@ fn fields_move_together_as_torchvision_moves_them() {
 
 /// Records whose images and masks encode positions: red is the column, green the row, and each mask
 /// value is derived from both.
-fn distinct_records(n: u32, as_jpeg: bool) -> Vec<Vec<u8>> {
+pub(super) fn distinct_records(n: u32, as_jpeg: bool) -> Vec<Vec<u8>> {
     let one = |i: u32| {
         let (width, height) = (40 + i % 5 * 7, 30 + i % 3 * 9);
         let at = |y: u32, x: u32| [x as u8, y as u8, (x * 3 + y * 5 + i) as u8];
