@@ -8,7 +8,7 @@ use gristmill_model::splits::Cursor;
 use pyo3::prelude::*;
 use std::{
     sync::{Mutex, MutexGuard, PoisonError, TryLockError},
-    thread::{self, ThreadId},
+    thread,
     time::{Duration, Instant},
 };
 
