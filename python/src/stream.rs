@@ -1,28 +1,28 @@
 //! A job's stream of batches, for the rank of this process.
 
+mod turn;
+
 use crate::{
     batch::{Batch, EpochEnd},
-    errors, log, wait,
+    errors,
+    opening::{Opening, open},
+    wait::{self, Interrupt},
 };
-use futures::FutureExt as _;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
-    Acknowledger, Failure, FetchError, Fetcher, Job, RankBatch, RankOptions, StepDelivery, Steps,
-    StreamOptions,
-    server::Beginning,
+    Acknowledger, Job, RankBatch, RankOptions, StepDelivery, Steps, StreamOptions,
     waiting::{Link, Waiting, Watcher},
 };
 use gristmill_model::splits::{Cursor, ranks::Tail};
-use pyo3::{exceptions::PyTimeoutError, prelude::*};
+use pyo3::prelude::*;
 use std::{
     mem,
-    sync::{Arc, Mutex, MutexGuard},
-    thread,
+    sync::{Arc, Mutex},
+    thread::ThreadId,
     time::Duration,
 };
-
-/// How often a thread looks whether another has left the stream.
-const LOOK: Duration = Duration::from_millis(2);
+use tokio::sync::watch;
+use turn::{Turns, lock};
 
 /// An open stream.
 struct Open {
@@ -32,12 +32,22 @@ struct Open {
 }
 
 /// The stream of the rank of this process.
+///
+/// One thread takes deliveries at a time. All else may be called at any moment, from any thread and from a signal handler
+/// that runs while its thread waits for a delivery.
 #[pyclass(frozen, module = "gristmill._native")]
 pub struct Stream {
     open: Mutex<Option<Open>>,
+    turns: watch::Sender<Turns>,
+    /// The thread that has `open`, and its turn.
+    holder: Mutex<Option<(ThreadId, u64)>>,
+    /// The next batch of the stream.
+    at: Mutex<Cursor>,
     acknowledger: Acknowledger,
     watcher: Watcher,
     link: Arc<Link>,
+    epochs: u32,
+    patience: Duration,
     /// The place `(epoch, g)` at which it was opened.
     #[pyo3(get)]
     begin: (u32, u64),
@@ -58,11 +68,13 @@ impl Stream {
         py: Python<'_>,
         job: &Job,
         at: Option<Cursor>,
-        options: (&RankOptions, &StreamOptions),
+        ranks: &RankOptions,
+        options: &StreamOptions,
+        interrupt: Option<&Interrupt>,
     ) -> PyResult<Self> {
         let link = Arc::clone(&job.service.link);
-        let opening = open(job, at, options);
-        let steps = wait::wait(py, opening, || Some(link.waiting()))?;
+        let opening = open(job, at, ranks, options);
+        let steps = wait::until(py, interrupt, opening, || Some(link.waiting()))?;
         let (steps, begin) = steps.map_err(|error| match error {
             Opening::Refused(why) => errors::error(py, "CheckpointError", why),
             Opening::Failed(error) => errors::of_fetch(py, &error),
@@ -77,67 +89,19 @@ impl Stream {
             watcher: steps.fetcher().watcher(),
             acknowledger: steps.fetcher().acknowledger(),
             open: Mutex::new(Some(Open { steps, kept: None })),
+            turns: watch::Sender::default(),
+            holder: Mutex::default(),
+            at: Mutex::new(begin),
             link,
+            epochs: job.view.spec.epochs,
+            patience: options.patience,
             begin: (begin.epoch, begin.batch_index),
             batches_per_epoch,
         })
     }
 
-    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Option<Open>>> {
-        // In a fork, another thread of the parent may have held the lock.
-        wait::runtime(py)?;
-        loop {
-            if let Ok(open) = self.open.try_lock() {
-                return Ok(open);
-            }
-            // A thread that fetches ahead leaves it now and then.
-            py.detach(|| thread::sleep(LOOK));
-            py.check_signals()?;
-        }
-    }
-
-    fn closed(py: Python<'_>) -> PyErr {
-        errors::error(py, "Error", "the loader is closed")
-    }
-
-    fn waiting(&self) -> Option<Waiting> {
-        Some(self.link.or(self.watcher.waiting()))
-    }
-
-    /// The next delivery.
-    ///
-    /// # Errors
-    /// `TimeoutError` if there is none within `patience`.
-    fn delivery(
-        &self,
-        py: Python<'_>,
-        Open { steps, kept }: &mut Open,
-        patience: Option<Duration>,
-    ) -> PyResult<StepDelivery> {
-        if let Some(kept) = kept.take() {
-            return Ok(kept);
-        }
-        let ready = {
-            let _runtime = wait::runtime(py)?.enter();
-            steps.next().now_or_never()
-        };
-        let delivery = match ready {
-            Some(delivery) => {
-                log::hand_over(py)?;
-                delivery
-            }
-            None => {
-                let next = async {
-                    match patience {
-                        Some(patience) => tokio::time::timeout(patience, steps.next()).await.ok(),
-                        None => Some(steps.next().await),
-                    }
-                };
-                let delivery = wait::wait(py, next, || self.waiting())?;
-                delivery.ok_or_else(|| PyTimeoutError::new_err("no batch yet"))?
-            }
-        };
-        delivery.map_err(|error| errors::of_fetch(py, &error))
+    fn reason(&self) -> Waiting {
+        self.link.or(self.watcher.waiting())
     }
 }
 
@@ -154,52 +118,57 @@ impl Drop for Stream {
 
 #[pymethods]
 impl Stream {
-    /// The next batch, the end of an epoch, or None at the end of the job. Raises `TimeoutError` after `timeout` seconds.
-    #[pyo3(signature = (timeout=None))]
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {
-        let patience =
-            timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
-        let mut guard = self.lock(py)?;
-        let open = guard.as_mut().ok_or_else(|| Self::closed(py))?;
-        loop {
-            match self.delivery(py, open, patience)? {
-                StepDelivery::Step { batches, next, .. } => {
-                    // With an uneven tail, the last step may have no batch for this rank.
-                    let Some(given) = batches.into_iter().flatten().next() else { continue };
-                    return batch(py, given, next).map(Item::Batch).map(Some);
-                }
-                StepDelivery::EpochEnd { totals, left_out, .. } => {
-                    let end = EpochEnd {
-                        epoch: totals.epoch,
-                        batches: totals.batches,
-                        rows: totals.rows,
-                        skipped: totals.skipped,
-                        left_out,
-                    };
-                    return Ok(Some(Item::EpochEnd(end)));
-                }
-                StepDelivery::End => return Ok(None),
-            }
-        }
+    /// Begins the next turn: who takes deliveries of an earlier one gets an error.
+    fn turn(&self) -> u64 {
+        self.turns.send_modify(|turns| turns.present += 1);
+        self.turns.borrow().present
     }
 
-    /// Passes over the batches before batch `g` of `epoch`, and acknowledges them if asked to. Returns how many were passed
-    /// over.
-    #[pyo3(signature = (epoch, g, acknowledge))]
-    fn pass_to(&self, py: Python<'_>, epoch: u32, g: u64, acknowledge: bool) -> PyResult<u64> {
-        let to = Cursor::new(epoch, g);
-        let mut guard = self.lock(py)?;
-        let open = guard.as_mut().ok_or_else(|| Self::closed(py))?;
-        let mut passed = 0;
-        loop {
-            let at = match self.delivery(py, open, None)? {
+    /// Ends `turn`, unless a later one has begun.
+    fn end_turn(&self, turn: u64) {
+        self.turns.send_if_modified(|turns| {
+            let is_present = turns.present == turn;
+            turns.present += u64::from(is_present);
+            is_present
+        });
+    }
+
+    /// The place `(epoch, g)` of the next batch.
+    #[getter]
+    fn at(&self) -> (u32, u64) {
+        let at = *lock(&self.at);
+        (at.epoch, at.batch_index)
+    }
+
+    /// The next batch of `epoch`, or its end; None behind its end.
+    fn next(&self, py: Python<'_>, turn: u64, epoch: u32) -> PyResult<Option<Item>> {
+        let mut taken = self.take(py, turn)?;
+        if epoch >= self.epochs || lock(&self.at).epoch > epoch {
+            return Ok(None);
+        }
+        taken.next(py, epoch).map(Some)
+    }
+
+    /// Passes over the batches before batch `g` of `epoch`, and acknowledges them if asked to.
+    fn pass_to(
+        &self,
+        py: Python<'_>,
+        turn: u64,
+        epoch: u32,
+        g: u64,
+        acknowledge: bool,
+    ) -> PyResult<()> {
+        let to = Cursor::new(epoch, g).min(Cursor::start_of(self.epochs));
+        let mut taken = self.take(py, turn)?;
+        while *lock(&self.at) < to {
+            let at = match taken.delivery(py)? {
                 StepDelivery::Step { step, batches, next } => {
                     // A stream that begins behind the last batch of an epoch has no end of it.
                     if batches.iter().flatten().any(|given| given.batch.cursor() >= to) {
-                        open.kept = Some(StepDelivery::Step { step, batches, next });
-                        return Ok(passed);
+                        taken.open(py)?.kept = Some(StepDelivery::Step { step, batches, next });
+                        *lock(&self.at) = to;
+                        return Ok(());
                     }
-                    passed += 1;
                     next
                 }
                 StepDelivery::EpochEnd { totals, .. } => {
@@ -211,16 +180,15 @@ impl Stream {
                     }
                     Cursor::start_of(totals.epoch + 1)
                 }
-                StepDelivery::End => return Ok(passed),
+                StepDelivery::End => Cursor::start_of(self.epochs),
             };
+            *lock(&self.at) = at;
             if acknowledge {
-                open.steps.checkpointed(at);
-            }
-            if at >= to {
-                return Ok(passed);
+                self.acknowledger.checkpointed_before(at);
             }
             py.check_signals()?;
         }
+        Ok(())
     }
 
     /// All before batch `g` of `epoch` is in a checkpoint.
@@ -232,36 +200,41 @@ impl Stream {
     /// Reports what was acknowledged, and waits for the service's answer; then closes the stream. With all of the job
     /// acknowledged, the service closes the job; with several ranks, once all have come so far.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        let mut guard = self.lock(py)?;
-        let Some(open) = guard.as_ref() else { return Ok(()) };
-        let settled = open.steps.fetcher().settle();
-        let settled = wait::wait(py, settled, || {
-            let closing = Waiting::patiently("the service to take in the end of the stream");
-            self.waiting().filter(|waiting| waiting.is_fault).or(Some(closing))
-        })?;
-        *guard = None;
-        settled.map_err(|error| errors::of_fetch(py, &error))
-    }
-
-    /// Closes the stream without a report.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if wait::is_fork() {
+        wait::runtime(py)?;
+        self.turns.send_modify(|turns| turns.is_closing = true);
+        if self.turns.borrow().is_closed {
             return Ok(());
         }
-        let open = self.lock(py)?.take();
-        let _runtime = wait::runtime(py)?.enter();
-        drop(open);
-        Ok(())
+        let mut turns = self.turns.subscribe();
+        let settling = async {
+            tokio::select! {
+                biased;
+                // Another thread closes it: nothing is reported any more.
+                _ = turns.wait_for(|turns| turns.is_closed) => Ok(()),
+                settled = self.acknowledger.settle() => settled,
+            }
+        };
+        let settled = wait::wait(py, settling, || {
+            let closing = Waiting::patiently("the service to take in the end of the stream");
+            Some(Some(self.reason()).filter(|waiting| waiting.is_fault).unwrap_or(closing))
+        });
+        self.close();
+        settled?.map_err(|error| errors::of_fetch(py, &error))
     }
 
-    /// Numbers of the stream: seconds waited, workers, bytes fetched.
+    /// Closes the stream without a report. Does nothing in a fork.
+    fn close(&self) {
+        if wait::is_fork() {
+            return;
+        }
+        self.turns.send_modify(|turns| (turns.is_closing, turns.is_closed) = (true, true));
+        self.drop_if_closed();
+    }
+
+    /// Numbers of the stream: workers, bytes fetched, memory.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
         let stats = pyo3::types::PyDict::new(py);
-        let guard = self.lock(py)?;
-        let Some(open) = guard.as_ref() else { return Ok(stats) };
-        let fetcher = open.steps.fetcher();
-        let snapshot = fetcher.snapshot();
-        stats.set_item("waited_s", fetcher.waited().as_secs_f64())?;
+        let snapshot = self.watcher.snapshot();
         stats.set_item("workers", snapshot.active_workers)?;
         stats.set_item("workers_max", snapshot.workers_max)?;
         stats.set_item("fetched_bytes", snapshot.fetched_bytes)?;
@@ -269,6 +242,11 @@ impl Stream {
         stats.set_item("prefetch_bytes", snapshot.prefetch_bytes)?;
         stats.set_item("local_bytes", snapshot.local_bytes)?;
         Ok(stats)
+    }
+
+    /// The reason why the next batch is missing.
+    fn waiting(&self) -> String {
+        self.reason().text
     }
 }
 
@@ -279,55 +257,4 @@ fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<Batch> {
     let frame = Frame::parse(batch.frame, &Limits::default());
     let frame = frame.map_err(|error| errors::error(py, "ServiceError", error))?;
     Ok(Batch::new(&frame, (at, next), repeated_for))
-}
-
-enum Opening {
-    Refused(String),
-    Failed(FetchError),
-}
-
-impl From<FetchError> for Opening {
-    fn from(error: FetchError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// Opens a stream at `at`, or where the job's last trainer was; waits until the service has accepted it.
-async fn open(
-    job: &Job,
-    at: Option<Cursor>,
-    (ranks, options): (&RankOptions, &StreamOptions),
-) -> Result<(Steps, Cursor), Opening> {
-    let refused = |why: Failure| Opening::Refused(why.to_string());
-    let asked = ranks.own(job).map_err(refused)?;
-    let status = match (asked, at) {
-        (None, Some(_)) => None,
-        _ => Some(job.status(options.patience).await?),
-    };
-    let (own, begin) = match (asked, status) {
-        (Some(own), Some(status)) => {
-            let begins = Beginning::of(&status, own, at, None);
-            let (beginning, own) = begins.map_err(Opening::Refused)?;
-            (Some(own), beginning.known())
-        }
-        (_, status) => (None, at.or(status.map(|status| status.durable)).unwrap_or_default()),
-    };
-    let fetcher = job.open_for(own, begin, options).await?;
-    let mut steps = Steps::new(fetcher);
-    match accepted(steps.fetcher()).await {
-        // Another rank began the run, and nobody named another place.
-        Err(FetchError::RunBegan { from, .. }) if at.is_none() => {
-            steps.begin_run(from).await;
-            accepted(steps.fetcher()).await?;
-            Ok((steps, from))
-        }
-        accepted => Ok(accepted.map(|()| (steps, begin))?),
-    }
-}
-
-/// Waits until the service has accepted the stream.
-async fn accepted(fetcher: &Fetcher) -> Result<(), FetchError> {
-    fetcher.located().await?;
-    fetcher.announce();
-    fetcher.admitted().await
 }

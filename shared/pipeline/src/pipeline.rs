@@ -352,6 +352,18 @@ impl Pipeline {
         // The size does not come from the file, so its line would mislead.
         checked.map_err(|error| PipelineError::general(error.message))
     }
+
+    /// As [`Source::with_classes`].
+    ///
+    /// # Errors
+    /// As [`Source::with_classes`].
+    pub fn with_classes(
+        mut self,
+        list: impl FnOnce(&str) -> Result<Vec<String>, String>,
+    ) -> Result<Pipeline, PipelineError> {
+        self.source = self.source.with_classes(list)?;
+        Ok(self)
+    }
 }
 
 fn is_in_order(stage: &Stage) -> bool {
