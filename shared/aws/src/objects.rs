@@ -206,7 +206,9 @@ where
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),
         _ if fault.is_passing => ObjectError::Unavailable(fault.text),
-        _ if fault.has_code("AccessDenied") => ObjectError::Denied(fault.text),
+        // Clocks, tokens, new keys and policies: each may be put right while a job runs.
+        Some(401 | 403) => ObjectError::Denied(fault.text),
+        _ if fault.has_code("ExpiredToken") => ObjectError::Denied(fault.text),
         _ => ObjectError::Rejected(fault.text),
     }
 }

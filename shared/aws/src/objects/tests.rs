@@ -215,6 +215,8 @@ async fn refusals_say_what_they_are() {
         key if key.starts_with("bucket") => Answer::status(404, error("NoSuchBucket")),
         key if key.starts_with("changed") => Answer::status(412, error("PreconditionFailed")),
         key if key.starts_with("short") => Answer::status(416, error("InvalidRange")),
+        key if key.starts_with("expired") => Answer::status(400, error("ExpiredToken")),
+        key if key.starts_with("new") => Answer::status(403, error("InvalidAccessKeyId")),
         key if key.starts_with("denied") => Answer::status(403, error("AccessDenied")),
         _ => Answer::status(503, error("SlowDown")),
     })
@@ -228,6 +230,8 @@ async fn refusals_say_what_they_are() {
     assert!(matches!(get("changed").await, ObjectError::Changed(_)));
     assert!(matches!(get("short").await, ObjectError::Rejected(_)));
     assert!(matches!(get("slow").await, ObjectError::Unavailable(_)));
+    assert!(matches!(get("expired").await, ObjectError::Denied(_)));
+    assert!(matches!(get("new").await, ObjectError::Denied(_)));
     let ObjectError::Denied(text) = get("denied").await else { panic!("not denied") };
     assert_eq!(text, "GetObject on s3://b/denied: AccessDenied: so it is");
 }
