@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_frequent_reason_is_told_with_how_many_skips_were_looked_at() {
+    fn the_most_frequent_reason_names_how_many_skips_were_looked_at() {
         let skip = |op: &str, reason: &str| SkippedAt {
             source: "f record 0".into(),
             record: SkippedRecord {

@@ -200,7 +200,7 @@ impl<'a> Frame<'a> {
 
 impl Colours {
     fn read_adobe(&mut self, segment: &[u8]) {
-        // Of a longer marker too, as libjpeg does.
+        // A longer marker counts too, as in libjpeg.
         if segment.starts_with(b"Adobe")
             && let Some(transform) = segment.get(11)
         {

@@ -106,7 +106,7 @@ proptest! {
         }
     }
 
-    /// Adobe's marker decides the colours whatever follows in it.
+    /// Adobe's marker decides the colours, also if more follows in it.
     #[test]
     fn a_picture_with_application_markers_is_what_the_library_makes_of_it(
         picture in pictures(),

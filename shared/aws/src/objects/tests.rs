@@ -152,7 +152,7 @@ async fn a_store_that_stays_silent_is_named() {
 }
 
 #[tokio::test]
-async fn a_busy_store_is_asked_again_whatever_it_calls_it() {
+async fn a_busy_store_is_asked_again_by_any_name() {
     let codes = [(429, "TooManyRequests"), (429, ""), (408, ""), (503, "SlowDown"), (500, "")];
     for (status, code) in codes {
         let busy = format!("<Error><Code>{code}</Code></Error>");

@@ -184,7 +184,7 @@ struct Found {
     /// Index of its key among the feature's.
     rank: usize,
     content: Range<usize>,
-    /// Where a link leads; a link to a file of the archive has been replaced by it.
+    /// The target of a link; one to a file of the archive has been replaced by it.
     target: Option<String>,
 }
 

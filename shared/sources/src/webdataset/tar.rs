@@ -31,7 +31,7 @@ pub(crate) struct Member<'a> {
     pub(crate) end: u64,
 }
 
-/// Where a link leads.
+/// A link to another member or path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link<'a> {
     pub(crate) target: &'a [u8],
@@ -58,7 +58,7 @@ pub(crate) struct Members {
 #[derive(Clone, Copy, Debug)]
 enum Extension {
     Pax,
-    /// Of all members that follow.
+    /// It extends all members that follow.
     Global,
     LongName,
     LongTarget,

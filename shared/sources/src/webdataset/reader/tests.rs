@@ -224,7 +224,7 @@ fn a_link_is_the_file_that_it_leads_to() {
     link(&mut builder, "s/2.cls", "./s/1.cls", EntryType::Link);
     link(&mut builder, "s/3.cls", "2.cls", EntryType::Symlink);
     link(&mut builder, "s/4.cls", &format!("../{far}"), EntryType::Symlink);
-    // What another name had before, and what it has at last.
+    // A name that has one file before these links, and another at last.
     file(&mut builder, "twice", b"before");
     link(&mut builder, "s/5.cls", "twice", EntryType::Link);
     link(&mut builder, "s/6.cls", "../twice", EntryType::Symlink);
