@@ -131,7 +131,12 @@ impl Coordinator {
         };
         let allowed = item.spec.settings.max_skipped.allowed(plan.records);
         if let Some((epoch, count)) = counts.exceeding(allowed, plan.records) {
-            let reports = self.most_skipped(job, &counts.with_skips).await;
+            let of_epoch = counts.with_skips.iter().filter(|place| place.epoch == epoch);
+            let mut looked_at = Vec::new();
+            for place in of_epoch.take(REPORTS) {
+                looked_at.extend(self.skipped_at(job, *place).await);
+            }
+            let reports = most_often(&looked_at, count.skipped);
             let first = first.unwrap_or_default();
             return Ok(Some(format!(
                 "{} of {} records of epoch {epoch} are skipped so far, and --max-skipped {} allows {allowed}; \
@@ -151,22 +156,6 @@ impl Coordinator {
         Ok(None)
     }
 
-    /// The most frequent reason for skips, from the reports of the first splits in `places`.
-    async fn most_skipped(&self, job: &JobName, places: &[Place]) -> String {
-        let mut reasons = BTreeMap::<String, u32>::new();
-        let mut looked_at = 0;
-        for place in places.iter().take(REPORTS) {
-            for SkippedAt { record, .. } in self.skipped_at(job, *place).await {
-                *reasons.entry(format!("{}: {}", record.op, record.reason)).or_default() += 1;
-                looked_at += 1;
-            }
-        }
-        let most = reasons.into_iter().max_by_key(|(_, times)| *times);
-        most.map_or(String::new(), |(reason, times)| {
-            format!("most often ({times} of {looked_at}): {reason}; ")
-        })
-    }
-
     /// Skipped records of a split, from its worker's report. Best effort: the count does not need them.
     async fn skipped_at(&self, job: &JobName, place: Place) -> Vec<SkippedAt> {
         let key = keys::skipped(&self.settings.ns, job, place.epoch, place.position);
@@ -177,6 +166,19 @@ impl Coordinator {
     }
 }
 
+/// The most frequent reason of the skips that were looked at, of all `skipped`.
+fn most_often(looked_at: &[SkippedAt], skipped: u64) -> String {
+    let mut reasons = BTreeMap::<_, u64>::new();
+    for SkippedAt { record, .. } in looked_at {
+        *reasons.entry((&record.op, &record.reason)).or_default() += 1;
+    }
+    let most = reasons.into_iter().max_by_key(|(_, times)| *times);
+    most.map_or(String::new(), |((op, reason), times)| match looked_at.len() as u64 {
+        all if all == skipped => format!("most often ({times} of {all}): {op}: {reason}; "),
+        some => format!("most often ({times} of the {some} looked at): {op}: {reason}; "),
+    })
+}
+
 fn described(at: &SkippedAt) -> String {
     format!("{} ({}): {}", at.source, at.record.op, at.record.reason)
 }
@@ -185,7 +187,7 @@ fn described(at: &SkippedAt) -> String {
 mod tests {
     use super::*;
     use crate::fixtures::{N_SPLITS, commit};
-    use gristmill_model::Nonce;
+    use gristmill_model::{Nonce, RecordKey, SkippedRecord};
 
     fn place(position: u32) -> Place {
         Place { epoch: 0, position }
@@ -228,6 +230,22 @@ mod tests {
         assert!(delivered(WRITTEN_EVERY - 1).is_none() && delivered(WRITTEN_EVERY).is_some());
         let described = counts(&none, 0, &[1]).to_store(&none, Some("a".into()), N_SPLITS);
         assert_eq!(described.unwrap().first.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn the_most_frequent_reason_names_how_many_skips_were_looked_at() {
+        let skip = |op: &str, reason: &str| SkippedAt {
+            source: "f record 0".into(),
+            record: SkippedRecord {
+                key: RecordKey { file: 0, record: 0 },
+                op: op.into(),
+                reason: reason.into(),
+            },
+        };
+        let reports = [skip("decode", "bad"), skip("source", "bad"), skip("decode", "bad")];
+        assert_eq!(most_often(&reports, 3), "most often (2 of 3): decode: bad; ");
+        assert_eq!(most_often(&reports, 40), "most often (2 of the 3 looked at): decode: bad; ");
+        assert_eq!(most_often(&[], 40), "");
     }
 
     #[test]

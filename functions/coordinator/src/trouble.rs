@@ -7,8 +7,8 @@ use gristmill_model::wire::{Barren, ScaleState};
 const FEW: u32 = 3;
 /// Longest rest between two attempts to start workers.
 const MAX_REST_MS: u64 = 30_000;
-/// Attempts at a bundle from which its failures are reported.
-const REPORTED_ATTEMPTS: u32 = 3;
+/// Attempts at a bundle from which its failures are reported: the first has already been tried for long enough.
+const REPORTED_ATTEMPTS: u32 = 1;
 
 fn goes_on(barren: &Barren, progress: u64) -> bool {
     barren.workers > 0 && barren.progress == progress
@@ -80,7 +80,7 @@ pub(crate) fn trouble(
     scan.failing(REPORTED_ATTEMPTS).map(|(first, attempt, error)| {
             let limits = settings.limits;
             format!(
-                "splits from position {first} on fail and are tried again, {attempt} times so far (the job \
+                "splits from position {first} on fail and are tried again, in attempt {attempt} (the job \
                  fails after {} that last {} min): {error}",
                 limits.max_attempts,
                 limits.patience_ms / 60_000

@@ -15,6 +15,7 @@ use aws_config::{
 };
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
+use aws_smithy_runtime::client::retries::classifiers::HttpStatusCodeClassifier;
 use gristmill_model::Namespace;
 use std::{
     collections::BTreeMap,
@@ -32,8 +33,6 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(40);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of all tries of a small request.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of one try of a put or get: 128 MiB at little more than 2 MB/s.
-const DATA_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout of all tries of a put or get.
 pub(crate) const DATA_OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -195,7 +194,7 @@ impl Aws {
             let Shared { sdk, at, path_style, .. } = &*self.0;
             let config = s3_config(sdk, at, *path_style)
                 .interceptor(self.counting("s3"))
-                .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
+                .retry_classifier(HttpStatusCodeClassifier::new_from_codes(&[408, 429]));
             aws_sdk_s3::Client::from_conf(config.build())
         })
     }
@@ -281,7 +280,7 @@ fn retries() -> RetryConfig {
     RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS).with_initial_backoff(INITIAL_BACKOFF)
 }
 
-fn timeouts(attempt: Duration, operation: Duration) -> TimeoutConfig {
+pub(crate) fn timeouts(attempt: Duration, operation: Duration) -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .operation_attempt_timeout(attempt)

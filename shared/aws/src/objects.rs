@@ -2,23 +2,33 @@
 
 mod read;
 
-use crate::{Aws, fault::Fault};
+use crate::{
+    Aws,
+    aws::{DATA_OPERATION_TIMEOUT, timeouts},
+    fault::Fault,
+};
 use async_trait::async_trait;
 use aws_sdk_s3::{
+    config::Config,
     error::{ProvideErrorMetadata, SdkError},
     primitives::ByteStream,
     types::{Delete, ObjectIdentifier},
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
-use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
-use std::{error::Error, fmt, ops::Range, time::Duration};
+use gristmill_ports::{
+    BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, ReadPatience,
+};
+use std::{error::Error, fmt, ops::Range, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
 /// Metadata that identifies the put that made an object.
 const PUT_ID: &str = "put-id";
 /// Tries of a put that conflicts with a concurrent one.
 const PUT_TRIES: u32 = 5;
+/// Timeout of one try of a put, beside the time that its bytes take on a slow network.
+const PUT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+const PUT_BYTES_PER_S: u64 = 2 << 20;
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
 /// Header with the region of a bucket, in responses of other regions.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
@@ -30,11 +40,12 @@ const DELETE_KEYS: usize = 1000;
 pub struct S3Objects {
     client: OnceCell<aws_sdk_s3::Client>,
     buffers: BufferPool,
+    patience: Arc<ReadPatience>,
 }
 
 impl S3Objects {
     pub(crate) fn new(client: aws_sdk_s3::Client) -> Self {
-        Self { client: OnceCell::new_with(Some(client)), buffers: BufferPool::default() }
+        Self { client: OnceCell::new_with(Some(client)), ..Self::default() }
     }
 
     /// With the credentials, region and endpoint of the environment, which are loaded on first use: that takes time.
@@ -91,8 +102,13 @@ impl Objects for S3Objects {
                 .body(ByteStream::from(body.clone()))
                 .if_none_match("*")
                 .metadata(PUT_ID, put_id);
+            let timeout =
+                PUT_ATTEMPT_TIMEOUT + Duration::from_secs(body.len() as u64 / PUT_BYTES_PER_S);
+            let timeouts = timeouts(timeout, DATA_OPERATION_TIMEOUT);
+            let slowly = Config::builder().timeout_config(timeouts);
             // The body is not hashed for the signature: it carries checksums of its own.
-            let Err(error) = request.customize().disable_payload_signing().send().await else {
+            let request = request.customize().config_override(slowly).disable_payload_signing();
+            let Err(error) = request.send().await else {
                 return Ok(PutOutcome::Created);
             };
             match error.raw_response().map(|response| response.status().as_u16()) {
@@ -190,7 +206,9 @@ where
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),
         _ if fault.is_passing => ObjectError::Unavailable(fault.text),
-        _ if fault.has_code("AccessDenied") => ObjectError::Denied(fault.text),
+        // Clocks, tokens, new keys and policies: each may be put right while a job runs.
+        Some(401 | 403) => ObjectError::Denied(fault.text),
+        _ if fault.has_code("ExpiredToken") => ObjectError::Denied(fault.text),
         _ => ObjectError::Rejected(fault.text),
     }
 }

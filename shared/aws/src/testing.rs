@@ -7,6 +7,7 @@ use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
 use hyper::{body::Frame, service::service_fn};
 use std::{
+    future::pending,
     io,
     sync::{
         Arc, Mutex,
@@ -33,6 +34,15 @@ pub(crate) enum Answer {
         length: u64,
         body: Bytes,
     },
+    /// Declares `length` bytes, sends `body`, and no more.
+    Stalled {
+        status: u16,
+        headers: Vec<(&'static str, String)>,
+        length: u64,
+        body: Bytes,
+    },
+    /// Keeps the connection open without an answer.
+    Silence,
     /// Closes the connection without an answer.
     Drop,
 }
@@ -67,7 +77,10 @@ impl Server {
                         log.push(asked.clone());
                         log.len() - 1
                     };
-                    respond(answer(n, &asked))
+                    match answer(n, &asked) {
+                        Answer::Silence => pending().await,
+                        answer => respond(answer),
+                    }
                 }
             })
         })
@@ -114,7 +127,12 @@ type Body = BoxBody<Bytes, io::Error>;
 fn respond(answer: Answer) -> Result<Response<Body>, io::Error> {
     let gone = || io::Error::other("the test closes this connection");
     let (status, headers, body): (_, _, Body) = match answer {
-        Answer::Drop => return Err(gone()),
+        Answer::Drop | Answer::Silence => return Err(gone()),
+        Answer::Stalled { status, mut headers, length, body } => {
+            headers.push(("content-length", length.to_string()));
+            let frames = stream::iter([Ok(Frame::data(body))]).chain(stream::pending());
+            (status, headers, BoxBody::new(StreamBody::new(frames)))
+        }
         Answer::Full(status, headers, body) => {
             (status, headers, Full::new(body).map_err(|never| match never {}).boxed())
         }

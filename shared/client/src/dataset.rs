@@ -3,7 +3,7 @@
 use crate::{
     Folders, ListError,
     images::{FoundImages, pack_images},
-    selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix},
+    selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix, shown},
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_folder::Entry;
@@ -44,12 +44,7 @@ impl std::fmt::Display for Source {
         let place = self.place();
         for (i, pattern) in self.patterns.iter().enumerate() {
             let between = if i == 0 { "" } else { ", " };
-            // The query of a URL may contain a secret.
-            let pattern = match self.place {
-                Place::Web(_) => pattern.split('?').next().unwrap_or_default(),
-                _ => pattern,
-            };
-            write!(f, "{between}{place}/{pattern}")?;
+            write!(f, "{between}{}", shown(&place, pattern))?;
         }
         Ok(())
     }
@@ -243,8 +238,9 @@ impl Source {
             && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
             && !base.join(text).exists()
         {
+            // The rest of the address may have a password.
             return Err(io::Error::other(format!(
-                "{text}: {scheme}:// is not read: give a path, s3://bucket/prefix or https://host/file"
+                "{scheme}:// is not read: give a path, s3://bucket/prefix or https://host/file"
             )));
         }
         let missing = |path: &Path, error: io::Error| {
@@ -275,6 +271,9 @@ impl Source {
         let name = found.file_name().and_then(|name| name.to_str());
         match (found.parent(), name) {
             (Some(root), Some(name)) => Ok(Self::local(root.to_owned(), literal(name))),
+            (Some(_), None) => {
+                Err(missing(&path, io::Error::other("its name is not UTF-8: rename it")))
+            }
             _ => Err(missing(&path, io::Error::other("it is not a file or directory"))),
         }
     }

@@ -128,7 +128,8 @@ impl Selector {
 
     /// The files that `pattern` names if only braces are patterns, in order.
     pub(crate) fn files(pattern: &str) -> Result<Vec<Self>, ListError> {
-        let texts = expand(pattern).map_err(|why| ListError::Pattern(pattern.to_owned(), why))?;
+        let texts =
+            expand(pattern).map_err(|why| ListError::Pattern(without_query(pattern), why))?;
         Ok(texts.into_iter().map(|text| Self { text, glob: None }).collect())
     }
 
@@ -231,6 +232,22 @@ pub(crate) fn enters(selectors: &[Selector], key: &str, format: &Definition) -> 
     selectors.iter().any(|selector| selector.enters(key, format))
 }
 
+/// A file or pattern at a location, as messages show it.
+pub(crate) fn shown(place: &str, pattern: &str) -> String {
+    match gristmill_web::is_web(place) {
+        true => format!("{place}/{}", without_query(pattern)),
+        false => format!("{place}/{pattern}"),
+    }
+}
+
+/// The path of a web address. The query may be a secret.
+fn without_query(key: &str) -> String {
+    match key.split_once('?') {
+        Some((path, _)) => format!("{path}?..."),
+        None => key.to_owned(),
+    }
+}
+
 /// Everything found at a location.
 #[derive(Debug, Default)]
 pub(crate) struct There {
@@ -278,7 +295,7 @@ pub(crate) fn select(
             own.remedies.insert(format.files.remedy);
         }
         if read.len() == before {
-            let place = format!("{place}/{}", selector.text);
+            let place = shown(place, &selector.text);
             return Err(ListError::Empty { place, left_out: own });
         }
         left_out.join(own);
@@ -311,7 +328,9 @@ impl Selector {
         }
         let named = self.glob.is_none() && key == self.text;
         match self.judge(key, format) {
-            Verdict::Read if named || matches!(why, Why::Unreadable(_)) => Err(unreadable(why)),
+            Verdict::Read if named || matches!(why, Why::Unreadable(_) | Why::NotText) => {
+                Err(unreadable(why))
+            }
             Verdict::Read => Ok(Some(why.to_string())),
             Verdict::LeftOut(other) => Ok(Some(other)),
             Verdict::Other => Ok(None),

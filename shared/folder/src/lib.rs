@@ -63,7 +63,7 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotText => f.write_str("its name is not UTF-8"),
+            Self::NotText => f.write_str("its name is not UTF-8: rename it"),
             Self::LongName => write!(f, "its path has more than {MAX_KEY_BYTES} bytes"),
             Self::BrokenLink => f.write_str("broken link"),
             Self::Loop => f.write_str("a link to a folder that contains it"),
@@ -184,7 +184,8 @@ impl Walk<'_> {
             };
             let name = entry.file_name();
             let Some(name) = name.to_str() else {
-                self.other(&format!("{key}{}", name.to_string_lossy()), Why::NotText)?;
+                let slash = if entry.path().is_dir() { "/" } else { "" };
+                self.other(&format!("{key}{}{slash}", name.to_string_lossy()), Why::NotText)?;
                 continue;
             };
             let key = format!("{key}{name}");

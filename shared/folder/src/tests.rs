@@ -81,6 +81,7 @@ fn what_cannot_be_read_is_named_with_its_reason() {
     )
     .unwrap();
     fs::write(root.join(OsStr::from_bytes(b"caf\xe9")), "x").unwrap();
+    fs::create_dir(root.join(OsStr::from_bytes(b"dir\xe9"))).unwrap();
     fs::create_dir(root.join("skip")).unwrap();
     fs::write(root.join("skip/x"), "x").unwrap();
     let mut deep = root.to_owned();
@@ -93,7 +94,8 @@ fn what_cannot_be_read_is_named_with_its_reason() {
     let long = all.keys().find(|key| key.starts_with("nn")).unwrap().clone();
     let expected = [
         ("broken", "broken link"),
-        ("caf\u{fffd}", "its name is not UTF-8"),
+        ("caf\u{fffd}", "its name is not UTF-8: rename it"),
+        ("dir\u{fffd}/", "its name is not UTF-8: rename it"),
         (long.as_str(), "its path has more than 1024 bytes"),
         ("pipe", "a pipe"),
         ("ring", "broken link"),

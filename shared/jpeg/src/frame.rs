@@ -200,8 +200,9 @@ impl<'a> Frame<'a> {
 
 impl Colours {
     fn read_adobe(&mut self, segment: &[u8]) {
-        if let [b'A', b'd', b'o', b'b', b'e', .., transform] = segment
-            && segment.len() == 12
+        // A longer marker counts too, as in libjpeg.
+        if segment.starts_with(b"Adobe")
+            && let Some(transform) = segment.get(11)
         {
             self.transform = Some(*transform);
         }

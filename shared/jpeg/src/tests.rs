@@ -106,6 +106,29 @@ proptest! {
         }
     }
 
+    /// Adobe's marker decides the colours, also if more follows in it.
+    #[test]
+    fn a_picture_with_application_markers_is_what_the_library_makes_of_it(
+        picture in pictures(),
+        markers in prop::collection::vec((0_usize..20, 0_u8..3, any::<bool>()), 0..3),
+        keeps_jfif in any::<bool>(),
+    ) {
+        let jpeg = picture.jpeg();
+        // The encoder's first marker is JFIF's.
+        let jfif = 4 + usize::from(jpeg[5]);
+        let mut with = jpeg[..if keeps_jfif { jfif } else { 2 }].to_vec();
+        for (length, transform, is_adobe) in markers {
+            let mut body = [*b"Adobe", [0, 100, 0, 0, 0], [0, transform, 7, 7, 7], [7; 5]].concat();
+            body.truncate(length);
+            with.extend([0xff, if is_adobe { 0xee } else { 0xed }, 0, length as u8 + 2]);
+            with.extend(body);
+        }
+        with.extend(&jpeg[jfif..]);
+        if let Some(ours) = by_us(&mut Decoder::default(), &with) {
+            prop_assert_eq!(Some(ours), by_library(&with).ok());
+        }
+    }
+
     #[test]
     fn a_window_is_a_part_of_the_whole(
         picture in pictures(),

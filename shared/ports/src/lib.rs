@@ -10,6 +10,7 @@ mod invoker;
 pub mod memory;
 mod metrics;
 mod objects;
+mod patience;
 mod table;
 
 pub use buffers::BufferPool;
@@ -21,4 +22,5 @@ pub use objects::{
     ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
     get_long_range,
 };
+pub use patience::ReadPatience;
 pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};

@@ -28,10 +28,6 @@ pub(crate) fn file_of(files: &Files, file: u32) -> Result<&Arc<IndexedFile>, Run
 impl IndexedFile {
     /// Approximate bytes in memory of a run of records.
     pub fn bytes_of(&self, run: &Run) -> u64 {
-        let Run { first_record, records, .. } = *run;
-        match self.index.byte_range(first_record, records) {
-            Some(range) => range.end - range.start,
-            None => self.index.weights(first_record, records).iter().sum(),
-        }
+        self.index.weight(run.first_record, run.records)
     }
 }

@@ -1,11 +1,14 @@
 //! The index of one source file: how many records it has, and which of its bytes hold them.
 
+mod linked;
+
 use crate::{
     Format, IndexKind, Limits, Reading, SourceError,
     csv::reader as csv,
     gzip,
     lengths::{Lengths, MAX_LENGTH_BYTES},
     parquet::reader as parquet,
+    webdataset::links::{self, Links},
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -13,7 +16,9 @@ use std::ops::Range;
 /// First eight bytes of a stored index.
 const MAGIC: [u8; 8] = *b"\x89GRMIDX\n";
 /// Version of the stored form. Indices are made again when it changes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// In the number of a stored packing: links follow.
+const HAS_LINKS: u32 = 4;
 /// Bytes before the content: magic, version, packing, record count, size of the content before
 /// compression.
 const HEAD_BYTES: usize = 28;
@@ -27,6 +32,8 @@ pub struct FileIndex {
     packing: Packing,
     /// The header and line counts of a table of text.
     table: Option<Box<csv::Table>>,
+    /// Those of a tar file.
+    links: Links,
 }
 
 /// The step that makes records lie end to end.
@@ -49,13 +56,12 @@ pub struct OpenedRecords {
 impl FileIndex {
     /// The index of a file without records, each of which has `framing_bytes` beside its length.
     pub(crate) fn new(framing_bytes: u32) -> Self {
-        let lengths = Lengths::new(0, framing_bytes);
-        FileIndex { lengths, packing: Packing::None, table: None }
+        Self::window(Lengths::new(0, framing_bytes))
     }
 
     /// The index of records that lie end to end, the first of which is not the file's.
     pub(crate) fn window(lengths: Lengths) -> Self {
-        FileIndex { lengths, packing: Packing::None, table: None }
+        FileIndex { lengths, packing: Packing::None, table: None, links: Links::default() }
     }
 
     pub(crate) fn table(self, table: csv::Table) -> Self {
@@ -132,7 +138,7 @@ impl FileIndex {
     pub fn weights(&self, first: u32, n: u32) -> Vec<u64> {
         match &self.packing {
             Packing::Parquet(layout) => layout.weights(first..first.saturating_add(n)),
-            Packing::None | Packing::Gzip(_) => self.sizes(first, n).collect(),
+            Packing::None | Packing::Gzip(_) => self.linked_weights(first, n),
         }
     }
 
@@ -150,14 +156,21 @@ impl FileIndex {
         let source = source.into();
         let end = first.checked_add(n).filter(|end| *end <= self.len());
         let Some(end) = end else { return Err(self.not_there(first, n)) };
-        let range = match &self.packing {
-            Packing::Parquet(layout) => {
-                return layout.stored_ranges(first..end, source).map_err(SourceError);
-            }
-            Packing::None => self.range(first, n)?,
-            Packing::Gzip(points) => points.packed_range(&self.range(first, n)?),
-        };
-        Ok(if range.is_empty() { Vec::new() } else { vec![range] })
+        if let Packing::Parquet(layout) = &self.packing {
+            return layout.stored_ranges(first..end, source).map_err(SourceError);
+        }
+        let range = self.range(first, n)?;
+        let linked = self.links.contents(&range).map(|range| self.packed(&range));
+        let packed = std::iter::once(self.packed(&range)).chain(linked);
+        Ok(linked::apart(packed.filter(|range| !range.is_empty()).collect()))
+    }
+
+    /// The part of the stored file that has bytes `range` of the unpacked one.
+    fn packed(&self, range: &Range<u64>) -> Range<u64> {
+        match &self.packing {
+            Packing::Gzip(points) => points.packed_range(range),
+            Packing::None | Packing::Parquet(_) => range.clone(),
+        }
     }
 
     /// Records `first .. first + n`, unpacked from the parts that
@@ -173,6 +186,9 @@ impl FileIndex {
         parts: &[Bytes],
     ) -> Result<OpenedRecords, SourceError> {
         let source = source.into();
+        if !self.links.is_empty() {
+            return self.open_links(first, n, source, parts);
+        }
         let records = self.unpack(first, n, source, parts)?;
         let Some(table) = &self.table else { return Ok(records) };
         let opened = table.open(first, &self.lengths, n, source, &records.data);
@@ -222,7 +238,7 @@ impl FileIndex {
             Packing::Parquet(layout) => layout.memory_bytes(),
         };
         let table = self.table.as_ref().map_or(0, |table| table.memory_bytes());
-        self.lengths.memory_bytes() + packing + table
+        self.lengths.memory_bytes() + packing + table + self.links.memory_bytes()
     }
 
     /// The stored form: head, content compressed with zstd, CRC-32C of all. The content is the
@@ -243,6 +259,11 @@ impl FileIndex {
         };
         if let Some(table) = &self.table {
             table.encode(&mut content);
+        }
+        let mut packing = packing;
+        if !self.links.is_empty() {
+            self.links.encode(&mut content);
+            packing |= HAS_LINKS;
         }
         let mut out = Vec::with_capacity(HEAD_BYTES + 4);
         out.extend_from_slice(&MAGIC);
@@ -293,6 +314,8 @@ impl FileIndex {
         }
         let number = |at: usize| head[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
         let (version, packing, records) = (number(8), number(12), number(16));
+        let has_links = packing & HAS_LINKS != 0 && matches!(format, Format::WebDataset(_));
+        let packing = if has_links { packing & !HAS_LINKS } else { packing };
         let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
@@ -312,7 +335,8 @@ impl FileIndex {
             _ => return Err(format!("it is not that of a {} file", format.name())),
         };
         let table = layout.map_or(0, |_| csv::Table::most_stored(records));
-        let most = records as usize * MAX_LENGTH_BYTES + most + table;
+        let links = if has_links { links::MAX_STORED_BYTES } else { 0 };
+        let most = records as usize * MAX_LENGTH_BYTES + most + table + links;
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
         let raw_bytes = raw_bytes.ok_or("its size is not that of its records")?;
         let unpacked;
@@ -333,8 +357,12 @@ impl FileIndex {
             Some(layout) => Some(Box::new(csv::Table::decode(&mut rest, layout, records)?)),
             None => None,
         };
+        let links = match has_links {
+            true => Links::decode(&mut rest, limits.record_bytes)?,
+            false => Links::default(),
+        };
         match rest {
-            [] => Ok(FileIndex { lengths, packing, table }),
+            [] => Ok(FileIndex { lengths, packing, table, links }),
             _ => Err("it has more than its records need".into()),
         }
     }

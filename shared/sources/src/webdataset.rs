@@ -1,6 +1,8 @@
 //! `webdataset`: tar files whose members make records.
 
 #[cfg(feature = "readers")]
+pub(crate) mod links;
+#[cfg(feature = "readers")]
 pub(crate) mod reader;
 #[cfg(feature = "readers")]
 mod tar;

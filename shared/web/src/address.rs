@@ -20,6 +20,8 @@ pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
     let rest = &text[start..];
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, key) = rest.split_at(end);
+    // Messages leave out the query, which may be a secret.
+    let shown = text.split(['?', '#']).next().unwrap_or_default();
     Some(if authority.is_empty() {
         Err("the address names no server".to_owned())
     } else if authority.contains('@') {
@@ -29,16 +31,16 @@ pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
         Err(format!("{} is not a valid address: {why}", &text[..start + end]))
     } else if key.split('?').next().unwrap_or_default().contains('*') {
         Err(format!(
-            "{text} has a wildcard, and listings of web servers are not read: name its files by braces, such as \
+            "{shown} has a wildcard, and listings of web servers are not read: name its files by braces, such as \
              shard-{{000..146}}.tar"
         ))
     } else if key.contains('#') {
         Err("an address of a file has no part after `#`".to_owned())
     } else if key.is_empty() || key.ends_with('/') && !key.contains('?') {
         Err(format!(
-            "{text} is a folder, and listings of web servers are not read: name its files, such as \
+            "{shown} is a folder, and listings of web servers are not read: name its files, such as \
              {}/shard-{{000..146}}.tar",
-            text.trim_end_matches('/')
+            shown.trim_end_matches('/')
         ))
     } else {
         let key = key.strip_prefix('/').unwrap_or(key);
@@ -70,6 +72,10 @@ mod tests {
         }
         for wrong in ["https://:80/x", "http://[::1/x", "https://h/*.tar"] {
             assert_eq!(cut(wrong), Some(None), "{wrong}");
+        }
+        for wrong in ["https://h/*.tar?x=s3cret", "https://h/a#s3cret", "https://u:s3cret@h/a"] {
+            let why = origin_and_key(wrong).unwrap().unwrap_err();
+            assert!(!why.contains("s3cret"), "{why}");
         }
         assert_eq!(cut("https://h/?file=a"), both("https://h", "?file=a"));
         assert_eq!(cut("https://u:p@h/a"), Some(None));

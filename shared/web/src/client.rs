@@ -7,7 +7,7 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{
-    BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, ReadPatience,
 };
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
 use std::{
@@ -17,9 +17,7 @@ use std::{
     time::Duration,
 };
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest pause between two pieces of a response.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_REDIRECTS: usize = 10;
 const AUTHORIZATION: &str = "GRISTMILL_WEB_AUTHORIZATION";
 
@@ -30,6 +28,7 @@ pub struct WebObjects {
     client: OnceLock<Result<Client, String>>,
     pub(crate) reach: Reach,
     pub(crate) buffers: BufferPool,
+    pub(crate) patience: ReadPatience,
     /// Authorization header by server.
     authorization: BTreeMap<String, HeaderValue>,
 }
@@ -42,7 +41,13 @@ impl WebObjects {
     /// The number of the malformed line, without its content.
     pub fn new(reach: Reach, authorization: &str) -> Result<Self, String> {
         let authorization = parse_authorization(authorization)?;
-        Ok(Self { client: OnceLock::new(), reach, buffers: BufferPool::default(), authorization })
+        Ok(Self {
+            client: OnceLock::new(),
+            reach,
+            buffers: BufferPool::default(),
+            patience: ReadPatience::default(),
+            authorization,
+        })
     }
 
     pub(crate) fn client(&self) -> Result<&Client, ObjectError> {
@@ -73,7 +78,6 @@ fn client(reach: Reach) -> reqwest::Result<Client> {
     });
     let builder = Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(SILENCE_TIMEOUT)
         .redirect(redirects)
         .referer(false)
         .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));

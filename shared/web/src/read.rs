@@ -11,6 +11,9 @@ use std::{error::Error, ops::Range, time::Duration};
 
 /// Failed requests in a row before a read gives up.
 const TRIES: u32 = 5;
+/// Silences of a server, in a row or not, before a read gives up: its error then explains the wait.
+const SILENCES: u32 = 3;
+const SILENCE: &str = "the server does not answer in time";
 const FIRST_REST: Duration = Duration::from_millis(100);
 /// Limit for all requests of one read.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
@@ -30,37 +33,51 @@ struct Broken {
     rest: Option<Duration>,
 }
 
+/// Failures of one read.
+#[derive(Default)]
+struct Failures {
+    in_a_row: u32,
+    silences: u32,
+}
+
+impl Failures {
+    /// Counts a failure, and rests until the next try.
+    ///
+    /// # Errors
+    /// The read of `path` has failed too often.
+    async fn rest(&mut self, path: &ObjectPath, broken: Broken) -> Result<(), ObjectError> {
+        self.in_a_row += 1;
+        self.silences += u32::from(broken.why == SILENCE);
+        if self.in_a_row >= TRIES || self.silences >= SILENCES {
+            return Err(ObjectError::Unavailable(format!("{path}: {}", broken.why)));
+        }
+        let doubled = FIRST_REST * 2_u32.pow(self.in_a_row - 1);
+        tokio::time::sleep(broken.rest.unwrap_or(doubled)).await;
+        Ok(())
+    }
+}
+
 impl WebObjects {
     /// Length and version of the file at `path`; none if there is no such file.
     pub(crate) async fn look(&self, path: &ObjectPath) -> Result<Option<ObjectInfo>, ObjectError> {
-        let mut rest = FIRST_REST;
-        let mut reason = String::new();
-        for attempt in 0..TRIES {
-            if attempt > 0 {
-                tokio::time::sleep(rest).await;
-                rest *= 2;
-            }
+        let mut failures = Failures::default();
+        loop {
             let answer = match self.ask(path, &(0..1)).await {
                 Ok(response) => Answer::of(&response, path),
                 Err(error) => Err(error),
             };
-            let (size, etag) = match answer {
-                Ok(Answer::Part { total, tag, .. } | Answer::Behind { total, tag }) => (total, tag),
-                Ok(Answer::Later { why, rest: asked }) => {
-                    reason = why;
-                    rest = asked.unwrap_or(rest);
-                    continue;
+            let broken = match answer {
+                Ok(Answer::Part { total, tag, .. } | Answer::Behind { total, tag }) => {
+                    let found = ObjectInfo { key: path.key.clone(), size: total, etag: tag };
+                    return Ok(Some(found));
                 }
-                Err(ObjectError::Unavailable(why)) => {
-                    reason = why;
-                    continue;
-                }
+                Ok(Answer::Later { why, rest }) => Broken { why, rest },
+                Err(ObjectError::Unavailable(why)) => Broken { why, rest: None },
                 Err(ObjectError::NotFound(_)) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            return Ok(Some(ObjectInfo { key: path.key.clone(), size, etag }));
+            failures.rest(path, broken).await?;
         }
-        Err(ObjectError::Unavailable(format!("{path}: {reason}")))
     }
 
     /// Bytes `range` of the file at `path`, in the version `tag` if one is given.
@@ -92,21 +109,18 @@ impl WebObjects {
     }
 
     async fn read_all(&self, mut reading: Reading<'_>) -> Result<Bytes, ObjectError> {
-        let (mut rest, mut reason, mut tries) = (FIRST_REST, String::new(), 0);
-        while tries < TRIES {
+        let mut failures = Failures::default();
+        loop {
             let before = reading.buffer.len();
-            match self.read_some(&mut reading).await? {
-                None => return Ok(self.buffers.lend(reading.buffer)),
-                Some(broken) => {
-                    // Progress resets the count: connections that break off occasionally are no reason to give up.
-                    tries = if reading.buffer.len() > before { 1 } else { tries + 1 };
-                    tokio::time::sleep(broken.rest.unwrap_or(rest)).await;
-                    rest = (rest * 2).min(Duration::from_secs(5));
-                    reason = broken.why;
-                }
+            let Some(broken) = self.read_some(&mut reading).await? else {
+                return Ok(self.buffers.lend(reading.buffer));
+            };
+            // Connections that break off occasionally are no reason to give up.
+            if reading.buffer.len() > before {
+                failures.in_a_row = 0;
             }
+            failures.rest(reading.path, broken).await?;
         }
-        Err(ObjectError::Unavailable(format!("{}: {reason}", reading.path)))
     }
 
     /// Continues a read. `None` if it is complete.
@@ -139,7 +153,10 @@ impl WebObjects {
             Answer::Part { .. } => {}
         }
         loop {
-            match response.chunk().await {
+            let Some(chunk) = self.patience.wait_for_more(response.chunk()).await else {
+                return broken(SILENCE.to_owned());
+            };
+            match chunk {
                 Ok(Some(chunk)) => {
                     let room = (range.end - range.start) as usize - buffer.len();
                     if chunk.len() > room {
@@ -167,7 +184,10 @@ impl WebObjects {
         if let Some(authorization) = self.authorization(url.host_str().unwrap_or_default()) {
             request = request.header(AUTHORIZATION, authorization);
         }
-        request.send().await.map_err(|error| match error.is_redirect() {
+        let Some(sent) = self.patience.wait(request.send()).await else {
+            return Err(ObjectError::Unavailable(SILENCE.to_owned()));
+        };
+        sent.map_err(|error| match error.is_redirect() {
             true => refused(in_words(&error)),
             false => ObjectError::Unavailable(in_words(&error)),
         })
@@ -184,7 +204,7 @@ fn in_words(error: &reqwest::Error) -> String {
     }
     match causes.pop() {
         Some(last) => last,
-        None if error.is_timeout() => "the server does not answer in time".to_owned(),
+        None if error.is_timeout() => SILENCE.to_owned(),
         None => "the request failed".to_owned(),
     }
 }

@@ -1,9 +1,12 @@
 //! Reads from scripted servers.
 
 use crate::{Reach, WebObjects, WithWeb};
-use gristmill_ports::{ObjectError, ObjectPath, Objects, memory::MemoryObjects};
+use gristmill_ports::{ObjectError, ObjectPath, Objects, ReadPatience, memory::MemoryObjects};
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -13,6 +16,9 @@ use tokio::{
 
 /// A response to a request for bytes `first..=last` of the file: all of it, head included.
 type Respond = dyn Fn(&str, usize, usize) -> Vec<u8> + Send + Sync;
+
+/// At the end of a response: no byte follows, and the connection stays open.
+const SILENCE: &[u8] = b"silence";
 
 const FILE: &[u8] = b"0123456789abcdef";
 
@@ -24,6 +30,7 @@ async fn serve(respond: Arc<Respond>) -> (String, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
     tokio::spawn(async move {
+        let mut open = Vec::new();
         loop {
             let (mut connection, _) = listener.accept().await.unwrap();
             let (mut request, mut byte) = (Vec::new(), [0]);
@@ -35,7 +42,9 @@ async fn serve(respond: Arc<Respond>) -> (String, Arc<Mutex<Vec<String>>>) {
             let (first, last) = range.and_then(|range| range.split_once('-')).unwrap_or(("0", "0"));
             let response = respond(&request, first.parse().unwrap(), last.parse().unwrap());
             seen.lock().unwrap().push(request);
-            let _ = connection.write_all(&response).await;
+            let silent = response.strip_suffix(SILENCE);
+            let _ = connection.write_all(silent.unwrap_or(&response)).await;
+            open.extend(silent.map(|_| connection));
         }
     });
     (address, asked)
@@ -59,7 +68,8 @@ fn said(status: &str, headers: &str) -> Vec<u8> {
 }
 
 fn objects(authorization: &str) -> WithWeb {
-    let web = WebObjects::new(Reach::Any, authorization).unwrap();
+    let mut web = WebObjects::new(Reach::Any, authorization).unwrap();
+    web.patience = ReadPatience::from_shortest(Duration::from_millis(200));
     WithWeb::new(Arc::new(MemoryObjects::default()), web)
 }
 
@@ -106,6 +116,51 @@ async fn a_server_that_is_busy_is_asked_again() {
     assert_eq!(read(busy).await.unwrap(), &FILE[2..12]);
     let error = read(|_, _, _| said("500 Internal Server Error", "")).await.unwrap_err();
     assert!(matches!(&error, ObjectError::Unavailable(why) if why.contains("500")), "{error}");
+}
+
+#[tokio::test]
+async fn a_request_that_meets_silence_is_sent_again() {
+    for silent in 1..=3 {
+        let calls = AtomicUsize::new(0);
+        let respond = move |_: &str, first, last| match calls.fetch_add(1, Ordering::Relaxed) {
+            n if n == silent && silent > 1 => SILENCE.to_vec(),
+            // In the middle of a body.
+            n if n == silent => [&part(first, last, TAG, 5), SILENCE].concat(),
+            _ => part(first, last, TAG, 5),
+        };
+        assert_eq!(read(respond).await.unwrap(), &FILE[2..12], "{silent}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stays_silent_or_sends_too_little_is_named_without_the_query() {
+    let silent = |n: usize| {
+        move |_: &str, first, last| match first {
+            0 if n > 0 => part(first, last, TAG, 99),
+            _ if n > 1 => [&part(first, last, TAG, n - 2), SILENCE].concat(),
+            _ => SILENCE.to_vec(),
+        }
+    };
+    for (respond, said) in [
+        (Arc::new(silent(0)) as Arc<Respond>, "does not answer in time"),
+        (Arc::new(silent(1)), "does not answer in time"),
+        (Arc::new(silent(2)), "does not answer in time"),
+        (Arc::new(silent(3)), "does not answer in time"),
+        (Arc::new(|_: &str, first, last| part(first, last, TAG, usize::from(first == 0))), "end"),
+    ] {
+        let (origin, _) = serve(respond).await;
+        let objects = objects("");
+        let path = ObjectPath::new(&origin, "d/x.jsonl?token=s3cret");
+        let error = match objects.list(&origin, &path.key).await {
+            Ok(_) => objects.get_range(&path, 2..12, None).await.unwrap_err(),
+            Err(error) => error,
+        };
+        let text = error.to_string();
+        assert!(matches!(error, ObjectError::Unavailable(_)), "{text}");
+        let named = format!("{origin}/d/x.jsonl?...");
+        assert!(text.contains(&named) && text.contains(said), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,11 @@
 //! it stopped.
 
 use super::{S3Objects, failed};
-use crate::{aws::DATA_OPERATION_TIMEOUT, fault};
+use crate::{
+    aws::{DATA_OPERATION_TIMEOUT, timeouts},
+    fault,
+};
+use aws_sdk_s3::config::Config;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
@@ -18,8 +22,12 @@ const SPLIT_BYTES: u64 = 16 << 20;
 const PIECE_BYTES: u64 = 8 << 20;
 /// Concurrent pieces of one read.
 const PIECES_AT_ONCE: usize = 4;
-/// Tries to resume a read whose connection broke.
-const READ_TRIES: u32 = 4;
+/// Tries to read the rest of a piece, after refusals that pass and connections that broke.
+const READ_TRIES: u32 = 6;
+/// Silences of the store before a read gives up: its error then explains the wait.
+const SILENCES: u32 = 3;
+const SILENCE: &str = "the store does not answer in time";
+const OPERATION: &str = "GetObject";
 const READ_BACKOFF: Duration = Duration::from_millis(40);
 
 /// A range of one object, read into `buffer`.
@@ -39,7 +47,7 @@ impl Piece<'_> {
     }
 
     fn rejected(&self, what: impl std::fmt::Display) -> ObjectError {
-        ObjectError::Rejected(format!("GetObject on {}: {what}", self.path))
+        ObjectError::Rejected(format!("{OPERATION} on {}: {what}", self.path))
     }
 }
 
@@ -60,7 +68,7 @@ impl S3Objects {
         let Some(bytes) = bytes else {
             let Range { start, end } = range;
             return Err(ObjectError::Rejected(format!(
-                "GetObject on {path}: {start}..{end} is not a range of at most {MAX_GET_BYTES} bytes"
+                "{OPERATION} on {path}: {start}..{end} is not a range of at most {MAX_GET_BYTES} bytes"
             )));
         };
         if bytes == 0 {
@@ -75,18 +83,24 @@ impl S3Objects {
 
     /// Fills a piece from its current position, over as many requests as it takes.
     async fn read<'a>(&self, mut piece: Piece<'a>) -> Result<Piece<'a>, ObjectError> {
-        let mut reason = String::new();
+        let (mut reason, mut silences) = (String::new(), 0);
         for attempt in 0..READ_TRIES {
             if attempt > 0 {
                 tokio::time::sleep(READ_BACKOFF * 2_u32.pow(attempt - 1)).await;
             }
             match self.read_on(&mut piece).await? {
                 ControlFlow::Break(()) => return Ok(piece),
-                ControlFlow::Continue(error) => reason = error,
+                ControlFlow::Continue(why) => reason = why,
+            }
+            silences += u32::from(reason == SILENCE);
+            if silences == SILENCES {
+                break;
             }
         }
-        let text = format!("GetObject on {}: broke off {READ_TRIES} times: {reason}", piece.path);
-        Err(ObjectError::Unavailable(text))
+        Err(ObjectError::Unavailable(match reason.starts_with(OPERATION) {
+            true => reason,
+            false => format!("{OPERATION} on {}: {reason}", piece.path),
+        }))
     }
 
     /// Sends one request for the rest of a piece; continues with the reason if it broke off.
@@ -100,13 +114,22 @@ impl S3Objects {
             }
             request = request.range(format!("bytes={start}-{}", end - 1));
         }
-        let sent = request.set_if_match(piece.etag.clone()).send().await;
-        let mut answer = sent.map_err(|error| match error.raw_response() {
+        let request = request.set_if_match(piece.etag.clone()).customize();
+        let timeouts = timeouts(DATA_OPERATION_TIMEOUT, DATA_OPERATION_TIMEOUT);
+        let request = request.config_override(Config::builder().timeout_config(timeouts));
+        let Some(sent) = self.patience.wait(request.send()).await else {
+            return Ok(ControlFlow::Continue(SILENCE.to_owned()));
+        };
+        let sent = sent.map_err(|error| match error.raw_response() {
             Some(response) if response.status().as_u16() == 416 => {
                 piece.rejected(format!("ends before byte {}", piece.start))
             }
-            _ => failed("GetObject", piece.path, &error),
-        })?;
+            _ => failed(OPERATION, piece.path, &error),
+        });
+        let mut answer = match sent {
+            Err(ObjectError::Unavailable(why)) => return Ok(ControlFlow::Continue(why)),
+            sent => sent?,
+        };
         let length = answer.content_length.and_then(|length| u64::try_from(length).ok());
         let Some(length) = length else {
             return Err(piece.rejected("the answer does not say how long it is"));
@@ -133,7 +156,10 @@ impl S3Objects {
         piece.etag = piece.etag.take().or(answer.e_tag.take());
         let goal = piece.buffer.len() as u64 + length;
         loop {
-            match answer.body.try_next().await {
+            let Some(frame) = self.patience.wait_for_more(answer.body.try_next()).await else {
+                return Ok(ControlFlow::Continue(SILENCE.to_owned()));
+            };
+            match frame {
                 Ok(Some(frame)) if piece.buffer.len() as u64 + frame.len() as u64 > goal => {
                     return Err(piece.rejected("the answer is longer than it says"));
                 }
@@ -195,7 +221,7 @@ async fn within_deadline<T>(
         Ok(outcome) => outcome,
         Err(_) => {
             let seconds = DATA_OPERATION_TIMEOUT.as_secs();
-            let text = format!("GetObject on {path}: not done within {seconds} s");
+            let text = format!("{OPERATION} on {path}: not done within {seconds} s");
             Err(ObjectError::Unavailable(text))
         }
     }

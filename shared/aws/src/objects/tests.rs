@@ -119,6 +119,61 @@ async fn a_get_that_breaks_off_goes_on_by_range() {
     assert_eq!(server.asked().len(), 2);
 }
 
+fn objects(server: &Server) -> S3Objects {
+    let patience = Arc::new(ReadPatience::from_shortest(Duration::from_millis(300)));
+    S3Objects { patience, ..server.aws().objects() }
+}
+
+#[tokio::test]
+async fn a_request_that_meets_silence_is_sent_again() {
+    let data = b"0123456789";
+    let server = Server::start(move |n, asked| match n {
+        0 => Answer::Silence,
+        1 => Answer::Stalled {
+            status: 206,
+            headers: vec![("etag", "\"e\"".to_owned())],
+            length: 6,
+            body: Bytes::from_static(&data[2..5]),
+        },
+        _ => part(data, range(asked)),
+    })
+    .await;
+    assert_eq!(objects(&server).get_range(&path(), 2..8, None).await.unwrap(), &data[2..8]);
+    assert_eq!(range(&server.asked()[2]), 5..8);
+}
+
+#[tokio::test]
+async fn a_store_that_stays_silent_is_named() {
+    let server = Server::start(|_, _| Answer::Silence).await;
+    let error = objects(&server).get_range(&path(), 2..8, None).await.unwrap_err();
+    assert!(matches!(error, ObjectError::Unavailable(_)), "{error}");
+    let silent = "GetObject on s3://bucket/t/a/chunk.gmc: the store does not answer in time";
+    assert_eq!(error.to_string(), silent);
+}
+
+#[tokio::test]
+async fn a_busy_store_is_asked_again_by_any_name() {
+    let codes = [(429, "TooManyRequests"), (429, ""), (408, ""), (503, "SlowDown"), (500, "")];
+    for (status, code) in codes {
+        let busy = format!("<Error><Code>{code}</Code></Error>");
+        let server = Server::start(move |n, asked| match n {
+            // More often than the SDK sends one request.
+            0..9 => Answer::status(status, busy.clone()),
+            _ => part(b"0123456789", range(asked)),
+        })
+        .await;
+        let read = objects(&server).get_range(&path(), 2..8, None).await;
+        assert_eq!(read.unwrap(), &b"234567"[..], "{status} {code}");
+        let listed = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+        let server = Server::start(move |n, _| match n {
+            0..3 => Answer::status(status, ""),
+            _ => Answer::status(200, listed),
+        })
+        .await;
+        assert_eq!(objects(&server).list("bucket", "t").await.unwrap(), [], "{status} {code}");
+    }
+}
+
 #[tokio::test]
 async fn an_empty_object_is_empty() {
     let server = Server::start(|_, _| Answer::status(200, "")).await;
@@ -160,6 +215,8 @@ async fn refusals_say_what_they_are() {
         key if key.starts_with("bucket") => Answer::status(404, error("NoSuchBucket")),
         key if key.starts_with("changed") => Answer::status(412, error("PreconditionFailed")),
         key if key.starts_with("short") => Answer::status(416, error("InvalidRange")),
+        key if key.starts_with("expired") => Answer::status(400, error("ExpiredToken")),
+        key if key.starts_with("new") => Answer::status(403, error("InvalidAccessKeyId")),
         key if key.starts_with("denied") => Answer::status(403, error("AccessDenied")),
         _ => Answer::status(503, error("SlowDown")),
     })
@@ -173,6 +230,8 @@ async fn refusals_say_what_they_are() {
     assert!(matches!(get("changed").await, ObjectError::Changed(_)));
     assert!(matches!(get("short").await, ObjectError::Rejected(_)));
     assert!(matches!(get("slow").await, ObjectError::Unavailable(_)));
+    assert!(matches!(get("expired").await, ObjectError::Denied(_)));
+    assert!(matches!(get("new").await, ObjectError::Denied(_)));
     let ObjectError::Denied(text) = get("denied").await else { panic!("not denied") };
     assert_eq!(text, "GetObject on s3://b/denied: AccessDenied: so it is");
 }

@@ -1,10 +1,13 @@
 //! WebDataset tar files: consecutive members that share a name up to its first dot are one record.
 //!
 //! Source: the WebDataset format ("The WebDataset Format", T. Breuel). Members without such a name,
-//! and all that are not regular files, are passed over, as its reader does. Where it takes keys as
-//! they are, these are compared without regard to ASCII case.
+//! directories and devices are passed over, as its reader does. Where it takes keys as they are,
+//! these are compared without regard to ASCII case; where it passes over links, these are followed.
 
-use super::tar::{Member, Members};
+use super::{
+    links::Finder,
+    tar::{Member, Members},
+};
 use crate::{
     Feature, FeatureDType, Features, FileIndex, Limits, ReadRecord, Scan, SourceError, words,
 };
@@ -35,11 +38,13 @@ struct Records {
     index: FileIndex,
     /// Name and end of the current record.
     open: Option<(Vec<u8>, u64)>,
+    finder: Finder,
 }
 
 impl Scanner {
     pub(crate) fn new(limits: Limits) -> Self {
-        let records = Records { limits, index: FileIndex::new(0), open: None };
+        let records =
+            Records { limits, index: FileIndex::new(0), open: None, finder: Finder::default() };
         Scanner { members: Members::default(), records }
     }
 }
@@ -56,25 +61,33 @@ impl Scan for Scanner {
     }
 
     fn stop(self: Box<Self>) -> FileIndex {
-        self.records.index
+        let Records { index, finder, .. } = self.records;
+        index.links(finder.finish())
     }
 
     fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
-        if !self.members.is_whole() {
+        if !self.members.is_ended() {
             let at = self.members.at();
-            let what = format!("the file ends at byte {at}, inside a member: it is cut short");
+            let what = format!(
+                "the archive ends at byte {at}, without its end mark: it is cut short; copy or write it anew, or, if \
+                 nothing is missing, add the mark with `truncate --size=+1024`"
+            );
             return Err(self.records.index.fault(&what));
         }
         if let Some((_, end)) = self.records.open.take() {
             let closed = self.records.close(end);
             closed.map_err(|what| self.records.index.fault(&what))?;
         }
-        Ok(self.records.index)
+        let Records { index, finder, limits, .. } = self.records;
+        let index = index.links(finder.finish());
+        index.check_links(limits)?;
+        Ok(index)
     }
 }
 
 impl Records {
     fn take(&mut self, member: &Member<'_>) -> Result<(), String> {
+        self.finder.add(member)?;
         let Some((name, _)) = split_name(member.name) else { return Ok(()) };
         match &mut self.open {
             Some((open, end)) if open == name => *end = member.end,
@@ -129,21 +142,19 @@ impl Extractor {
 
     /// Finds every wanted feature in the members of `record`; returns the bytes of their values.
     pub(crate) fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
-        // Per feature: which of its keys was found, and where.
-        let mut found: Vec<Option<(usize, Range<usize>)>> = vec![None; self.wanted.len()];
+        let mut found: Vec<Option<Found>> = self.wanted.iter().map(|_| None).collect();
         let mut members = Members::default();
         members.push(record, &mut |member| {
             let Some((_, key)) = split_name(member.name) else { return Ok(()) };
-            let range = member.content.start as usize..member.content.end as usize;
             for (wanted, found) in self.wanted.iter().zip(&mut found) {
                 let rank = wanted.keys.iter().position(|k| k.as_bytes().eq_ignore_ascii_case(key));
                 let Some(rank) = rank else { continue };
                 match found {
-                    Some((best, _)) if *best < rank => {}
-                    Some((best, _)) if *best == rank => {
+                    Some(best) if best.rank < rank => {}
+                    Some(best) if best.rank == rank => {
                         return Err(format!("it has two members `.{}`", wanted.keys[rank]));
                     }
-                    _ => *found = Some((rank, range.clone())),
+                    _ => *found = Some(Found::of(&member, rank)),
                 }
             }
             Ok(())
@@ -151,12 +162,37 @@ impl Extractor {
         let mut bytes = 0;
         for ((wanted, found), cell) in self.wanted.iter().zip(found).zip(cells) {
             let missing = || format!("member `.{}` is missing", wanted.keys.join("` or `."));
-            let (rank, range) = found.ok_or_else(missing)?;
+            let Found { rank, content: range, target } = found.ok_or_else(missing)?;
+            if let Some(target) = target {
+                let key = &wanted.keys[rank];
+                return Err(format!(
+                    "member `.{key}` is a link to `{target}`, which is no file of this archive: write it with \
+                     `tar --dereference --hard-dereference`"
+                ));
+            }
             let cut = || "a member reaches beyond the record".to_owned();
             let content = record.get(range.clone()).ok_or_else(cut)?;
             bytes += wanted.read(rank, content, range, cell)?;
         }
         Ok(bytes)
+    }
+}
+
+/// The member found for a feature.
+#[derive(Debug)]
+struct Found {
+    /// Index of its key among the feature's.
+    rank: usize,
+    content: Range<usize>,
+    /// The target of a link; one to a file of the archive has been replaced by it.
+    target: Option<String>,
+}
+
+impl Found {
+    fn of(member: &Member<'_>, rank: usize) -> Self {
+        let content = member.content.start as usize..member.content.end as usize;
+        let target = member.link.map(|link| String::from_utf8_lossy(link.target).into_owned());
+        Self { rank, content, target }
     }
 }
 

@@ -6,28 +6,40 @@
 //! extension header claims; this one is pushed, and holds at most [`MAX_EXTENSION_BYTES`].
 
 use std::{mem, ops::Range};
-use tar::{Header, PaxExtensions};
+use tar::{EntryType, Header, PaxExtensions};
 
 pub(crate) const BLOCK_BYTES: usize = 512;
 /// Longest extension header: a name has at most 4 KiB on any system that could have written it.
 const MAX_EXTENSION_BYTES: u64 = 64 << 10;
 /// Most zeros after the end mark: writers pad to a block of a tape, not to a disk full.
 const MAX_PADDING_BYTES: u64 = 16 << 20;
+/// The place of a header's kind.
+const KIND: usize = 156;
 /// The place of a header's checksum, which counts as spaces.
 const CHECKSUM: Range<usize> = 148..156;
 
-/// One member.
+/// A regular file, or a link.
 #[derive(Debug)]
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a [u8],
     /// The start of its first header, those that extend it included.
     pub(crate) start: u64,
+    /// Empty if it is a link.
     pub(crate) content: Range<u64>,
+    pub(crate) link: Option<Link<'a>>,
     /// The start of the next member's headers.
     pub(crate) end: u64,
 }
 
-/// Reads headers, and hands out every regular file.
+/// A link to another member or path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link<'a> {
+    pub(crate) target: &'a [u8],
+    /// The target is the name of an earlier member, and not a path from the link's folder.
+    pub(crate) is_hard: bool,
+}
+
+/// Reads headers, and hands out every regular file and link.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     /// Bytes taken.
@@ -46,7 +58,10 @@ pub(crate) struct Members {
 #[derive(Clone, Copy, Debug)]
 enum Extension {
     Pax,
+    /// It extends all members that follow.
+    Global,
     LongName,
+    LongTarget,
 }
 
 /// The extension headers of the next member.
@@ -54,11 +69,12 @@ enum Extension {
 struct Next {
     start: Option<u64>,
     name: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
     bytes: Option<u64>,
 }
 
 impl Members {
-    /// Takes the next bytes; `found` gets each regular file among them once its headers are read.
+    /// Takes the next bytes; `found` gets each file and link among them once its headers are read.
     ///
     /// # Errors
     /// The fault, and its byte.
@@ -117,9 +133,9 @@ impl Members {
         }
     }
 
-    /// Whether the file may end here: after its end mark, or where a header could start.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.ended || (self.skip == 0 && self.block.is_empty() && self.next.start.is_none())
+    /// Whether the end mark has come.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended
     }
 
     /// Bytes taken so far.
@@ -142,17 +158,17 @@ impl Members {
             };
         }
         let header = Header::from_byte_slice(block);
-        let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
-        let spaces = CHECKSUM.len() as u32 * u32::from(b' ');
-        let actual = sum(&block[..CHECKSUM.start]) + spaces + sum(&block[CHECKSUM.end..]);
-        if header.cksum().ok() != Some(actual) {
+        if !header.cksum().is_ok_and(|sum| checksums(block).contains(&i64::from(sum))) {
             return Err(bad("has no valid checksum; is this a tar file, and not compressed?"));
         }
-        let kind = header.entry_type();
+        let kind = block[KIND];
         let own_bytes = header.entry_size().map_err(|_| bad("has no valid size"))?;
         let known = match kind {
-            _ if kind.is_pax_local_extensions() => Some(Extension::Pax),
-            _ if kind.is_gnu_longname() => Some(Extension::LongName),
+            // The second is that of Solaris.
+            b'x' | b'X' => Some(Extension::Pax),
+            b'g' => Some(Extension::Global),
+            b'L' => Some(Extension::LongName),
+            b'K' => Some(Extension::LongTarget),
             _ => None,
         };
         if let Some(known) = known {
@@ -161,59 +177,101 @@ impl Members {
                     "extends the next by {own_bytes} bytes; the limit is {MAX_EXTENSION_BYTES}"
                 )));
             }
-            self.next.start.get_or_insert(start);
+            if !matches!(known, Extension::Global) {
+                self.next.start.get_or_insert(start);
+            }
             self.extension = (own_bytes > 0).then_some((known, own_bytes as usize));
             return Ok(());
         }
-        if kind.is_gnu_sparse() {
-            return Err(bad("is of a sparse file; write the archive without --sparse"));
+        match kind {
+            b'S' => return Err(bad("is of a sparse file; write the archive without --sparse")),
+            b'M' => return Err(bad("goes on from another volume; write the archive as one file")),
+            _ => {}
         }
-        // Both describe members to come, and neither what is wanted of them.
-        let passing = kind.is_pax_global_extensions() || kind.is_gnu_longlink();
-        let next = if passing { Next::default() } else { mem::take(&mut self.next) };
+        let next = mem::take(&mut self.next);
+        let name = next.name.unwrap_or_else(|| header.path_bytes().into_owned());
+        let is_old_folder = kind == 0 && name.ends_with(b"/");
         // Links, directories and devices have no content, even if their size says otherwise.
-        let is_empty = matches!(kind.as_byte(), b'1'..=b'6');
+        let is_empty = matches!(kind, b'1'..=b'6') || is_old_folder;
         let bytes = if is_empty { 0 } else { next.bytes.unwrap_or(own_bytes) };
         let padded = bytes.checked_next_multiple_of(BLOCK_BYTES as u64);
         let end = padded.and_then(|padded| padded.checked_add(self.at));
         let end = end.ok_or_else(|| bad(&format!("gives a size of {bytes} bytes")))?;
         self.skip = end - self.at;
-        if !kind.is_file() && !kind.is_contiguous() {
-            return Ok(());
-        }
-        let name = next.name.unwrap_or_else(|| header.path_bytes().into_owned());
+        let target = next
+            .target
+            .unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned());
+        let link = match kind {
+            b'1' | b'2' => Some(Link { target: &target, is_hard: kind == b'1' }),
+            // Directories and devices; a list of names, a label, and the long names of old archives.
+            b'3'..=b'6' | b'D' | b'V' | b'N' => return Ok(()),
+            _ if is_old_folder => return Ok(()),
+            // Those of other kinds are read as files, as POSIX says.
+            _ => None,
+        };
         let (at, start) = (self.at, next.start.unwrap_or(start));
-        found(Member { name: &name, start, content: at..at + bytes, end })
+        found(Member { name: &name, start, content: at..at + bytes, link, end })
     }
 
     fn extend(&mut self, kind: Extension, body: &[u8]) -> Result<(), String> {
         let padding = body.len().next_multiple_of(BLOCK_BYTES) - body.len();
         self.skip = padding as u64;
+        let text =
+            || body[..body.iter().position(|byte| *byte == 0).unwrap_or(body.len())].to_vec();
         match kind {
-            Extension::LongName => {
-                let end = body.iter().position(|byte| *byte == 0).unwrap_or(body.len());
-                self.next.name = Some(body[..end].to_vec());
+            Extension::LongName => self.next.name = Some(text()),
+            Extension::LongTarget => self.next.target = Some(text()),
+            Extension::Pax | Extension::Global => return self.extend_by(kind, body),
+        }
+        Ok(())
+    }
+
+    fn extend_by(&mut self, kind: Extension, body: &[u8]) -> Result<(), String> {
+        let bad = |what: &str| format!("the extension that ends at byte {} {what}", self.at);
+        for record in PaxExtensions::new(body) {
+            let record = record.map_err(|_| bad("is not made of `length key=value`"))?;
+            let (key, value) = (record.key_bytes(), record.value_bytes());
+            if key.starts_with(b"GNU.sparse.") {
+                return Err(bad("is of a sparse file; write it without --sparse"));
             }
-            Extension::Pax => {
-                let bad =
-                    |what: &str| format!("the extension that ends at byte {} {what}", self.at);
-                for record in PaxExtensions::new(body) {
-                    let record = record.map_err(|_| bad("is not made of `length key=value`"))?;
-                    match record.key_bytes() {
-                        b"path" => self.next.name = Some(record.value_bytes().to_vec()),
-                        b"size" => {
-                            let text = str::from_utf8(record.value_bytes()).ok();
-                            let size = text.and_then(|text| text.parse().ok());
-                            self.next.bytes = Some(size.ok_or_else(|| bad("has no valid size"))?);
-                        }
-                        b"GNU.sparse.major" | b"GNU.sparse.map" => {
-                            return Err(bad("is of a sparse file; write it without --sparse"));
-                        }
-                        _ => {}
-                    }
+            let is_own = matches!(kind, Extension::Pax);
+            match key {
+                b"path" | b"linkpath" | b"size" if !is_own => {
+                    let key = String::from_utf8_lossy(key);
+                    return Err(bad(&format!("gives all members one `{key}`")));
                 }
+                b"path" => self.next.name = Some(value.to_vec()),
+                b"linkpath" => self.next.target = Some(value.to_vec()),
+                b"size" => {
+                    let text = str::from_utf8(value).ok();
+                    let size = text.and_then(|text| text.parse().ok());
+                    self.next.bytes = Some(size.ok_or_else(|| bad("has no valid size"))?);
+                }
+                _ => {}
             }
         }
         Ok(())
     }
+}
+
+/// The sums of a header's bytes, without and, as old writers have it, with signs; that of its checksum are spaces.
+fn checksums(block: &[u8]) -> [i64; 2] {
+    let bytes = block.iter().enumerate();
+    let bytes = bytes.map(|(at, byte)| if CHECKSUM.contains(&at) { b' ' } else { *byte });
+    bytes.fold([0; 2], |[sum, signed], byte| {
+        [sum + i64::from(byte), signed + i64::from(byte.cast_signed())]
+    })
+}
+
+/// The header of a link as that of a file of `bytes`.
+///
+/// # Errors
+/// If `block` is no header.
+pub(crate) fn as_file(block: &[u8], bytes: u64) -> Option<Header> {
+    let mut header =
+        (block.len() == BLOCK_BYTES).then(|| Header::from_byte_slice(block).clone())?;
+    header.set_entry_type(EntryType::Regular);
+    header.set_size(bytes);
+    header.set_cksum();
+    Some(header)
 }

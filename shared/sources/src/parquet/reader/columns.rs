@@ -39,11 +39,21 @@ impl<'a> Column<'a> {
     /// If there is none, or it is not what the feature says.
     pub(super) fn find(schema: &SchemaDescriptor, feature: &'a Feature) -> Result<Self, String> {
         let named = |path: fn(&SchemaDescriptor, usize) -> String| {
-            (0..schema.num_columns()).find(|leaf| path(schema, *leaf) == feature.key)
+            let leaves = 0..schema.num_columns();
+            leaves.filter(|leaf| path(schema, *leaf) == feature.key).collect::<Vec<_>>()
         };
         let stored = |schema: &SchemaDescriptor, leaf: usize| schema.column(leaf).path().string();
-        let Some(leaf) = named(stored).or_else(|| named(name)) else {
-            return Err(missing(schema, feature));
+        let found = Some(named(stored)).filter(|found| !found.is_empty());
+        let leaf = match *found.unwrap_or_else(|| named(name)) {
+            [] => return Err(missing(schema, feature)),
+            // Columns within two groups of one name differ in the rest of their paths.
+            [leaf] if path(schema, leaf).len() == schema.column(leaf).path().parts().len() => leaf,
+            _ => {
+                let key = &feature.key;
+                return Err(format!(
+                    "two columns are named `{key}`: write the file with a name for each"
+                ));
+            }
         };
         let descriptor = schema.column(leaf);
         let column = Column { feature, leaf, absent: absent(schema, leaf), descriptor };

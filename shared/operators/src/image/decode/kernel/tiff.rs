@@ -44,6 +44,15 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> 
         ColorType::RGBA(bits) => (4, bits),
         other => return Err(format!("a TIFF of {other:?}: store it as RGB or grey")),
     };
+    if decoder
+        .find_tag_unsigned::<u16>(Tag::FillOrder)
+        .map_err(bad)?
+        .is_some_and(|order| order != 1)
+    {
+        return Err(
+            "a TIFF whose bits lie in reverse in each byte (FillOrder 2): store it as PNG".into()
+        );
+    }
     let apart = decoder.find_tag_unsigned::<u16>(Tag::PlanarConfiguration).map_err(bad)?;
     if apart == Some(2) && samples > 1 {
         return Err("a TIFF with its channels one after the other: store them together".into());
@@ -102,5 +111,37 @@ pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<
     match stored.samples {
         1 | 2 => Ok(stored),
         _ => Err(super::indices::no_colours("TIFF")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+    use super::*;
+
+    /// A grey TIFF of eight pixels in a row, with this order of bits.
+    fn of_order(order: u32) -> Vec<u8> {
+        let values = [(256, 8), (257, 1), (258, 8), (259, 1), (262, 1), (266, order), (273, 8)];
+        let values = values.into_iter().chain([(277, 1), (278, 1), (279, 8)]);
+        let mut file = b"II*\0\x10\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08\x0a\0".to_vec();
+        for (tag, value) in values {
+            file.extend(u16::to_le_bytes(tag));
+            file.extend([4, 0, 1, 0, 0, 0]);
+            file.extend(value.to_le_bytes());
+        }
+        file.extend([0; 4]);
+        file
+    }
+
+    #[test]
+    fn bits_in_reverse_are_refused_by_name() {
+        let (mut spare, mut out) = (Vec::new(), Vec::new());
+        let mut decoded = |order| decode(&of_order(order), Sink::Buffer(&mut out), &mut spare);
+        assert_eq!(decoded(1), Ok([1, 8]));
+        assert!(decoded(2).unwrap_err().contains("FillOrder 2"));
+        let pixels: Vec<u8> = (1..=8).flat_map(|grey| [grey; 3]).collect();
+        decoded(1).unwrap();
+        assert_eq!(out, pixels);
     }
 }
