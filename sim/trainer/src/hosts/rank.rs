@@ -10,12 +10,7 @@ use gristmill_client::{
 use gristmill_model::splits::Cursor;
 use gristmill_ports::{SystemClock, time_run};
 use serde_json::json;
-use std::{
-    io,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncWriteExt, BufReader},
     net::UnixStream,
