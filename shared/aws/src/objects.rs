@@ -207,7 +207,9 @@ where
         Some(412) => ObjectError::Changed(path.clone()),
         _ if fault.is_passing => ObjectError::Unavailable(fault.text),
         // Clocks, tokens, new keys and policies: each may be put right while a job runs.
-        Some(401 | 403) => ObjectError::Denied(fault.text),
+        Some(401 | 403) if !fault.has_code("SignatureDoesNotMatch") => {
+            ObjectError::Denied(fault.text)
+        }
         _ if fault.has_code("ExpiredToken") => ObjectError::Denied(fault.text),
         _ => ObjectError::Rejected(fault.text),
     }
