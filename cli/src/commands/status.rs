@@ -246,6 +246,7 @@ mod tests {
             delivered: Place::new(0, 3),
             durable: Cursor::new(0, 12),
             durable_place: Place::new(0, 3),
+            ended: None,
             heartbeat_ms: 5,
             local_workers: 0,
         };
