@@ -67,7 +67,7 @@ fn hosts_of_killed_processes_train_on_the_same_batches() -> Result<()> {
     let one = train(&dir, "one", &[])?;
     // A worker that works alone is killed every three seconds or so.
     for (chaos, step) in
-        [("kill-fetchers", "30ms"), ("kill-workers", "300ms"), ("kill-coordinator", "30ms")]
+        [("kill-fetchers", "30ms"), ("kill-workers", "500ms"), ("kill-coordinator", "30ms")]
     {
         let args = ["--ranks", "4", "--hosts", "2", "--chaos", chaos, "--step-time", step];
         let report = train(&dir, chaos, &args)?;
