@@ -8,7 +8,7 @@ use crate::{
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_client::{
     Failure, ServiceFile, StartRefusal,
-    signals::{Interruption, Interruptions},
+    signals::{Interruption, InterruptionSignals},
 };
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
@@ -109,7 +109,7 @@ async fn run(args: Args) -> Result<(), Failure> {
         error => Failure::failed(error),
     })?;
     // A program that reads that it is ready may end it at once.
-    let mut interruptions = Interruptions::new();
+    let mut signals = InterruptionSignals::new();
     announce(service.file(), args.json);
     // A service whose endpoint could not be announced is useless.
     let known = output::check();
@@ -117,7 +117,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     let mut unused = None;
     if known.is_ok() {
         tokio::select! {
-            asked = wait_for_end(args.attended, &mut interruptions) => ended = asked,
+            asked = wait_for_end(args.attended, &mut signals) => ended = asked,
             () = service.stopped() => {}
             gone = service.unused(), if args.shared => unused = Some(gone),
             never = tell_trouble(&service), if args.is_by_hand() => match never {},
@@ -242,7 +242,7 @@ fn announce(file: &ServiceFile, json: bool) {
 /// is gone.
 async fn wait_for_end(
     attended: bool,
-    interruptions: &mut Interruptions,
+    signals: &mut InterruptionSignals,
 ) -> Option<Interruption> {
     let abandoned = async {
         if !attended {
@@ -252,7 +252,7 @@ async fn wait_for_end(
     };
     let asked = async {
         loop {
-            match interruptions.next().await {
+            match signals.next().await {
                 // An attended service is ended by its owner, which gets the same Ctrl-C.
                 Interruption::Interrupted if attended => {}
                 asked => return asked,

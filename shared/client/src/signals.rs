@@ -31,9 +31,9 @@ impl std::fmt::Display for Interruption {
 }
 
 /// Ctrl-C and SIGTERM, which no longer end the process themselves once this exists.
-pub struct Interruptions(Option<(Signal, Signal)>);
+pub struct InterruptionSignals(Option<(Signal, Signal)>);
 
-impl Interruptions {
+impl InterruptionSignals {
     /// To be called within a runtime.
     #[expect(clippy::new_without_default, reason = "it takes the signals from the process")]
     pub fn new() -> Self {
@@ -54,7 +54,7 @@ impl Interruptions {
 
 /// Resolves at Ctrl-C or SIGTERM. After the first call, these signals no longer end the process themselves.
 pub async fn interruption() -> Interruption {
-    Interruptions::new().next().await
+    InterruptionSignals::new().next().await
 }
 
 /// Lets a write beyond a limit on the size of files (`ulimit -f`) fail, instead of ending this process: then it is treated
