@@ -8,7 +8,7 @@ use crate::{
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_client::{
     Failure, ServiceFile, StartRefusal,
-    signals::{Interruption, interruption},
+    signals::{Interruption, InterruptionSignals},
 };
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
@@ -108,6 +108,8 @@ async fn run(args: Args) -> Result<(), Failure> {
         ServiceError::Host(error) => failure(error),
         error => Failure::failed(error),
     })?;
+    // A program that reads that it is ready may end it at once.
+    let mut signals = InterruptionSignals::new();
     announce(service.file(), args.json);
     // A service whose endpoint could not be announced is useless.
     let known = output::check();
@@ -115,7 +117,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     let mut unused = None;
     if known.is_ok() {
         tokio::select! {
-            asked = wait_for_end(args.attended) => ended = asked,
+            asked = wait_for_end(args.attended, &mut signals) => ended = asked,
             () = service.stopped() => {}
             gone = service.unused(), if args.shared => unused = Some(gone),
             never = tell_trouble(&service), if args.is_by_hand() => match never {},
@@ -238,7 +240,10 @@ fn announce(file: &ServiceFile, json: bool) {
 
 /// Waits for Ctrl-C or SIGTERM and returns which, or `None` when the owner of an attended service
 /// is gone.
-async fn wait_for_end(attended: bool) -> Option<Interruption> {
+async fn wait_for_end(
+    attended: bool,
+    signals: &mut InterruptionSignals,
+) -> Option<Interruption> {
     let abandoned = async {
         if !attended {
             std::future::pending::<()>().await;
@@ -247,7 +252,7 @@ async fn wait_for_end(attended: bool) -> Option<Interruption> {
     };
     let asked = async {
         loop {
-            match interruption().await {
+            match signals.next().await {
                 // An attended service is ended by its owner, which gets the same Ctrl-C.
                 Interruption::Interrupted if attended => {}
                 asked => return asked,

@@ -3,7 +3,7 @@
 use crate::{
     DynamoTable, HttpCoordinator, LambdaInvoker, Probes, S3Objects, SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
-    counts::{CountRequests, Counts},
+    counts::{CountRequests, RequestCounts},
     dynamodb::DynamoClient,
     lambda::LambdaClient,
 };
@@ -67,7 +67,7 @@ struct Shared {
     sdk: SdkConfig,
     region: Region,
     pool: HttpPool,
-    counts: Counts,
+    counts: RequestCounts,
     at: Endpoints,
     path_style: bool,
     dynamodb: OnceLock<DynamoClient>,
@@ -163,7 +163,7 @@ impl Aws {
             sdk,
             region,
             pool,
-            counts: Counts::default(),
+            counts: RequestCounts::default(),
             at,
             path_style,
             dynamodb: OnceLock::new(),

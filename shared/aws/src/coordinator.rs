@@ -3,7 +3,7 @@
 use crate::{
     SettingsError,
     connect::HttpPool,
-    counts::Counts,
+    counts::RequestCounts,
     credentials::CredentialsCache,
     fault::{is_passing_status, one_line, reason},
     signing::sign_post,
@@ -32,7 +32,7 @@ pub struct HttpCoordinator {
     region: String,
     credentials: CredentialsCache,
     pool: HttpPool,
-    counts: Counts,
+    counts: RequestCounts,
 }
 
 impl HttpCoordinator {
@@ -42,7 +42,7 @@ impl HttpCoordinator {
         region: &str,
         credentials: Option<SharedCredentialsProvider>,
         pool: HttpPool,
-        counts: Counts,
+        counts: RequestCounts,
     ) -> Result<Self, SettingsError> {
         let invalid = |reason: &str| SettingsError::invalid(URL_SETTING, url, reason);
         let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;

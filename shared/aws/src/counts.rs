@@ -1,4 +1,4 @@
-//! Counts requests as they leave, retries included: what a bill counts.
+//! RequestCounts requests as they leave, retries included: what a bill counts.
 
 use aws_smithy_runtime_api::{
     box_error::BoxError,
@@ -19,9 +19,9 @@ use std::{
 /// Requests by service and operation. A lock, held for a map look-up, costs nothing beside a
 /// request.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
+pub(crate) struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 
-impl Counts {
+impl RequestCounts {
     pub fn add(&self, service: &'static str, operation: &str) {
         *self.lock().entry((service, operation.to_owned())).or_default() += 1;
     }
@@ -39,11 +39,11 @@ impl Counts {
     }
 }
 
-/// Counts the requests of one service's client.
+/// RequestCounts the requests of one service's client.
 #[derive(Debug)]
 pub(crate) struct CountRequests {
     pub service: &'static str,
-    pub counts: Counts,
+    pub counts: RequestCounts,
 }
 
 #[dyn_dispatch_hint]

@@ -1,6 +1,6 @@
 //! How a person, or a supervisor, ends a program.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The request that ends a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,17 +30,31 @@ impl std::fmt::Display for Interruption {
     }
 }
 
+/// Ctrl-C and SIGTERM, which no longer end the process themselves once this exists.
+pub struct InterruptionSignals(Option<(Signal, Signal)>);
+
+impl InterruptionSignals {
+    /// To be called within a runtime.
+    #[expect(clippy::new_without_default, reason = "it takes the signals from the process")]
+    pub fn new() -> Self {
+        Self(signal(SignalKind::interrupt()).ok().zip(signal(SignalKind::terminate()).ok()))
+    }
+
+    /// Resolves at the next one.
+    pub async fn next(&mut self) -> Interruption {
+        let Some((interrupt, terminate)) = &mut self.0 else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = interrupt.recv() => Interruption::Interrupted,
+            _ = terminate.recv() => Interruption::Terminated,
+        }
+    }
+}
+
 /// Resolves at Ctrl-C or SIGTERM. After the first call, these signals no longer end the process themselves.
 pub async fn interruption() -> Interruption {
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => Interruption::Interrupted,
-        _ = terminate.recv() => Interruption::Terminated,
-    }
+    InterruptionSignals::new().next().await
 }
 
 /// Lets a write beyond a limit on the size of files (`ulimit -f`) fail, instead of ending this process: then it is treated

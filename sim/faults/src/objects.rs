@@ -15,7 +15,7 @@ use gristmill_model::{BundleIndex, Epoch, JobName, Namespace, Position};
 use gristmill_ports::{
     ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -31,9 +31,9 @@ pub struct Store {
     /// Existing chunks by name, with their checksums.
     chunks: Arc<Mutex<BTreeMap<ChunkName, u32>>>,
     /// Shelves that a cache entry has named.
-    published: Arc<Mutex<BTreeSet<String>>>,
+    pub published: Arc<Mutex<BTreeSet<String>>>,
     /// Keys of objects deleted by an outsider.
-    vanished: Arc<Mutex<BTreeSet<String>>>,
+    pub vanished: Arc<Mutex<BTreeSet<String>>>,
     /// Division of epochs into bundles, once known.
     ramp: Mutex<Option<Ramp>>,
     /// Runs of several ranks.
@@ -69,14 +69,6 @@ impl Store {
             runs: Runs::default(),
             scenario,
         }
-    }
-
-    pub fn published(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.published.lock()
-    }
-
-    pub fn vanished(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.vanished.lock()
     }
 
     /// Whether there is much to fetch.
@@ -156,7 +148,7 @@ impl Store {
             && keys::parse_cache_entry(&self.ns, &path.key).is_some()
             && let Ok(entry) = serde_json::from_slice::<CacheEntry>(&body)
         {
-            self.published().insert(entry.shelf);
+            self.published.lock().insert(entry.shelf);
         }
         if let Some(name) = self.chunk_name(&path.key)
             && outcome == PutOutcome::Created

@@ -57,7 +57,7 @@ async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
 async fn check_empty(sim: &Simulation, cloud: &Cloud) {
     let ns = &cloud.store.ns;
     let listed = cloud.store.memory.list(BUCKET, &keys::cache_prefix(ns)).await.unwrap_or_default();
-    let shelves = cloud.store.published();
+    let shelves = cloud.store.published.lock();
     let left = listed.iter().filter(|object| {
         object.key.starts_with(&keys::cache_entries(ns))
             || shelves.iter().any(|shelf| object.key.starts_with(shelf.as_str()))

@@ -44,7 +44,7 @@ impl SimObjects {
         }
         if keys::is_chunk(&path.key) && sim.happens(Fault::ObjectVanishes) {
             sim.event(format_args!("{path} vanishes"));
-            self.store.vanished().insert(path.key.clone());
+            self.store.vanished.lock().insert(path.key.clone());
             self.store.memory.delete(&path.bucket, std::slice::from_ref(&path.key)).await?;
         }
         if is_made_again(&path.key) && sim.happens(Fault::ObjectDamaged) {
@@ -64,7 +64,7 @@ impl SimObjects {
         let of_job = path.key.starts_with(&keys::job_prefix(&self.store.ns, &self.store.job));
         if matches!(got, Err(ObjectError::NotFound(_)))
             && of_job
-            && !self.store.vanished().contains(&path.key)
+            && !self.store.vanished.lock().contains(&path.key)
         {
             self.process.misses();
         }
