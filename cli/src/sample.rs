@@ -81,7 +81,7 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
     for (place, member) in places.into_iter().zip(source.members()) {
         let alone = Source { zipped: Vec::new(), ..member.clone() };
         let found = place.find(&objects, &alone).await.map_err(Failure::from)?;
-        let Found { bucket, members: files, left_out: left } = found;
+        let Found { bucket, members: files, left_out: left, .. } = found;
         left_out.join(left);
         members.push(Member { place, bucket, files: files.concat() });
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 use gristmill_client::{
     Authored, Backend, Failure, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
-    Source, StreamOptions, TailOption, Workers,
+    Source, StreamOptions, TailOption,
     report::{Report, Usage},
     signals::interruption,
     start_own,
@@ -166,9 +166,6 @@ pub async fn measured(
     source: Source,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
-    if options.job.workers == Workers::Fixed(0) && options.job.settings.local_workers == 0 {
-        return Err(Failure::usage("the job has no workers: give --workers or --local-workers"));
-    }
     options.job.check().map_err(Failure::usage)?;
     options.check_ranks()?;
     let sink = options.sink.as_deref().map(Sink::open).transpose()?;

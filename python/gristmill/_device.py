@@ -7,6 +7,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +21,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Batches(Protocol):
-    """Pairs of tensors on the host and a cursor. `close` ends a `next` that waits in another thread."""
+    """Pairs of tensors on the host and a mark. `close` ends a `next` that waits in another thread."""
 
     def __next__(self) -> tuple[Tensors, Any]: ...
 
@@ -107,7 +108,7 @@ class _Slot:
 
 
 class Prefetch:
-    """Iterates `batches`, pairs of tensors on the host and a cursor, with the tensors on the device instead.
+    """Iterates `batches`, pairs of tensors on the host and a mark, with the tensors on the device instead.
 
     Its thread takes at most `DEPTH` batches that the caller has not got. An error of the thread is raised to
     the caller, in its place among the batches.
@@ -133,15 +134,15 @@ class Prefetch:
         if not self._end.alive:
             raise StopIteration
         item = self._line.ready.get()
-        self._line.permits.release()
+        self._line.permits.put(None)
         if item is None:
             self.close()
             raise StopIteration
         if isinstance(item, BaseException):
             self.close()
             raise item
-        tensors, done, cursor = item
-        return self._device.receive(tensors, done), cursor
+        tensors, done, mark = item
+        return self._device.receive(tensors, done), mark
 
     def close(self) -> None:
         """Ends the thread and drops what it holds."""
@@ -152,8 +153,11 @@ class _Line:
     """What the thread and the caller share."""
 
     def __init__(self) -> None:
+        # Unlike other queues and semaphores, these may be used in a signal handler.
         self.ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.permits = threading.Semaphore(DEPTH)
+        self.permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(DEPTH):
+            self.permits.put(None)
         self.is_over = False
 
 
@@ -161,15 +165,15 @@ def _run(line: _Line, batches: Batches, device: Device) -> None:
     try:
         device.enter()
         while True:
-            line.permits.acquire()
+            line.permits.get()
             if line.is_over:
                 return
             try:
-                tensors, cursor = next(batches)
+                tensors, mark = next(batches)
             except StopIteration:
                 line.ready.put(None)
                 return
-            line.ready.put((*device.send(tensors), cursor))
+            line.ready.put((*device.send(tensors), mark))
             del tensors  # not held while it waits
     except BaseException as error:  # the caller raises it
         line.ready.put(error)
@@ -181,8 +185,11 @@ def _end(line: _Line, thread: threading.Thread, pid: int, interrupt: Callable[[]
     line.is_over = True
     if thread.is_alive():
         interrupt()
-    line.permits.release()
+    line.permits.put(None)
     if thread is not threading.current_thread():
         thread.join()
-    while not line.ready.empty():
-        line.ready.get()
+    with suppress(queue.Empty):
+        while True:
+            line.ready.get_nowait()
+    # The program may wait for a batch, in another thread or below this signal handler.
+    line.ready.put(None)

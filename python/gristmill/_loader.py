@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 
 from . import _native, _ranks, _reader, _service
+from ._batches import Arrays, Batches, Cursor, Mark, Place
 from ._flags import flags_of
+from ._progress import Progress
 from ._service import Service
+from ._states import VERSION, State, text_of
 from .errors import CheckpointError, Error, OptionError, PipelineError
 from .pipeline import Pipeline
 
 Item = TypeVar("Item")
-#: Epoch and number of a batch.
-Cursor = tuple[int, int]
-Arrays = dict[str, np.ndarray[Any, Any]]
-State = dict[str, Any]
+_LOG = logging.getLogger("gristmill")
+_IS_CLOSED = "the loader is closed"
+_IS_OVER = "this iteration is over: another one of this loader has begun, or its state was changed"
 
-_VERSION = 1
-_IS_OVER = "this iteration is over: another one of this loader has begun, or its state was changed, or it was closed"
+
+class Stats(TypedDict, total=False):
+    """What `Loader.stats` returns; it lacks the numbers of a job that has not begun."""
+
+    batches: int
+    waited_s: float
+    elapsed_s: float
+    #: Why the batch is missing that the program waits for.
+    waiting_for: str
+    workers: int
+    workers_max: int
+    fetched_bytes: int
+    recomputed_splits: int
+    prefetch_bytes: int
+    local_bytes: int
 
 
 class Loader(Generic[Item]):
@@ -44,7 +59,8 @@ class Loader(Generic[Item]):
         seed: Seed of order and augmentation. Default: 0.
         batch_size: Records in a batch. Default: the pipeline's.
         workers: Workers to run, or "auto" to follow the trainer's pace. Default: 2.
-        local_workers: Threads of this process that work; with workers=0 the cheapest way on one machine. Default: 0.
+        local_workers: Threads of this process that work; with workers=0 the cheapest way on one machine. Default: 0, or
+            1 if the job has no other workers.
         rank, world_size: This process among the ranks. Default: torch.distributed's, else RANK and WORLD_SIZE, else
             one rank.
         run: Name of this run of all ranks. Default: torchrun's or Slurm's.
@@ -54,12 +70,14 @@ class Loader(Generic[Item]):
             Less than the work needs costs speed only. Default: what the work needs, at most an eighth of the memory
             that this process may use, shared with the other ranks of this host.
         patience: How long the service may not answer, such as "90s" or "10m". Default: "120s".
-        keys: Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, and `__cursor__`
-            (int64 [2]), the place after the batch.
+        keys: Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, `__repeat__`
+            (bool [rows]), whether `tail="repeat"` gives the batch again, and `__cursor__` (int64 [2]), the place after
+            the batch.
         on_break: What `iter()` does after an epoch was left early: "next" goes to the next epoch, "continue" goes on.
         acknowledge: When the service may forget batches: "auto" once the next one is asked for, until the first
             state is taken, and then by states; "state" by states alone.
         progress: Writes a line about the pace to standard error.
+        allow_empty: Whether an epoch may have no batches; else reading one raises OptionError.
         options: Further flags of `gristmill run` by name, such as `on_error="skip"`.
 
     Raises OptionError for values that cannot be used; PipelineError, DataError, JobError and ServiceError when it
@@ -88,6 +106,7 @@ class Loader(Generic[Item]):
         on_break: Literal["next", "continue"] = "next",
         acknowledge: Literal["auto", "state"] = "auto",
         progress: bool = False,
+        allow_empty: bool = False,
         **options: Any,
     ) -> None:
         if on_break not in ("next", "continue"):
@@ -120,7 +139,7 @@ class Loader(Generic[Item]):
         self._keys = keys
         self._on_break = on_break
         self._acknowledges = acknowledge
-        self._progress = _Progress() if progress else None
+        self._progress = Progress() if progress else None
         self._pid = os.getpid()
         self._reader: _reader.Reader | None = None
         # The state to begin with, once it is loaded.
@@ -129,15 +148,16 @@ class Loader(Generic[Item]):
         self._taken: Cursor | None = None
         # The name of the job that is or was open.
         self._name: str | None = None
-        self._next: Cursor = (0, 0)
-        # Whether batches of the present epoch were handed over, and the epoch has not ended.
-        self._inside = False
-        self._items: Iterator[tuple[Item, Cursor]] | None = None
-        # Wrapped by `_items`.
-        self._source: _Batches | None = None
+        # Replaced as a whole, so that an iteration which goes on elsewhere notices.
+        self._at = Place((0, 0))
+        self._opening = _reader.Opening()
         self._closed = False
+        self._allow_empty = allow_empty
         self._batches = 0
+        self._is_repeat = False
         self._waited = 0.0
+        # Since when the program waits for a batch.
+        self._asked: float | None = None
         self._began = time.monotonic()
 
     # Subclasses change these.
@@ -148,55 +168,115 @@ class Loader(Generic[Item]):
         """
         return arrays
 
-    def _wrap(self, batches: Iterable[tuple[Arrays, Cursor]]) -> Iterator[tuple[Any, Cursor]]:
-        """Turns the batches of an epoch into those handed to the caller, each with the cursor after it.
+    def _wrap(self, batches: Iterable[tuple[Arrays, Mark]]) -> Iterator[tuple[Any, Mark]]:
+        """Turns the batches of an epoch into those handed to the caller, each with its mark.
 
         It may take batches ahead, in another thread too. It is closed, if it has `close()`, when the epoch is left;
         closing `batches` ends a wait for the next one.
         """
-        return ((self._convert(arrays), cursor) for arrays, cursor in batches)
+        return ((self._convert(arrays), mark) for arrays, mark in batches)
 
     # Iteration.
 
     def __iter__(self) -> Iterator[Item]:
         self._begin()
-        if self._inside and self._on_break == "next":
-            self._pass_to((self._next[0] + 1, 0))
+        place = self._at
+        if place.is_inside and self._on_break == "next":
+            self._go_to((place.next[0] + 1, 0))
         return self._epoch()
 
     def _epoch(self) -> Iterator[Item]:
-        epoch = self._next[0]
-        if self._items is None:
-            self._source = _Batches(self, epoch)
-            self._items = self._wrap(self._source)
-        items = self._items
+        reader, place = self._start()
+        epoch = place.next[0]
+        items = place.items
+        assert items is not None
         # Plain names: this loop is on the path of every batch.
         auto = self._acknowledges == "auto"
-        reader = self._reader
-        assert reader is not None
         clock = time.monotonic
-        asked = clock()
-        for item, cursor in items:
-            if items is not self._items:
-                raise Error(_IS_OVER)
-            self._next, self._inside = cursor, True
-            self._batches += 1
-            self._waited += clock() - asked
-            if self._progress is not None:
-                self._progress.batch(self, cursor)
-            yield item
-            if items is not self._items:
-                raise Error(_IS_OVER)
-            if auto and self._acknowledges == "auto":
-                reader.stream.acknowledge(*cursor)
-            asked = clock()
-        if items is not self._items:
-            raise Error(_IS_OVER)
-        self._items = None
-        self._inside = False
-        self._next = (epoch + 1, 0) if epoch < reader.epochs else self._next
+        try:
+            while True:
+                asked = self._asked = clock()
+                pair = self._next_of(place, items)
+                if pair is None:
+                    break
+                item, mark = pair
+                place.next, place.is_inside = mark.next, True
+                self._asked = None
+                self._batches += 1
+                self._is_repeat = mark.is_repeat
+                self._waited += clock() - asked
+                if self._progress is not None:
+                    self._progress.batch(self, mark.next)
+                yield item
+                self._check(place, items)
+                if auto and self._acknowledges == "auto":
+                    reader.stream.acknowledge(*place.next)
+        finally:
+            self._asked = None
+        place.items = place.source = None
+        place.is_inside = False
+        place.next = (epoch + 1, 0) if epoch < reader.epochs else place.next
         if auto and self._acknowledges == "auto":
-            reader.stream.acknowledge(*self._next)
+            reader.stream.acknowledge(*place.next)
+
+    def _start(self) -> tuple[_reader.Reader, Place]:
+        """The reader, and the place from which batches are read."""
+        reader, place = self._begin(), self._at
+        if place.items is not None:
+            return reader, place
+        if reader.stream.at > place.next:
+            # An exception ended an iteration that had batches ahead of the program.
+            self._reader, self._loaded = None, self.state_after(place.next)
+            reader.close()
+            reader, place = self._begin(), self._at
+        if place.next[0] >= reader.epochs:
+            _LOG.warning(
+                "the %d epochs of this loader are over, and this iteration has no batches: make another loader, or "
+                "give it more epochs",
+                reader.epochs,
+            )
+        is_acknowledged = self._acknowledges == "auto"
+        place.source = Batches(reader, place.next, self._keys, is_acknowledged, self._why_empty)
+        place.items = self._wrap(place.source)
+        return reader, place
+
+    def _next_of(self, place: Place, items: Iterator[tuple[Item, Mark]]) -> tuple[Item, Mark] | None:
+        if not place.taking.acquire(blocking=False):
+            raise Error(
+                "the next batch of this loader is waited for already, by another thread or below this signal handler"
+            )
+        try:
+            pair = next(items, None)
+        except BaseException as error:
+            # Else what it has ahead, and a generator that has raised, would look like the end of the epoch.
+            place.leave()
+            if isinstance(error, Error):
+                self._check(place, None)
+            raise
+        finally:
+            place.taking.release()
+        self._check(place, items)
+        return pair
+
+    def _check(self, place: Place, items: Iterator[tuple[Item, Mark]] | None) -> None:
+        """Raises Error if another iteration has taken the place of this one."""
+        if self._closed:
+            raise Error(_IS_CLOSED)
+        if place is not self._at or place.items is not items:
+            raise Error(_IS_OVER)
+
+    def _why_empty(self, end: _native.EpochEnd, epoch: int) -> None:
+        """Raises OptionError for an epoch without batches."""
+        why, ranks = end.why_empty, self._ranks.world_size
+        if why is None:
+            why = f"its {end.batches} batches are fewer than the {ranks} ranks"
+            if end.left_out == 0:
+                # The tail is uneven, and other ranks have them.
+                _LOG.warning("epoch %d has no batch for rank %d: %s", epoch, self._ranks.rank, why)
+                return
+            why += ', and tail="drop" leaves them out'
+        if not self._allow_empty:
+            raise OptionError(f"epoch {epoch} has no batches: {why}; give allow_empty=True if that is meant")
 
     def __len__(self) -> int:
         """Batches (steps of this rank) in an epoch.
@@ -216,7 +296,7 @@ class Loader(Generic[Item]):
     def epoch(self) -> int:
         """The epoch that the next `iter()` delivers, from 0."""
         epoch, g = self._position()
-        return epoch + 1 if self._inside and g and self._on_break == "next" else epoch
+        return epoch + 1 if self._at.is_inside and g and self._on_break == "next" else epoch
 
     @property
     def epochs(self) -> int | None:
@@ -235,6 +315,13 @@ class Loader(Generic[Item]):
         """Epoch and number of the first batch that was not handed over, as in a state. Acknowledges nothing."""
         return self._position()
 
+    @property
+    def is_repeat(self) -> bool:
+        """Whether the batch handed over last is one that `tail="repeat"` gives again, in place of one that the epoch
+        lacks.
+        """
+        return self._is_repeat
+
     def schema(self) -> dict[str, Any]:
         """Batch size, whether a last partial batch is left out, and for each field dtype and shape of an element.
 
@@ -249,45 +336,45 @@ class Loader(Generic[Item]):
         """The place of the first batch that was not handed over, as texts and integers.
 
         All ranks have the same after the same step, and any number of ranks can go on from it. Acknowledges the
-        state that was
-        taken before: with the two last states kept, training can always go on.
+        state that was taken before: with the two last states kept, training can always go on.
         """
         self._begin()
-        return self._take(self._next)
+        return self._take(self._at.next)
 
     def state_after(self, cursor: Cursor | np.ndarray[Any, Any]) -> State:
         """The state after the batch whose `__cursor__` is `cursor`. Acknowledges nothing."""
         epoch, g = (int(part) for part in cursor)
-        return {"version": _VERSION, **json.loads(self._begin().job.checkpoint(epoch, g))}
+        return {"version": VERSION, **json.loads(self._begin().job.checkpoint(epoch, g))}
 
     def checkpointed(self, state: Mapping[str, Any]) -> None:
         """Says that `state` is stored safely: the service may forget the batches before it."""
         reader = self._begin()
-        reader.stream.acknowledge(*reader.job.position(_text_of(state)))
+        reader.stream.acknowledge(*reader.job.position(text_of(state)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next `iter()` goes on at `state`, in the middle of an epoch too.
 
         Raises CheckpointError if it is no state of this loader's job, here or when the loader starts.
         """
-        loaded = json.loads(_text_of(state))
+        loaded = json.loads(text_of(state))
         if self._job_name not in (None, loaded["job"]):
             raise CheckpointError(
                 f"the state is of job {loaded['job']}, and this loader reads job {self._job_name}: "
                 "load a state of that job"
             )
-        self._leave()
-        if self._reader is not None:
-            reader, self._reader = self._reader, None
-            if reader.job.name == loaded["job"]:
-                reader.job.position(_text_of(state))
-                reader.close()
-            else:
-                reader.end(is_wanted=self._taken is not None)
-        self._loaded, self._name = {"version": _VERSION, **loaded}, loaded["job"]
-        self._next = (loaded["epoch"], loaded["g"])
-        self._taken, self._inside = self._next, False
+        if self._reader is not None and self._reader.job.name == loaded["job"]:
+            self._reader.job.position(text_of(state))
+        is_wanted = self._taken is not None
+        reader, self._reader = self._reader, None
+        self._loaded, self._name = {"version": VERSION, **loaded}, loaded["job"]
+        self._taken = (loaded["epoch"], loaded["g"])
         self._acknowledges = "state"
+        self._go_to(self._taken)
+        self._opening.interrupt()
+        if reader is not None and reader.job.name == loaded["job"]:
+            reader.close()
+        elif reader is not None:
+            reader.end(is_wanted=is_wanted)
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` delivers `epoch`; the rest of the present one is passed over.
@@ -295,31 +382,35 @@ class Loader(Generic[Item]):
         Raises OptionError for an epoch before the present one.
         """
         present, g = self._position()
-        if epoch < present or (epoch == present and g and not self._inside and self._loaded is None):
+        is_inside = self._at.is_inside
+        if epoch < present or (epoch == present and g and not is_inside and self._loaded is None):
             raise OptionError(
                 f"set_epoch({epoch}): the loader is in epoch {present}, and epochs go forward; load a state"
             )
         if epoch > present:
             self._begin()
-            self._pass_to((epoch, 0))
+            self._go_to((epoch, 0))
         elif self._on_break == "next":
-            self._inside = False
+            self._at.is_inside = False
 
     # The end.
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> Stats:
         """Batches handed over, seconds waited for them, workers, bytes fetched, and bytes of memory.
 
-        `prefetch_bytes` is the bound for objects ahead of the trainer, `local_bytes` what splits of local workers take
-        until they are read.
+        `waiting_for` is there while the program waits. `prefetch_bytes` is the bound for objects ahead of the trainer,
+        `local_bytes` what splits of local workers take until they are read.
         """
-        found: dict[str, float] = {
+        now, asked, reader = time.monotonic(), self._asked, self._reader
+        found: Stats = {
             "batches": self._batches,
-            "waited_s": self._waited,
-            "elapsed_s": time.monotonic() - self._began,
+            "waited_s": self._waited + (0.0 if asked is None else now - asked),
+            "elapsed_s": now - self._began,
         }
-        if self._reader is not None:
-            found = {**self._reader.stream.stats(), **found}
+        if reader is not None:
+            found |= cast(Stats, reader.stream.stats())
+        if asked is not None or self._opening.is_running:
+            found["waiting_for"] = "the job to start" if reader is None else reader.stream.waiting()
         return found
 
     def close(self, *, abandon: bool = False) -> None:
@@ -330,7 +421,9 @@ class Loader(Generic[Item]):
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        self._leave()
+        at = self._at.next
+        self._go_to(at)
+        self._opening.interrupt()
         if self._progress is not None:
             self._progress.end()
         reader, self._reader = self._reader, None
@@ -341,7 +434,7 @@ class Loader(Generic[Item]):
             return
         # Frameworks that know the number of batches take the last one, and do not ask for the end.
         count = reader.stream.batches_per_epoch if self._ranks.world_size == 1 else None
-        is_over = self._next[0] >= reader.epochs or self._next == (reader.epochs - 1, count)
+        is_over = at[0] >= reader.epochs or at == (reader.epochs - 1, count)
         if is_over:
             # The trainer has come to the end of the job: nothing goes on from an earlier state.
             reader.stream.acknowledge(reader.epochs, 0)
@@ -359,16 +452,17 @@ class Loader(Generic[Item]):
         """Configuration and place: another process goes on with the job."""
         kept = self.__dict__ | {
             "_reader": None,
-            "_items": None,
-            "_source": None,
-            "_inside": False,
-            "_loaded": self.state_after(self._next) if self._reader else self._loaded,
-            "_progress": self._progress and _Progress(),
+            "_opening": None,
+            "_at": self._at.next,
+            "_asked": None,
+            "_loaded": self.state_after(self._at.next) if self._reader else self._loaded,
+            "_progress": self._progress and Progress(),
         }
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._at, self._opening = Place(state["_at"]), _reader.Opening()
         self._pid = os.getpid()
 
     # Inside.
@@ -377,34 +471,56 @@ class Loader(Generic[Item]):
         # A job with a name may have come further before.
         if self._reader is None and self._loaded is None and self._job_name is not None:
             self._begin()
-        return self._next
+        return self._at.next
 
     def _begin(self) -> _reader.Reader:
         """The reader of the job, which is started or joined if it is not open."""
+        self._check_process()
+        reader = self._reader
+        if reader is not None:
+            return reader
+        with self._opening.entered(self._check_process, lambda: self._reader is not None) as interrupt:
+            if self._reader is None:
+                self._open(interrupt)
+            reader = self._reader
+        if reader is None:
+            self._check_process()
+            raise Error(_IS_OVER)
+        return reader
+
+    def _check_process(self) -> None:
         if self._closed:
-            raise Error("the loader is closed")
+            raise Error(_IS_CLOSED)
         if self._pid != os.getpid():
             raise Error(
                 "the loader was made before this process was forked: use it in one process alone, with num_workers=0"
             )
-        if self._reader is not None:
-            return self._reader
+
+    def _open(self, interrupt: _native.Interrupt) -> None:
+        loaded = self._loaded
         try:
-            with _service.used_by_loader(self._service, self._ranks.world_size) as service:
+            with _service.used_by_loader(self._service, self._ranks.world_size, interrupt) as service:
                 reader = _reader.open_reader(
                     service,
                     self._pipeline,
                     self._flags,
-                    job=(self._job_name or self._ranks_job) if self._loaded is None else self._loaded["job"],
-                    state=None if self._loaded is None else _text_of(self._loaded),
+                    job=(self._job_name or self._ranks_job) if loaded is None else loaded["job"],
+                    state=None if loaded is None else text_of(loaded),
                     is_named=self._job_name is not None,
                     ranks=self._rank_flags,
+                    interrupt=interrupt,
                 )
         except PipelineError as error:
             raise self._pipeline.located(error) from None
-        self._reader, self._name = reader, reader.job.name
-        self._next = reader.begin
-        return reader
+        self._reader, self._name, self._at = reader, reader.job.name, Place(reader.begin)
+        # Another thread, or a signal handler, may have been faster.
+        if self._closed or self._loaded is not loaded:
+            if self._reader is reader:
+                self._reader = None
+            if self._loaded is not None:
+                self._at = Place((self._loaded["epoch"], self._loaded["g"]))
+            reader.close()
+            raise Error(_IS_CLOSED if self._closed else _IS_OVER)
 
     def _take(self, cursor: Cursor) -> State:
         """The state at `cursor`, which is not after the batches handed over. Acknowledges the state taken before."""
@@ -414,96 +530,7 @@ class Loader(Generic[Item]):
         self._taken = cursor
         return self.state_after(cursor)
 
-    def _leave(self) -> None:
-        """Ends the iteration. What was taken ahead of the caller is lost: all callers go forward, or reopen the job."""
-        items, self._items = self._items, None
-        if items is None:
-            return
-        if self._source is not None:
-            self._source.close()
-        close = getattr(items, "close", None)
-        # A generator that runs in another thread cannot be closed: it ends with its source.
-        if close is not None and not getattr(items, "gi_running", False):
-            close()
-
-    def _pass_to(self, to: Cursor) -> None:
-        reader = self._begin()
-        self._leave()
-        reader.pass_to(to, acknowledge=self._acknowledges == "auto")
-        self._next, self._inside = to, False
-
-
-class _Batches:
-    """The batches of one epoch as arrays, each with the cursor after it."""
-
-    def __init__(self, loader: Loader[Any], epoch: int) -> None:
-        reader = loader._reader
-        assert reader is not None
-        self._reader, self._epoch, self._keys = reader, epoch, loader._keys
-        self._stopped = False
-
-    def __iter__(self) -> Iterator[tuple[Arrays, Cursor]]:
-        return self
-
-    def __next__(self) -> tuple[Arrays, Cursor]:
-        batch = None if self._stopped else self._reader.next_of(self._epoch, self)
-        if batch is None:
-            self._stopped = True
-            raise StopIteration
-        arrays = _reader.arrays_of(batch, self._keys)
-        cursor = batch.next
-        if self._keys:
-            arrays["__cursor__"] = np.array(cursor, np.int64)
-        return arrays, cursor
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a wait for the next batch is to end."""
-        return self._stopped
-
-    def close(self) -> None:
-        """Ends a wait for the next batch; called from any thread."""
-        self._stopped = True
-
-
-class _Progress:
-    """A line on standard error about the pace, at most twice a second."""
-
-    def __init__(self) -> None:
-        self._said = 0.0
-        self._batches = 0
-        self._is_written = False
-
-    def batch(self, loader: Loader[Any], cursor: Cursor) -> None:
-        now = time.monotonic()
-        if now - self._said < 0.5:
-            return
-        pace = (loader._batches - self._batches) / (now - self._said) if self._said else 0.0
-        self._said, self._batches = now, loader._batches
-        stats = loader.stats()
-        share = stats["waited_s"] / max(stats["elapsed_s"], 1e-9)
-        line = f"epoch {cursor[0]}, batch {cursor[1]}: {pace:.1f} batches/s, {share:.0%} of the time waited"
-        sys.stderr.write(f"\r\x1b[K{line}" if sys.stderr.isatty() else f"{line}\n")
-        sys.stderr.flush()
-        self._is_written = sys.stderr.isatty()
-
-    def end(self) -> None:
-        if self._is_written:
-            sys.stderr.write("\n")
-
-
-def _text_of(state: Mapping[str, Any]) -> str:
-    """The text of the checkpoint in `state`. Raises CheckpointError if it is no state."""
-    if not isinstance(state, Mapping) or "version" not in state:
-        raise CheckpointError("this is no state of a loader: give load_state_dict what state_dict returned")
-    if state["version"] != _VERSION:
-        raise CheckpointError(f"the state has version {state['version']}, and this gristmill reads version {_VERSION}")
-    fields = {name: value for name, value in state.items() if name != "version"}
-    if set(fields) != {"job", "fingerprint", "seed", "epoch", "g"}:
-        raise CheckpointError(
-            f"the state has the fields {', '.join(sorted(fields))}: it was changed, or is of another tool"
-        )
-    try:
-        return json.dumps({name: value if isinstance(value, str) else int(value) for name, value in fields.items()})
-    except (TypeError, ValueError):
-        raise CheckpointError("the state holds a value that is neither text nor integer") from None
+    def _go_to(self, to: Cursor) -> None:
+        """The next iteration begins at `to`: the present one ends."""
+        before, self._at = self._at, Place(to)
+        before.leave()

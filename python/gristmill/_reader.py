@@ -5,38 +5,92 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import _native
-from ._arrays import arrays_of
 from ._service import Service
 from .errors import CheckpointError, Error, JobError
 from .pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from ._loader import Cursor, _Batches
+    from ._batches import Cursor
 
-__all__ = ["Reader", "arrays_of", "open_reader"]
+__all__ = ["Opening", "Reader", "open_reader"]
 
 _LOG = logging.getLogger("gristmill")
-_SLICE_S = 0.05
+# How long a thread waits for another one that starts the loader.
+_STARTS_IN_S = 10.0
+_LOOK_S = 0.005
+
+
+class Opening:
+    """Lets one thread at a time open a reader; it may be interrupted at any moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._interrupt: _native.Interrupt | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread opens a reader."""
+        return self._lock.locked()
+
+    def interrupt(self) -> None:
+        """Ends the opening, which raises Error."""
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt.set()
+
+    @contextmanager
+    def entered(self, check: Callable[[], None], is_open: Callable[[], bool]) -> Iterator[_native.Interrupt]:
+        """Waits for another thread that opens a reader, as long as `check` does not raise.
+
+        Raises Error in a signal handler of the thread that opens one, if it takes long, or if nothing is open then.
+        """
+        last = time.monotonic() + _STARTS_IN_S
+        has_waited = False
+        while not self._lock.acquire(blocking=False):
+            check()
+            if self._thread == threading.get_ident() or time.monotonic() > last:
+                raise Error("the loader is starting: only `close` and `stats` can be called now")
+            has_waited = True
+            time.sleep(_LOOK_S)
+        try:
+            if has_waited and not is_open():
+                raise Error("the loader did not start: the thread that started it has the error")
+            self._thread, self._interrupt = threading.get_ident(), _native.Interrupt()
+            yield self._interrupt
+        finally:
+            self._thread = self._interrupt = None
+            self._lock.release()
 
 
 class Reader:
     """The stream of a job."""
 
-    def __init__(self, job: _native.Job, flags: list[str], ranks: list[str], at: Cursor | None) -> None:
+    def __init__(
+        self,
+        job: _native.Job,
+        flags: list[str],
+        ranks: list[str],
+        at: Cursor | None,
+        interrupt: _native.Interrupt,
+    ) -> None:
         self.job, self.epochs = job, job.epochs
         self._flags, self._ranks = flags, ranks
-        self._held: _native.Batch | None = None
-        self._is_closed = False
         # Set while the reader is open.
         self.service: Service | None = None
-        self.stream = self._open(at)
+        self.stream = self._open(at, interrupt)
+        #: The first batch to read.
+        self.begin = self.stream.begin if at is None else at
 
-    def _open(self, at: Cursor | None) -> _native.Stream:
+    def _open(self, at: Cursor | None, interrupt: _native.Interrupt) -> _native.Stream:
         try:
-            stream = self.job.open([*self._flags, *self._ranks], at)
+            return self.job.open([*self._flags, *self._ranks], at, interrupt)
         except CheckpointError:
             if at is None or self._ranks:
                 raise
@@ -49,70 +103,19 @@ class Reader:
                 *at,
                 self.job.name,
             )
-            stream = self.job.open(self._flags, durable)
-        #: The place of the next batch of the stream; and that of the first one.
-        self.at = self.begin = stream.begin
-        if at is not None:
-            self.begin = at
-            if self.at < at:
-                stream.pass_to(*at, acknowledge=True)
-                self.at = at
-        return stream
+            return self.job.open(self._flags, durable, interrupt)
 
-    def next_of(self, epoch: int, batches: _Batches) -> _native.Batch | None:
-        """The next batch of `epoch`; None at its end, or once `batches` is stopped."""
-        if self._held is not None:
-            if self._held.epoch > epoch:
-                return None
-            held, self._held = self._held, None
-            self.at = held.next
-            return held
-        while True:
-            if self.at[0] > epoch or epoch >= self.epochs:
-                return None
-            item = self._item(batches)
-            if item is None:
-                return None
-            if isinstance(item, _native.EpochEnd):
-                self.at = (item.epoch + 1, 0)
-                continue
-            if item.epoch > epoch:
-                self._held = item
-                self.at = (item.epoch, item.index)
-                return None
-            self.at = item.next
-            return item
-
-    def _item(self, batches: _Batches) -> _native.Batch | _native.EpochEnd | None:
-        if threading.current_thread() is threading.main_thread():
-            return self.stream.next()
-        # Nobody interrupts another thread: it looks for itself whether to go on.
-        while not batches.is_stopped:
-            if self._is_closed:
-                raise Error("the service of the loader was closed")
-            try:
-                return self.stream.next(_SLICE_S)
-            except TimeoutError:
-                continue
-        return None
-
-    def pass_to(self, to: Cursor, *, acknowledge: bool) -> None:
+    def pass_to(self, turn: int, to: Cursor, *, acknowledge: bool) -> None:
         """Passes over the batches before `to`: they are computed, and not handed over."""
-        to = min(to, (self.epochs, 0))
-        if self._held is not None:
-            held, self._held = self._held, None
-            if (held.epoch, held.index) >= to:
-                self._held = held
-                return
-            self.at = held.next
-        if self.at < to:
-            _LOG.info("passing over the batches from epoch %d, batch %d to epoch %d, batch %d", *self.at, *to)
-            self.stream.pass_to(*to, acknowledge=acknowledge)
-            self.at = to
+        # Those before the first batch to read are in a checkpoint.
+        self.stream.pass_to(turn, *min(self.begin, to), True)
+        at = self.stream.at
+        if at < to:
+            _LOG.info("passing over the batches from epoch %d, batch %d to epoch %d, batch %d", *at, *to)
+            self.stream.pass_to(turn, *to, acknowledge)
 
     def close(self) -> None:
         """Closes the stream, and leaves the job as it is."""
-        self._is_closed = True
         self.stream.close()
         self._leave()
 
@@ -150,6 +153,7 @@ def open_reader(
     state: str | None,
     ranks: list[str],
     is_named: bool,
+    interrupt: _native.Interrupt,
 ) -> Reader:
     """Starts or joins a job, and opens it at `state`, the text of a checkpoint, or where its last trainer was.
 
@@ -157,17 +161,18 @@ def open_reader(
     batches.
     """
     text, base = pipeline.to_yaml(), pipeline.base
-    started = service._native.submit(text, base, flags if job is None else [*flags, f"--job={job}"])
+    named = flags if job is None else [*flags, f"--job={job}"]
+    started = service._native.submit(text, base, named, interrupt)
     if state is None:
-        return service._reads(Reader(started, flags, ranks, None))
+        return service._reads(Reader(started, flags, ranks, None, interrupt))
     at = started.position(state)
     try:
-        return service._reads(Reader(started, flags, ranks, at))
+        return service._reads(Reader(started, flags, ranks, at, interrupt))
     except CheckpointError as error:
         if ranks or is_named:
             raise
         _LOG.info("%s", error)
         _LOG.warning("job %s does not have the batches after the state: they are computed again, in a new job", job)
-    started = service._native.submit(text, base, flags)
+    started = service._native.submit(text, base, flags, interrupt)
     at = started.position(json.dumps({**json.loads(state), "job": started.name}))
-    return service._reads(Reader(started, flags, [], at))
+    return service._reads(Reader(started, flags, [], at, interrupt))

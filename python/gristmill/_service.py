@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _native
 from .errors import Error, OptionError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Service", "connect", "local"]
 
 _LOG = logging.getLogger("gristmill")
+_IS_CLOSED = "the service of the loader is closed"
+T = TypeVar("T")
 
 
 class Service:
@@ -30,8 +32,11 @@ class Service:
         self._native = native
         self._pid = os.getpid()
         self._open = True
-        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        _OPEN.add(self)
+        # By identity: a copy of the values is taken in one step, also in a signal handler.
+        self._readers: weakref.WeakValueDictionary[int, Reader] = weakref.WeakValueDictionary()
+        # Of loaders that open a reader.
+        self._interrupts: set[_native.Interrupt] = set()
+        _OPEN[id(self)] = self
 
     @property
     def endpoint(self) -> str | None:
@@ -43,8 +48,10 @@ class Service:
         if not self._open or self._pid != os.getpid():
             return
         self._open = False
+        for interrupt in tuple(self._interrupts):
+            interrupt.set()
         # Batches that they fetched ahead are dropped.
-        for reader in list(self._readers):
+        for reader in _alive(self._readers):
             reader.close()
         self._native.close()
 
@@ -58,17 +65,31 @@ class Service:
 
     def _reads(self, reader: Reader) -> Reader:
         """Notes a reader, which is closed before the service."""
-        self._readers.add(reader)
+        self._readers[id(reader)] = reader
         reader.service = self
+        if not self._open:
+            reader.close()
+            raise Error(_IS_CLOSED)
         return reader
 
     def _leaves(self, reader: Reader) -> None:
         """A reader is closed. The service of loaders that name none is left with its last reader."""
         with _DEFAULT_LOCK:
-            self._readers.discard(reader)
+            self._readers.pop(id(reader), None)
             is_last = _default.is_left(self)
         if is_last:
             self.close()
+
+    @contextmanager
+    def _opens(self, interrupt: _native.Interrupt) -> Iterator[Service]:
+        """Meanwhile `close` sets `interrupt`."""
+        self._interrupts.add(interrupt)
+        try:
+            if not self._open:
+                raise Error(_IS_CLOSED)
+            yield self
+        finally:
+            self._interrupts.discard(interrupt)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.endpoint is None:
@@ -90,8 +111,12 @@ def local(state_dir: str | os.PathLike[str] | None = None) -> Service:
 
     Raises OptionError if the directory cannot be used, ServiceError if the service does not start.
     """
+    return _start(state_dir, None)
+
+
+def _start(state_dir: str | os.PathLike[str] | None, interrupt: _native.Interrupt | None) -> Service:
     try:
-        return Service(_native.Service.start(_launcher(), state_dir))
+        return Service(_native.Service.start(_launcher(), state_dir, interrupt))
     except OptionError as error:
         if state_dir is None:
             raise
@@ -138,16 +163,22 @@ class _Default:
         return True
 
 
-_OPEN: weakref.WeakSet[Service] = weakref.WeakSet()
-_DEFAULT_LOCK = threading.Lock()
+_OPEN: weakref.WeakValueDictionary[int, Service] = weakref.WeakValueDictionary()
+# A signal handler may run while its thread has it.
+_DEFAULT_LOCK = threading.RLock()
 _default = _Default()
 
 
+def _alive(found: weakref.WeakValueDictionary[int, T]) -> list[T]:
+    return [value for reference in found.valuerefs() if (value := reference()) is not None]
+
+
 @contextmanager
-def used_by_loader(named: Service | None, world_size: int) -> Iterator[Service]:
+def used_by_loader(named: Service | None, world_size: int, interrupt: _native.Interrupt) -> Iterator[Service]:
     """The service for a loader that opens a reader: the one it names, or that of this machine."""
     if named is not None:
-        yield named
+        with named._opens(interrupt):
+            yield named
         return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     if here < world_size:
@@ -155,18 +186,10 @@ def used_by_loader(named: Service | None, world_size: int) -> Iterator[Service]:
             f"{here} of {world_size} ranks run on this machine, and a service on it is out of the others' reach: "
             "give all loaders service=gristmill.connect(...)"
         )
-    with _DEFAULT_LOCK:
-        service = _default.service
-        if service is not None and service._pid != os.getpid():
-            raise Error(
-                "gristmill was used before this process was forked: make loaders in one process alone, or start "
-                "processes with the method `spawn`"
-            )
-        if service is None or not service._open:
-            service = _default.service = local()
-        _default.opening += 1
+    service = _default_service(interrupt)
     try:
-        yield service
+        with service._opens(interrupt):
+            yield service
     finally:
         with _DEFAULT_LOCK:
             _default.opening -= 1
@@ -175,9 +198,33 @@ def used_by_loader(named: Service | None, world_size: int) -> Iterator[Service]:
             service.close()
 
 
+def _default_service(interrupt: _native.Interrupt) -> Service:
+    """The service of loaders that name none, for one that opens a reader."""
+    started = None
+    while True:
+        with _DEFAULT_LOCK:
+            service = _default.service
+            if service is not None and service._pid != os.getpid():
+                raise Error(
+                    "gristmill was used before this process was forked: make loaders in one process alone, or start "
+                    "processes with the method `spawn`"
+                )
+            if service is None or not service._open:
+                service = _default.service = started
+            if service is not None:
+                _default.opening += 1
+        if service is None:
+            # Not under the lock: it takes a while, and a signal handler may close another loader meanwhile.
+            started = _start(None, interrupt)
+            continue
+        if started is not None and started is not service:
+            started.close()
+        return service
+
+
 @atexit.register
 def _close_all() -> None:
-    for service in list(_OPEN):
+    for service in _alive(_OPEN):
         try:
             service.close()
         except Error as error:

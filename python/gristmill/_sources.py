@@ -46,7 +46,9 @@ def webdataset(
     return Pipeline._source(webdataset, locals())
 
 
-def images(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+def images(
+    path: Paths, /, *, classes: Any = None, features: Mapping[str, Feature] | None = None, **fields: Feature
+) -> Pipeline:
     """Begins a pipeline with files of the format `images`.
 
     Records: one image per file (JPEG, PNG, WebP, BMP, TIFF, PGM, PPM), in one directory per class. Keys of
@@ -54,6 +56,9 @@ def images(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **f
 
     Args:
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        classes: The classes in order of their labels: their names, or the folder whose directories they are,
+            such as that of the training images. By default the directories that are found, those without an
+            image included. A list of names, or a folder of this machine.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 import grain
 
-from . import _loader
+from . import _batches, _loader
 from . import numpy as gm_numpy
 from .errors import OptionError
 
@@ -55,7 +55,7 @@ class _Iterator(grain.DatasetIterator):
         super().__init__()
         self._loader = loader
         self._keep = keep
-        self._handed: deque[_loader.Cursor] = deque()  # the cursors of the last batches, no more than `keep`
+        self._handed: deque[_batches.Cursor] = deque()  # the cursors of the last batches, no more than `keep`
         self._state: dict[str, Any] | None = None  # None: the one after the last batch
         self._is_stated = False
         self._batches: Any = None

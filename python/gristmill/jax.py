@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import _loader
+from . import _batches, _loader
 from .errors import OptionError
 
 __all__ = ["Loader"]
@@ -40,8 +40,8 @@ class Loader(_loader.Loader[dict[str, Any]]):
 
     On a CPU an array at a multiple of 64 bytes is not copied; others are copied once.
     JAX has no 64-bit types unless `jax_enable_x64` is set: f64 fields become f32, and i64 and u64
-    fields become i32 and u32; a value outside of these raises `OptionError`. `__key__`, `__copy__`
-    and `__cursor__` stay numpy arrays.
+    fields become i32 and u32; a value outside of these raises `OptionError`. fields whose
+    names begin with `__` stay numpy arrays.
 
     Where `jax.distributed` is initialised, rank and world size are those of the JAX process; `run` names
     their run.
@@ -72,10 +72,10 @@ class Loader(_loader.Loader[dict[str, Any]]):
         devices: list[Any] = [device for sharding in shardings if sharding for device in sharding.device_set]
         return all(device.platform == "cpu" for device in devices or [self._device or jax.devices()[0]])
 
-    def _wrap(self, batches: Iterable[tuple[_loader.Arrays, _loader.Cursor]]) -> Iterator[tuple[Any, _loader.Cursor]]:
-        waiting: deque[tuple[Any, _loader.Cursor]] = deque()
-        for arrays, cursor in batches:
-            waiting.append((self._convert(arrays), cursor))
+    def _wrap(self, batches: Iterable[tuple[_batches.Arrays, _batches.Mark]]) -> Iterator[tuple[Any, _batches.Mark]]:
+        waiting: deque[tuple[Any, _batches.Mark]] = deque()
+        for arrays, mark in batches:
+            waiting.append((self._convert(arrays), mark))
             if len(waiting) > self._ahead:
                 yield waiting.popleft()
         yield from waiting

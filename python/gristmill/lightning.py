@@ -16,7 +16,7 @@ from .errors import OptionError
 __all__ = ["DataModule"]
 
 _CURSOR = "__cursor__"
-_KEYS = ("__key__", "__copy__", _CURSOR)
+_KEYS = ("__key__", "__copy__", "__repeat__", _CURSOR)
 
 
 class DataModule(lightning.LightningDataModule):

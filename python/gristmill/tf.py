@@ -78,6 +78,7 @@ def _element_spec(loader: _loader.Loader[Any]) -> dict[str, tf.TensorSpec]:
         else:
             spec[name] = tf.TensorSpec([None, *shape], dtype)
     if loader._keys:
+        spec["__repeat__"] = tf.TensorSpec([None], tf.bool)
         spec["__cursor__"] = tf.TensorSpec([2], tf.int64)
     return spec
 

@@ -130,8 +130,8 @@ class _Tensors:
         return self
 
     def __next__(self) -> tuple[Tensors, Any]:
-        arrays, cursor = next(self._batches)
-        return self._layout.tensors(arrays), cursor
+        arrays, mark = next(self._batches)
+        return self._layout.tensors(arrays), mark
 
 
 class Dataset(torch.utils.data.IterableDataset[Tensors]):

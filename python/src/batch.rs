@@ -96,11 +96,12 @@ impl Batch {
 }
 
 /// The end of an epoch.
+#[derive(Default)]
 #[pyclass(frozen, get_all, module = "gristmill._native")]
 pub struct EpochEnd {
-    pub epoch: u32,
     pub batches: u64,
-    pub rows: u64,
-    pub skipped: u64,
+    /// Last batches, which are too few for a step and which no rank gets.
     pub left_out: u64,
+    /// Why the epoch has no batch, if it has none.
+    pub why_empty: Option<String>,
 }

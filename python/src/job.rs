@@ -3,7 +3,7 @@
 use crate::{
     errors,
     stream::Stream,
-    wait::{self, OfProcess},
+    wait::{self, Interrupt, OfProcess},
 };
 use clap::Parser;
 use gristmill_client::{JobOptions, RankOptions, StreamOptions};
@@ -134,16 +134,17 @@ impl Job {
     }
 
     /// The batches from `at` on, `(epoch, g)`, or from where the job's last trainer was.
-    #[pyo3(signature = (options, at=None))]
+    #[pyo3(signature = (options, at=None, interrupt=None))]
     fn open(
         &self,
         py: Python<'_>,
         options: Vec<String>,
         at: Option<(u32, u64)>,
+        interrupt: Option<&Interrupt>,
     ) -> PyResult<Stream> {
         let LoaderOptions { stream, ranks, .. } = LoaderOptions::read(py, &options)?;
         let at = at.map(|(epoch, g)| Cursor::new(epoch, g));
-        Stream::open(py, &self.job, at, (&ranks, &stream))
+        Stream::open(py, &self.job, at, (&ranks, &stream), interrupt)
     }
 
     /// Stops the job: no worker continues it.

@@ -5,6 +5,7 @@ mod batch;
 mod errors;
 mod job;
 mod log;
+mod opening;
 mod service;
 mod stream;
 mod tree;
@@ -95,6 +96,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<job::Job>()?;
     module.add_class::<service::Service>()?;
     module.add_class::<stream::Stream>()?;
+    module.add_class::<wait::Interrupt>()?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(canonical, module)?)?;
     module.add_function(wrap_pyfunction!(operators, module)?)?;

@@ -4,7 +4,7 @@ use crate::{
     errors,
     job::{Job, LoaderOptions},
     log,
-    wait::{self, OfProcess},
+    wait::{self, Interrupt, OfProcess},
 };
 use gristmill_client::{Authored, Backend, JobConfig, Launcher, ServiceOptions, Source, operators};
 use pyo3::prelude::*;
@@ -16,29 +16,28 @@ pub struct Service {
     service: OfProcess<gristmill_client::Service>,
 }
 
-/// Runs a client's call that has a time limit of its own.
-fn ask<T>(
-    py: Python<'_>,
-    service: Option<&gristmill_client::Service>,
-    work: impl Future<Output = T>,
-) -> PyResult<T> {
-    wait::wait(py, work, || service.map(|service| service.link.waiting()))
-}
-
 #[pymethods]
 impl Service {
     /// Connects to the service on this machine that processes share; `program` starts it if it does not run.
     #[staticmethod]
-    #[pyo3(signature = (program, state_dir=None))]
-    fn start(py: Python<'_>, program: Vec<PathBuf>, state_dir: Option<PathBuf>) -> PyResult<Self> {
+    #[pyo3(signature = (program, state_dir=None, interrupt=None))]
+    fn start(
+        py: Python<'_>,
+        program: Vec<PathBuf>,
+        state_dir: Option<PathBuf>,
+        interrupt: Option<&Interrupt>,
+    ) -> PyResult<Self> {
         log::begin();
         let Some((program, args)) = program.split_first() else {
             return Err(errors::error(py, "OptionError", "no program starts the service"));
         };
         let args = args.iter().map(|arg| arg.clone().into_os_string()).collect();
         let launcher = Launcher { program: program.clone(), args };
-        let started = gristmill_client::start_local(&launcher, state_dir.as_deref(), operators());
-        let service = ask(py, None, started)?.map_err(|why| errors::of_failure(py, &why))?;
+        let started = async move {
+            gristmill_client::start_local(&launcher, state_dir.as_deref(), operators()).await
+        };
+        let service =
+            wait::apart(py, interrupt, started)?.map_err(|why| errors::of_failure(py, &why))?;
         Ok(Self { service: OfProcess::new(service) })
     }
 
@@ -61,8 +60,9 @@ impl Service {
             }
         };
         let options = ServiceOptions { backend, endpoint, state_dir };
-        let connected = gristmill_client::connect(&options, operators());
-        let service = ask(py, None, connected)?.map_err(|why| errors::of_failure(py, &why))?;
+        let connected = async move { gristmill_client::connect(&options, operators()).await };
+        let service =
+            wait::apart(py, None, connected)?.map_err(|why| errors::of_failure(py, &why))?;
         Ok(Self { service: OfProcess::new(service) })
     }
 
@@ -73,12 +73,14 @@ impl Service {
     }
 
     /// Starts a job of the pipeline `yaml`, whose paths are relative to `base`, or joins it.
+    #[pyo3(signature = (yaml, base, options, interrupt=None))]
     fn submit(
         &self,
         py: Python<'_>,
         yaml: &str,
         base: PathBuf,
         options: Vec<String>,
+        interrupt: Option<&Interrupt>,
     ) -> PyResult<Job> {
         let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &options)?;
         let registry = &self.service.ports.operators;
@@ -93,8 +95,8 @@ impl Service {
         let (authored, _) = prepared.map_err(|why| errors::of_failure(py, &why))?;
         let config = JobConfig::new(authored, source, job);
         let submitted = self.service.submit(config, stream.patience);
-        let job =
-            ask(py, Some(&self.service), submitted)?.map_err(|why| errors::of_failure(py, &why))?;
+        let job = wait::until(py, interrupt, submitted, || Some(self.service.link.waiting()))?;
+        let job = job.map_err(|why| errors::of_failure(py, &why))?;
         if !job.left_out.is_empty() {
             log::say(py, "WARNING", &job.left_out.to_string())?;
         }
@@ -106,15 +108,15 @@ impl Service {
         let name = name.parse().map_err(|error| errors::error(py, "OptionError", error))?;
         let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &[])?;
         let joined = self.service.join(&name, &job, stream.patience);
-        let job =
-            ask(py, Some(&self.service), joined)?.map_err(|why| errors::of_failure(py, &why))?;
+        let job = wait::wait(py, joined, || Some(self.service.link.waiting()))?;
+        let job = job.map_err(|why| errors::of_failure(py, &why))?;
         Ok(Job::new(job))
     }
 
     /// Leaves the service. Does nothing in a fork.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match wait::is_fork() {
-            false => ask(py, Some(&self.service), self.service.close()),
+            false => wait::wait(py, self.service.close(), || None),
             true => Ok(()),
         }
     }

@@ -2,27 +2,30 @@
 
 use crate::{
     batch::{Batch, EpochEnd},
-    errors, log, wait,
+    errors, log,
+    opening::{Opening, open},
+    wait::{self, Interrupt},
 };
 use futures::FutureExt as _;
 use gristmill_chunk::{Frame, Limits};
 use gristmill_client::{
-    Acknowledger, Failure, FetchError, Fetcher, Job, RankBatch, RankOptions, StepDelivery, Steps,
-    StreamOptions,
-    server::Beginning,
+    Acknowledger, EpochTotals, Job, RankBatch, RankOptions, StepDelivery, Steps, StreamOptions,
     waiting::{Link, Waiting, Watcher},
 };
 use gristmill_model::splits::{Cursor, ranks::Tail};
-use pyo3::{exceptions::PyTimeoutError, prelude::*};
+use pyo3::prelude::*;
 use std::{
     mem,
-    sync::{Arc, Mutex, MutexGuard},
-    thread,
-    time::Duration,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
 };
+use tokio::sync::watch;
 
 /// How often a thread looks whether another has left the stream.
 const LOOK: Duration = Duration::from_millis(2);
+/// How long a thread waits for one whose turn is over: it leaves at once, unless a signal handler runs in it.
+const LEAVES_IN: Duration = Duration::from_secs(5);
 
 /// An open stream.
 struct Open {
@@ -31,13 +34,33 @@ struct Open {
     kept: Option<StepDelivery>,
 }
 
+/// Whose turn it is to take deliveries.
+#[derive(Clone, Copy, Default)]
+struct Turns {
+    present: u64,
+    /// Nobody takes deliveries any more.
+    is_closing: bool,
+    /// The stream is dropped once nobody is in it.
+    is_closed: bool,
+}
+
 /// The stream of the rank of this process.
+///
+/// One thread takes deliveries at a time. All else may be called at any moment, from any thread and from a signal handler
+/// that runs while its thread waits for a delivery.
 #[pyclass(frozen, module = "gristmill._native")]
 pub struct Stream {
     open: Mutex<Option<Open>>,
+    turns: watch::Sender<Turns>,
+    /// The thread that has `open`, and its turn.
+    holder: Mutex<Option<(ThreadId, u64)>>,
+    /// The next batch of the stream.
+    at: Mutex<Cursor>,
     acknowledger: Acknowledger,
     watcher: Watcher,
     link: Arc<Link>,
+    epochs: u32,
+    patience: Duration,
     /// The place `(epoch, g)` at which it was opened.
     #[pyo3(get)]
     begin: (u32, u64),
@@ -53,16 +76,42 @@ pub enum Item {
     EpochEnd(EpochEnd),
 }
 
+/// Why a wait ended without a delivery.
+enum Over {
+    Turn(Turns),
+    LeftAlone(String),
+}
+
+/// The stream while one thread takes deliveries.
+struct Taken<'a> {
+    stream: &'a Stream,
+    open: Option<MutexGuard<'a, Option<Open>>>,
+    turn: u64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *lock(&self.stream.holder) = None;
+        self.open = None;
+        self.stream.drop_if_closed();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Stream {
     pub fn open(
         py: Python<'_>,
         job: &Job,
         at: Option<Cursor>,
-        options: (&RankOptions, &StreamOptions),
+        (ranks, options): (&RankOptions, &StreamOptions),
+        interrupt: Option<&Interrupt>,
     ) -> PyResult<Self> {
         let link = Arc::clone(&job.service.link);
-        let opening = open(job, at, options);
-        let steps = wait::wait(py, opening, || Some(link.waiting()))?;
+        let opening = open(job, at, (ranks, options));
+        let steps = wait::until(py, interrupt, opening, || Some(link.waiting()))?;
         let (steps, begin) = steps.map_err(|error| match error {
             Opening::Refused(why) => errors::error(py, "CheckpointError", why),
             Opening::Failed(error) => errors::of_fetch(py, &error),
@@ -77,43 +126,97 @@ impl Stream {
             watcher: steps.fetcher().watcher(),
             acknowledger: steps.fetcher().acknowledger(),
             open: Mutex::new(Some(Open { steps, kept: None })),
+            turns: watch::Sender::default(),
+            holder: Mutex::default(),
+            at: Mutex::new(begin),
             link,
+            epochs: job.view.spec.epochs,
+            patience: options.patience,
             begin: (begin.epoch, begin.batch_index),
             batches_per_epoch,
         })
     }
 
-    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Option<Open>>> {
+    /// Why deliveries are not for `turn`, if so.
+    fn over(py: Python<'_>, turns: Turns, turn: u64) -> Option<PyErr> {
+        let why = match turns {
+            Turns { is_closing: true, .. } => "the loader is closed, or its service is",
+            Turns { present, .. } if present != turn => {
+                "this iteration is over: another one of this loader has begun, or its state was changed"
+            }
+            _ => return None,
+        };
+        Some(errors::error(py, "Error", why))
+    }
+
+    /// Begins to take deliveries.
+    ///
+    /// # Errors
+    /// The turn is over, or this thread takes deliveries already, below the signal handler that it runs.
+    fn take(&self, py: Python<'_>, turn: u64) -> PyResult<Taken<'_>> {
         // In a fork, another thread of the parent may have held the lock.
         wait::runtime(py)?;
+        let (own, began) = (thread::current().id(), Instant::now());
         loop {
-            if let Ok(open) = self.open.try_lock() {
-                return Ok(open);
+            let turns = *self.turns.borrow();
+            if let Some(over) = Self::over(py, turns, turn) {
+                return Err(over);
             }
-            // A thread that fetches ahead leaves it now and then.
-            py.detach(|| thread::sleep(LOOK));
-            py.check_signals()?;
+            let open = match self.open.try_lock() {
+                Ok(open) => Some(open),
+                Err(TryLockError::Poisoned(open)) => Some(open.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if open.is_some() {
+                *lock(&self.holder) = Some((own, turn));
+                return Ok(Taken { stream: self, open, turn });
+            }
+            let holder = *lock(&self.holder);
+            let why = match holder {
+                Some((thread, _)) if thread == own => {
+                    "a signal handler cannot read batches of the loader whose next batch the program waits for"
+                }
+                Some((_, of)) if of != turn && began.elapsed() > LEAVES_IN => {
+                    "another thread has not left the loader: it runs a signal handler"
+                }
+                _ => {
+                    py.detach(|| thread::sleep(LOOK));
+                    py.check_signals()?;
+                    continue;
+                }
+            };
+            return Err(errors::error(py, "Error", why));
         }
     }
 
-    fn closed(py: Python<'_>) -> PyErr {
-        errors::error(py, "Error", "the loader is closed")
+    /// Drops the stream if it is closed and nobody is in it.
+    fn drop_if_closed(&self) {
+        if self.turns.borrow().is_closed
+            && let Ok(mut open) = self.open.try_lock()
+        {
+            let _runtime = wait::entered();
+            drop(open.take());
+        }
     }
 
-    fn waiting(&self) -> Option<Waiting> {
-        Some(self.link.or(self.watcher.waiting()))
+    fn reason(&self) -> Waiting {
+        self.link.or(self.watcher.waiting())
+    }
+}
+
+impl Taken<'_> {
+    fn open(&mut self, py: Python<'_>) -> PyResult<&mut Open> {
+        let open = self.open.as_mut().and_then(|open| open.as_mut());
+        open.ok_or_else(|| errors::error(py, "Error", "the loader is closed, or its service is"))
     }
 
     /// The next delivery.
     ///
     /// # Errors
-    /// `TimeoutError` if there is none within `patience`.
-    fn delivery(
-        &self,
-        py: Python<'_>,
-        Open { steps, kept }: &mut Open,
-        patience: Option<Duration>,
-    ) -> PyResult<StepDelivery> {
+    /// Those of the stream, and the end of the turn.
+    fn delivery(&mut self, py: Python<'_>) -> PyResult<StepDelivery> {
+        let (stream, turn) = (self.stream, self.turn);
+        let Open { steps, kept } = self.open(py)?;
         if let Some(kept) = kept.take() {
             return Ok(kept);
         }
@@ -124,20 +227,75 @@ impl Stream {
         let delivery = match ready {
             Some(delivery) => {
                 log::hand_over(py)?;
-                delivery
+                Ok(delivery)
             }
             None => {
+                let mut turns = stream.turns.subscribe();
                 let next = async {
-                    match patience {
-                        Some(patience) => tokio::time::timeout(patience, steps.next()).await.ok(),
-                        None => Some(steps.next().await),
+                    tokio::select! {
+                        biased;
+                        turns = turns.wait_for(|turns| turns.is_closing || turns.present != turn) => {
+                            Err(Over::Turn(turns.map(|turns| *turns).unwrap_or_default()))
+                        }
+                        next = steps.next() => Ok(next),
+                        why = stream.watcher.left_alone(stream.patience) => Err(Over::LeftAlone(why)),
                     }
                 };
-                let delivery = wait::wait(py, next, || self.waiting())?;
-                delivery.ok_or_else(|| PyTimeoutError::new_err("no batch yet"))?
+                wait::wait(py, next, || Some(stream.reason()))?
             }
         };
-        delivery.map_err(|error| errors::of_fetch(py, &error))
+        match delivery {
+            Ok(delivery) => delivery.map_err(|error| errors::of_fetch(py, &error)),
+            Err(Over::Turn(turns)) => Err(Stream::over(py, turns, turn)
+                .unwrap_or_else(|| errors::error(py, "Error", "the loader is closed"))),
+            Err(Over::LeftAlone(why)) => Err(errors::error(
+                py,
+                "JobError",
+                format!("{why}: all ranks make the same loaders, in the same order, and read them"),
+            )),
+        }
+    }
+
+    /// The next batch of `epoch`, or its end.
+    fn next(&mut self, py: Python<'_>, epoch: u32) -> PyResult<Item> {
+        loop {
+            match self.delivery(py)? {
+                StepDelivery::Step { step, mut batches, next } => {
+                    let first = batches.iter().flatten().next();
+                    let Some(at) = first.map(|given| given.batch.cursor()) else {
+                        // With an uneven tail, the last step may have no batch for this rank.
+                        *lock(&self.stream.at) = next;
+                        continue;
+                    };
+                    if at.epoch > epoch {
+                        *lock(&self.stream.at) = Cursor::start_of(at.epoch);
+                        self.open(py)?.kept = Some(StepDelivery::Step { step, batches, next });
+                        return Ok(Item::EpochEnd(EpochEnd::default()));
+                    }
+                    *lock(&self.stream.at) = next;
+                    if let Some(given) = batches.drain(..).flatten().next() {
+                        return batch(py, given, next).map(Item::Batch);
+                    }
+                }
+                StepDelivery::EpochEnd { totals, left_out, .. } => {
+                    *lock(&self.stream.at) = Cursor::start_of(totals.epoch + 1);
+                    if totals.epoch == epoch {
+                        return Ok(Item::EpochEnd(self.end(py, totals, left_out)?));
+                    }
+                }
+                StepDelivery::End => {
+                    *lock(&self.stream.at) = Cursor::start_of(self.stream.epochs);
+                    let totals = EpochTotals { epoch, ..EpochTotals::default() };
+                    return Ok(Item::EpochEnd(self.end(py, totals, 0)?));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, py: Python<'_>, totals: EpochTotals, left_out: u64) -> PyResult<EpochEnd> {
+        let plan = self.open(py)?.steps.fetcher().view().and_then(|view| view.plan);
+        let why_empty = plan.and_then(|plan| totals.why_empty(&plan));
+        Ok(EpochEnd { batches: totals.batches, left_out, why_empty })
     }
 }
 
@@ -154,52 +312,57 @@ impl Drop for Stream {
 
 #[pymethods]
 impl Stream {
-    /// The next batch, the end of an epoch, or None at the end of the job. Raises `TimeoutError` after `timeout` seconds.
-    #[pyo3(signature = (timeout=None))]
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {
-        let patience =
-            timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
-        let mut guard = self.lock(py)?;
-        let open = guard.as_mut().ok_or_else(|| Self::closed(py))?;
-        loop {
-            match self.delivery(py, open, patience)? {
-                StepDelivery::Step { batches, next, .. } => {
-                    // With an uneven tail, the last step may have no batch for this rank.
-                    let Some(given) = batches.into_iter().flatten().next() else { continue };
-                    return batch(py, given, next).map(Item::Batch).map(Some);
-                }
-                StepDelivery::EpochEnd { totals, left_out, .. } => {
-                    let end = EpochEnd {
-                        epoch: totals.epoch,
-                        batches: totals.batches,
-                        rows: totals.rows,
-                        skipped: totals.skipped,
-                        left_out,
-                    };
-                    return Ok(Some(Item::EpochEnd(end)));
-                }
-                StepDelivery::End => return Ok(None),
-            }
-        }
+    /// Begins the next turn: who takes deliveries of an earlier one gets an error.
+    fn turn(&self) -> u64 {
+        self.turns.send_modify(|turns| turns.present += 1);
+        self.turns.borrow().present
     }
 
-    /// Passes over the batches before batch `g` of `epoch`, and acknowledges them if asked to. Returns how many were passed
-    /// over.
-    #[pyo3(signature = (epoch, g, acknowledge))]
-    fn pass_to(&self, py: Python<'_>, epoch: u32, g: u64, acknowledge: bool) -> PyResult<u64> {
-        let to = Cursor::new(epoch, g);
-        let mut guard = self.lock(py)?;
-        let open = guard.as_mut().ok_or_else(|| Self::closed(py))?;
-        let mut passed = 0;
-        loop {
-            let at = match self.delivery(py, open, None)? {
+    /// Ends `turn`, unless a later one has begun.
+    fn end_turn(&self, turn: u64) {
+        self.turns.send_if_modified(|turns| {
+            let is_present = turns.present == turn;
+            turns.present += u64::from(is_present);
+            is_present
+        });
+    }
+
+    /// The place `(epoch, g)` of the next batch.
+    #[getter]
+    fn at(&self) -> (u32, u64) {
+        let at = *lock(&self.at);
+        (at.epoch, at.batch_index)
+    }
+
+    /// The next batch of `epoch`, or its end; None behind its end.
+    fn next(&self, py: Python<'_>, turn: u64, epoch: u32) -> PyResult<Option<Item>> {
+        let mut taken = self.take(py, turn)?;
+        if epoch >= self.epochs || lock(&self.at).epoch > epoch {
+            return Ok(None);
+        }
+        taken.next(py, epoch).map(Some)
+    }
+
+    /// Passes over the batches before batch `g` of `epoch`, and acknowledges them if asked to.
+    fn pass_to(
+        &self,
+        py: Python<'_>,
+        turn: u64,
+        epoch: u32,
+        g: u64,
+        acknowledge: bool,
+    ) -> PyResult<()> {
+        let to = Cursor::new(epoch, g).min(Cursor::start_of(self.epochs));
+        let mut taken = self.take(py, turn)?;
+        while *lock(&self.at) < to {
+            let at = match taken.delivery(py)? {
                 StepDelivery::Step { step, batches, next } => {
                     // A stream that begins behind the last batch of an epoch has no end of it.
                     if batches.iter().flatten().any(|given| given.batch.cursor() >= to) {
-                        open.kept = Some(StepDelivery::Step { step, batches, next });
-                        return Ok(passed);
+                        taken.open(py)?.kept = Some(StepDelivery::Step { step, batches, next });
+                        *lock(&self.at) = to;
+                        return Ok(());
                     }
-                    passed += 1;
                     next
                 }
                 StepDelivery::EpochEnd { totals, .. } => {
@@ -211,16 +374,15 @@ impl Stream {
                     }
                     Cursor::start_of(totals.epoch + 1)
                 }
-                StepDelivery::End => return Ok(passed),
+                StepDelivery::End => Cursor::start_of(self.epochs),
             };
+            *lock(&self.at) = at;
             if acknowledge {
-                open.steps.checkpointed(at);
-            }
-            if at >= to {
-                return Ok(passed);
+                self.acknowledger.checkpointed_before(at);
             }
             py.check_signals()?;
         }
+        Ok(())
     }
 
     /// All before batch `g` of `epoch` is in a checkpoint.
@@ -232,36 +394,41 @@ impl Stream {
     /// Reports what was acknowledged, and waits for the service's answer; then closes the stream. With all of the job
     /// acknowledged, the service closes the job; with several ranks, once all have come so far.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        let mut guard = self.lock(py)?;
-        let Some(open) = guard.as_ref() else { return Ok(()) };
-        let settled = open.steps.fetcher().settle();
-        let settled = wait::wait(py, settled, || {
-            let closing = Waiting::patiently("the service to take in the end of the stream");
-            self.waiting().filter(|waiting| waiting.is_fault).or(Some(closing))
-        })?;
-        *guard = None;
-        settled.map_err(|error| errors::of_fetch(py, &error))
-    }
-
-    /// Closes the stream without a report.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if wait::is_fork() {
+        wait::runtime(py)?;
+        self.turns.send_modify(|turns| turns.is_closing = true);
+        if self.turns.borrow().is_closed {
             return Ok(());
         }
-        let open = self.lock(py)?.take();
-        let _runtime = wait::runtime(py)?.enter();
-        drop(open);
-        Ok(())
+        let mut turns = self.turns.subscribe();
+        let settling = async {
+            tokio::select! {
+                biased;
+                // Another thread closes it: nothing is reported any more.
+                _ = turns.wait_for(|turns| turns.is_closed) => Ok(()),
+                settled = self.acknowledger.settle() => settled,
+            }
+        };
+        let settled = wait::wait(py, settling, || {
+            let closing = Waiting::patiently("the service to take in the end of the stream");
+            Some(Some(self.reason()).filter(|waiting| waiting.is_fault).unwrap_or(closing))
+        });
+        self.close();
+        settled?.map_err(|error| errors::of_fetch(py, &error))
     }
 
-    /// Numbers of the stream: seconds waited, workers, bytes fetched.
+    /// Closes the stream without a report. Does nothing in a fork.
+    fn close(&self) {
+        if wait::is_fork() {
+            return;
+        }
+        self.turns.send_modify(|turns| (turns.is_closing, turns.is_closed) = (true, true));
+        self.drop_if_closed();
+    }
+
+    /// Numbers of the stream: workers, bytes fetched, memory.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
         let stats = pyo3::types::PyDict::new(py);
-        let guard = self.lock(py)?;
-        let Some(open) = guard.as_ref() else { return Ok(stats) };
-        let fetcher = open.steps.fetcher();
-        let snapshot = fetcher.snapshot();
-        stats.set_item("waited_s", fetcher.waited().as_secs_f64())?;
+        let snapshot = self.watcher.snapshot();
         stats.set_item("workers", snapshot.active_workers)?;
         stats.set_item("workers_max", snapshot.workers_max)?;
         stats.set_item("fetched_bytes", snapshot.fetched_bytes)?;
@@ -269,6 +436,11 @@ impl Stream {
         stats.set_item("prefetch_bytes", snapshot.prefetch_bytes)?;
         stats.set_item("local_bytes", snapshot.local_bytes)?;
         Ok(stats)
+    }
+
+    /// The reason why the next batch is missing.
+    fn waiting(&self) -> String {
+        self.reason().text
     }
 }
 
@@ -279,55 +451,4 @@ fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<Batch> {
     let frame = Frame::parse(batch.frame, &Limits::default());
     let frame = frame.map_err(|error| errors::error(py, "ServiceError", error))?;
     Ok(Batch::new(&frame, (at, next), repeated_for))
-}
-
-enum Opening {
-    Refused(String),
-    Failed(FetchError),
-}
-
-impl From<FetchError> for Opening {
-    fn from(error: FetchError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// Opens a stream at `at`, or where the job's last trainer was; waits until the service has accepted it.
-async fn open(
-    job: &Job,
-    at: Option<Cursor>,
-    (ranks, options): (&RankOptions, &StreamOptions),
-) -> Result<(Steps, Cursor), Opening> {
-    let refused = |why: Failure| Opening::Refused(why.to_string());
-    let asked = ranks.own(job).map_err(refused)?;
-    let status = match (asked, at) {
-        (None, Some(_)) => None,
-        _ => Some(job.status(options.patience).await?),
-    };
-    let (own, begin) = match (asked, status) {
-        (Some(own), Some(status)) => {
-            let begins = Beginning::of(&status, own, at, None);
-            let (beginning, own) = begins.map_err(Opening::Refused)?;
-            (Some(own), beginning.known())
-        }
-        (_, status) => (None, at.or(status.map(|status| status.durable)).unwrap_or_default()),
-    };
-    let fetcher = job.open_for(own, begin, options).await?;
-    let mut steps = Steps::new(fetcher);
-    match accepted(steps.fetcher()).await {
-        // Another rank began the run, and nobody named another place.
-        Err(FetchError::RunBegan { from, .. }) if at.is_none() => {
-            steps.begin_run(from).await;
-            accepted(steps.fetcher()).await?;
-            Ok((steps, from))
-        }
-        accepted => Ok(accepted.map(|()| (steps, begin))?),
-    }
-}
-
-/// Waits until the service has accepted the stream.
-async fn accepted(fetcher: &Fetcher) -> Result<(), FetchError> {
-    fetcher.located().await?;
-    fetcher.announce();
-    fetcher.admitted().await
 }

@@ -11,7 +11,8 @@ use std::{
     sync::OnceLock,
     time::{Duration, Instant},
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, EnterGuard, Runtime};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// Python handles signals this often during a wait.
 const SLICE: Duration = Duration::from_millis(50);
@@ -60,6 +61,28 @@ pub fn is_fork() -> bool {
     TASKS.get().is_some_and(|tasks| tasks.pid != process::id())
 }
 
+/// Makes the runtime that of this thread, if there is one.
+pub fn entered() -> Option<EnterGuard<'static>> {
+    TASKS.get().map(|tasks| tasks.runtime.enter())
+}
+
+/// Ends calls that were given it, from any thread.
+#[pyclass(frozen, module = "gristmill._native")]
+#[derive(Default)]
+pub struct Interrupt(CancellationToken);
+
+#[pymethods]
+impl Interrupt {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn set(&self) {
+        self.0.cancel();
+    }
+}
+
 /// A value with connections or child processes. A fork leaves them to the process that made them.
 pub struct OfProcess<T>(ManuallyDrop<T>);
 
@@ -97,6 +120,40 @@ impl<T> OnThisThread<T> {
     fn into_inner(self) -> T {
         self.0
     }
+}
+
+/// As [`wait`], and ends with `interrupt`.
+///
+/// # Errors
+/// As [`wait`], and `Error` if it was interrupted.
+pub fn until<T>(
+    py: Python<'_>,
+    interrupt: Option<&Interrupt>,
+    work: impl Future<Output = T>,
+    waiting: impl Fn() -> Option<Waiting>,
+) -> PyResult<T> {
+    let done = match interrupt {
+        Some(Interrupt(token)) => wait(py, token.run_until_cancelled(work), waiting)?,
+        None => Some(wait(py, work, waiting)?),
+    };
+    done.ok_or_else(|| {
+        let why = "the loader was closed, or its state was changed, while it started";
+        errors::error(py, "Error", why)
+    })
+}
+
+/// As [`until`], for work that goes on while a signal handler runs: it holds what the handler may need.
+///
+/// # Errors
+/// As [`until`].
+pub fn apart<T: Send + 'static>(
+    py: Python<'_>,
+    interrupt: Option<&Interrupt>,
+    work: impl Future<Output = T> + Send + 'static,
+) -> PyResult<T> {
+    let task = AbortOnDropHandle::new(runtime(py)?.spawn(work));
+    let done = until(py, interrupt, task, || None)?;
+    done.map_err(|why| errors::error(py, "Error", format!("a task broke off: {why}")))
 }
 
 /// Runs `work` to its end. Meanwhile handles signals, and logs what a long wait waits for.

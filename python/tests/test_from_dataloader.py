@@ -168,3 +168,16 @@ def test_options_that_do_not_fit(folder: Path) -> None:
         gm.from_dataloader(dataloader, keys=True)
     with pytest.raises(TypeError, match="takes a torch DataLoader, not ImageFolder"):
         gm.from_dataloader(dataloader.dataset)
+
+
+def test_the_samplers_epoch_is_followed(folder: Path, service: gm.Service) -> None:
+    dataset = ImageFolder(folder, transform=READY)
+    sampler = DistributedSampler(dataset, num_replicas=1, rank=0, seed=7)
+    with gm.from_dataloader(DataLoader(dataset, batch_size=2, sampler=sampler), service=service, epochs=3) as loader:
+        sampler.set_epoch(1)
+        assert len(list(loader)) > 0 and loader.epoch == 2
+        sampler.set_epoch(2)
+        assert len(list(loader)) > 0 and loader.epoch == 3
+        sampler.set_epoch(0)
+        with pytest.raises(gm.OptionError, match="epochs go forward"):
+            iter(loader)

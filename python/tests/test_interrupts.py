@@ -118,7 +118,7 @@ def test_the_start_of_a_service(tmp_path: Path, send: Callable[[int, int], None]
 
 
 def test_passing_to_a_later_epoch(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
-    code = begin(20) + "len(loader)\ndef work(): loader.set_epoch(1)\n"
+    code = begin(20) + "len(loader)\ndef work(): loader.set_epoch(1); next(iter(loader))\n"
     is_soon(tmp_path, code, send)
 
 

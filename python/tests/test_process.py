@@ -31,7 +31,12 @@ def test_a_list_of_all_batches(begin: str, tmp_path: Path) -> None:
 
 def test_all_epochs_and_close(begin: str, tmp_path: Path) -> None:
     code = begin + "with loader:\n    for _ in range(3): say(str(len(list(loader))))"
-    assert Program(tmp_path, code).end() == (0, "32\n32\n0\n", "")
+    code_, out, err = Program(tmp_path, code).end()
+    assert (code_, out) == (0, "32\n32\n0\n")
+    assert (
+        err.startswith("the 2 epochs of this loader are over, and this iteration has no batches")
+        and err.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize("how", ["break", "pass", "sys.exit(3)", "raise SystemExit(3)"])

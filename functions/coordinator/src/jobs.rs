@@ -6,7 +6,6 @@ use crate::{
     files::object_fault,
     items::{BundleLayout, ItemName, JobItem, Listed},
     kicks::scaler_event,
-    plans::planned_state,
     scan::Scan,
     store::{Versioned, busy, invalid},
 };
@@ -47,7 +46,7 @@ impl Handle<Register> for Coordinator {
         let (plan, state) = match self.manifest(dataset_version).await? {
             Some(manifest) => {
                 let plan = self.plan(spec, &pipeline, &manifest, caching.as_ref())?;
-                (Some(plan), planned_state(&plan, &manifest))
+                (Some(plan), JobState::Running)
             }
             None => {
                 let key = keys::listing(&self.settings.ns, dataset_version);
@@ -142,8 +141,8 @@ impl Coordinator {
         self.put_json(key, &manifest, "content").await?;
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
-                let (state, plan) = (planned_state(&plan, &manifest), Some(plan));
-                Ok(Outcome::Write(JobItem { state, plan, ..before.clone() }))
+                let state = JobState::Running;
+                Ok(Outcome::Write(JobItem { state, plan: Some(plan), ..before.clone() }))
             }
             Some(before) => Ok(Outcome::AlreadyApplied(before.clone())),
             None => Err(crate::coordinator::no_job(job)),

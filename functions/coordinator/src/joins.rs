@@ -114,8 +114,7 @@ fn joined(
     check_workers(&spec)?;
     check_cache(before, &spec)?;
     let has_failed = matches!(before.state, JobState::Failed { .. });
-    let is_empty = before.plan.is_some_and(|plan| plan.records == 0);
-    if has_failed && (is_empty || *resumes != Some(before.resumed)) {
+    if has_failed && *resumes != Some(before.resumed) {
         return Ok(before.clone());
     }
     let is_longer = before.state == JobState::Done && spec.epochs > before.spec.epochs;
@@ -263,9 +262,6 @@ mod tests {
         let resumes = Register { resumes: Some(0), ..plain.clone() };
         let after = join(&failed, &resumes).unwrap();
         assert_eq!((&after.state, after.resumed), (&JobState::Running, 1));
-        let nothing = failed.plan.map(|plan| gristmill_model::wire::Plan { records: 0, ..plan });
-        let empty = JobItem { plan: nothing, ..failed.clone() };
-        assert_eq!(join(&empty, &resumes).unwrap(), empty, "it would fail for the same reason");
         let again = JobItem { state: failed.state.clone(), ..after };
         assert_eq!(join(&again, &resumes).unwrap(), again, "a late copy of the call");
         let done = JobItem { state: JobState::Done, closed: 2, ..job() };

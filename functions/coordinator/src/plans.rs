@@ -1,14 +1,12 @@
-//! Plans: divides an indexed dataset into splits, and explains why a job has no records.
+//! Plans: divides an indexed dataset into splits.
 
 use crate::{Coordinator, caching::Caching, store::invalid};
 use gristmill_model::splits::{
     Member, SplitPlan,
-    job::JobState,
     order::{Ramp, default_bundle_splits},
 };
 use gristmill_model::wire::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
 use gristmill_pipeline::{Pipeline, Source};
-use gristmill_ports::ObjectPath;
 
 /// Bundles per worker that the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
@@ -95,49 +93,6 @@ fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
     divided.into_iter().map(of_one).sum()
 }
 
-/// The state of a job once its dataset is indexed: running, or failed if it has no records.
-pub(crate) fn planned_state(plan: &Plan, manifest: &Manifest) -> JobState {
-    if plan.records > 0 {
-        return JobState::Running;
-    }
-    let datasets = manifest.members.divide(&manifest.files).unwrap_or_default();
-    let records =
-        |files: &[ManifestFile]| files.iter().map(|file| u64::from(file.records)).sum::<u64>();
-    let empty = datasets.iter().find(|files| records(files) == 0);
-    let error = match (datasets.as_slice(), empty) {
-        ([] | [_], Some(files)) => {
-            format!("the dataset has no records: {}", hold_none(&manifest.bucket, files))
-        }
-        (_, Some(files)) => {
-            let why = hold_none(&manifest.bucket, files);
-            format!("one of the zipped datasets has no records: {why}")
-        }
-        ([files], None) => {
-            let records = records(files);
-            format!("the pipeline leaves none of the dataset's {records} records: see its `skip`")
-        }
-        (_, None) => {
-            "the pipeline leaves no records of the zipped datasets: see its `skip`".to_owned()
-        }
-    };
-    JobState::Failed { error }
-}
-
-/// Explains that `files` hold no records: names them and says what to check.
-fn hold_none(bucket: &str, files: &[ManifestFile]) -> String {
-    let bytes: u64 = files.iter().map(|file| file.file.size).sum();
-    let path = |file: &ManifestFile| ObjectPath::new(bucket, file.file.key.as_str());
-    let named = match files {
-        [] => "it has no files".to_owned(),
-        [one] => format!("{} ({bytes} bytes) holds none", path(one)),
-        [first, ..] => {
-            let (count, first) = (files.len(), path(first));
-            format!("none of its {count} files ({bytes} bytes; the first is {first}) holds one")
-        }
-    };
-    format!("{named}; check `--data` and the format that the pipeline's source names")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,44 +120,5 @@ mod tests {
         let members = members(zip.source(), &manifest, &records).unwrap();
         let plan = SplitPlan::of_zip(&members, 4, &[]).unwrap();
         assert_eq!((plan.records(), plan.n_splits()), (20, 5));
-    }
-
-    #[test]
-    fn a_job_without_records_fails_with_the_files_that_hold_none_or_the_cause() {
-        let plan = |records| Plan {
-            records,
-            copies: 1,
-            batch_size: 1,
-            drop_last: false,
-            in_order: false,
-            split_records: 1,
-            n_splits: 1,
-            max_bundle_splits: 1,
-            window_splits: 1,
-            window_bytes: 1,
-            batch_bytes: 1,
-        };
-        let failed = |files: &[(u64, u32)], members: &[u32]| match planned_state(
-            &plan(0),
-            &manifest(files, members),
-        ) {
-            JobState::Failed { error } => error,
-            state => panic!("{state:?}"),
-        };
-        for (files, members, words) in [
-            (
-                &[(1, 0)][..],
-                &[][..],
-                "dataset has no records: s3://b/f1 (1 bytes) holds none; check",
-            ),
-            (&[(1, 0), (2, 0)], &[], "none of its 2 files (3 bytes; the first is s3://b/f1) holds"),
-            (&[(9, 4)], &[], "leaves none of the dataset's 4 records"),
-            (&[(9, 4), (2, 0)], &[1, 1], "one of the zipped datasets has no records: s3://b/f2 ("),
-            (&[(9, 4), (2, 1)], &[1, 1], "leaves no records of the zipped datasets"),
-        ] {
-            let error = failed(files, members);
-            assert!(error.contains(words), "{error}");
-        }
-        assert!(matches!(planned_state(&plan(1), &manifest(&[(1, 1)], &[])), JobState::Running));
     }
 }

@@ -68,7 +68,9 @@ def from_dataloader(
     if normalise is not None:
         pipeline = pipeline.deliver(normalise=normalise)
     fields = ("image", "label")
-    return TupleLoader(pipeline, fields=fields, dataset=dataset, batch_size=size, **{**sampling, **options})
+    sampler = dataloader.sampler if type(dataloader.sampler) is DistributedSampler else None
+    options = {**sampling, **options}
+    return TupleLoader(pipeline, fields=fields, dataset=dataset, batch_size=size, sampler=sampler, **options)
 
 
 def _root(problems: Problems, dataset: Any) -> str:

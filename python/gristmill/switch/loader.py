@@ -29,6 +29,7 @@ class TupleLoader(adapter.Loader):
     pipeline: the `gm.Pipeline` that was made; `print(loader.pipeline.to_yaml())` shows it.
     dataset: the dataset that was given, which is not read from; None if there was none.
     batch_size: rows of a batch.
+    sampler: a sampler whose `set_epoch` is followed; None if there was none.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class TupleLoader(adapter.Loader):
         fields: Sequence[str],
         batch_size: int,
         dataset: Any = None,
+        sampler: Any = None,
         **options: Any,
     ) -> None:
         for name in ("keys", "channels_first", "normalise"):
@@ -47,7 +49,20 @@ class TupleLoader(adapter.Loader):
         self.pipeline = pipeline
         self.batch_size = batch_size
         self.dataset = dataset
+        self._sampler = sampler
+        # The epoch of the sampler when it was last looked at.
+        self._sampled = 0
         super().__init__(pipeline, channels_first=options.get("device") is not None, **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch: the next one, or that of `sampler.set_epoch`, if it was called since the last iteration.
+
+        Raises OptionError if that is an epoch before.
+        """
+        if self._sampler is not None and self._sampler.epoch != self._sampled:
+            self._sampled = self._sampler.epoch
+            self.set_epoch(self._sampled)
+        return super().__iter__()
 
     def _listed(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return [tensors[name].contiguous() for name in self._fields]
@@ -71,5 +86,5 @@ class _Listed:
         return self
 
     def __next__(self) -> Any:
-        tensors, cursor = next(self._batches)
-        return self._listed(tensors), cursor
+        tensors, mark = next(self._batches)
+        return self._listed(tensors), mark

@@ -4,6 +4,7 @@
 use crate::user_file::{read_user_file, read_user_text};
 use bytes::Bytes;
 use gristmill_executor::NUMERICS;
+use gristmill_folder::Entry;
 use gristmill_model::stored::keys;
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::{
@@ -60,6 +61,7 @@ impl Authored {
             paths.insert(hash, path.to_owned());
             Ok(hash)
         })?;
+        let pipeline = pipeline.with_classes(|path| directories_of(&base.join(path)))?;
         for Stage { op, line, .. } in pipeline.stages() {
             let Some(Asset::Content(hash)) = op.asset() else { continue };
             let (Some(path), Some(content)) = (paths.get(hash), assets.get(hash)) else { continue };
@@ -97,4 +99,19 @@ impl Authored {
         }
         Ok(())
     }
+}
+
+/// The names of the directories in the folder `path`.
+fn directories_of(path: &Path) -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    let walked = gristmill_folder::walk(path, "", &mut |entry| {
+        if let Entry::Folder(key) = entry
+            && !key.starts_with('.')
+        {
+            names.push(key.trim_end_matches('/').to_owned());
+        }
+        false
+    });
+    walked.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    Ok(names)
 }

@@ -103,12 +103,15 @@ impl Source {
         if let (Place::Local(root), Some(mount)) = (&self.place, mount) {
             mount(&found.bucket, root).await?;
         }
-        let Found { bucket, members, left_out } = found;
+        let Found { bucket, members, directories, mut left_out } = found;
         let dataset = match members.as_slice() {
             [images] if source.format.definition().is_packed => {
                 let pattern = &self.patterns[0];
                 let place = (bucket.as_str(), pattern.as_str());
-                pack_images(objects, ns, own_bucket, source, place, images.clone()).await?
+                let images = (images.clone(), directories);
+                let packed = pack_images(objects, ns, own_bucket, source, place, images).await?;
+                left_out.join(packed.left_out);
+                packed.dataset
             }
             _ => {
                 let indices =
@@ -145,7 +148,8 @@ impl Source {
         if source.format.definition().is_packed && !source.is_zip() && patterns.len() != 1 {
             return Err(ListError::Folders(patterns.len()));
         }
-        let (mut members, mut left_out) = (Vec::new(), LeftOut::default());
+        let (mut members, mut directories) = (Vec::new(), Vec::new());
+        let mut left_out = LeftOut::default();
         for (patterns, member) in patterns_of(source, patterns)?.into_iter().zip(source.members()) {
             let mut files = Vec::new();
             for pattern in patterns {
@@ -156,11 +160,12 @@ impl Source {
                 let there = self.there(objects, &selectors, member.format.definition()).await?;
                 let (read, left) = select(&selectors, member.format.definition(), &there, &place)?;
                 files.extend(read);
+                directories.extend(there.directories);
                 left_out.join(left);
             }
             members.push(files);
         }
-        Ok(Found { bucket, members, left_out })
+        Ok(Found { bucket, members, directories, left_out })
     }
 
     /// The local path of a file of [`Found`]; none if it is not on this machine.
@@ -182,12 +187,12 @@ impl Source {
         match &self.place {
             Place::S3(bucket) => {
                 let files = objects.list(bucket, prefix).await?;
-                Ok(There { files, others: Vec::new() })
+                Ok(There { files, ..There::default() })
             }
             Place::Web(origin) => {
                 let looks = selectors.iter().map(|selector| objects.list(origin, selector.text()));
                 let found = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_concat().await?;
-                Ok(There { files: found, others: Vec::new() })
+                Ok(There { files: found, ..There::default() })
             }
             // Blocks on the disk; no other task runs meanwhile.
             Place::Local(root) => walk(root, prefix, selectors, format),
@@ -325,8 +330,9 @@ fn walk(
             }),
             Entry::Folder(key) => {
                 let enter = enters(selectors, key, format);
-                if !enter {
-                    there.others.push((key.to_owned(), None));
+                match enter {
+                    true => there.directories.push(key.to_owned()),
+                    false => there.others.push((key.to_owned(), None)),
                 }
                 return enter;
             }
@@ -356,6 +362,8 @@ pub struct Found {
     pub bucket: String,
     /// Those of each dataset of a zip.
     pub members: Vec<Vec<ObjectInfo>>,
+    /// The directories of this machine that were searched for them.
+    directories: Vec<String>,
     pub left_out: LeftOut,
 }
 

@@ -1,10 +1,12 @@
 //! The trainer's handle on its stream of batches.
 
+mod acknowledger;
 mod config;
 mod delivery;
 mod opening;
 mod trainer_wait;
 
+pub use acknowledger::Acknowledger;
 pub use config::{FetcherConfig, FetcherPorts};
 pub use delivery::{Batch, Delivery, EpochTotals, Snapshot};
 
@@ -51,19 +53,6 @@ pub struct Fetcher {
     /// Download and join tasks; ended when the stream restarts.
     streaming: JoinSet<()>,
     _tasks: JoinSet<()>,
-}
-
-/// Records which batches of a fetcher are safe in a checkpoint.
-#[derive(Clone)]
-pub struct Acknowledger {
-    progress: Arc<Progress>,
-}
-
-impl Acknowledger {
-    /// Records that everything before `next` is safe in a checkpoint.
-    pub fn checkpointed_before(&self, next: Cursor) {
-        self.progress.acks().make_durable(next);
-    }
 }
 
 impl Fetcher {
@@ -299,22 +288,21 @@ impl Fetcher {
         self.progress.urgent.notify_one();
     }
 
-    /// A handle that records checkpoints while another thread waits for the next batch.
-    pub fn acknowledger(&self) -> Acknowledger {
-        Acknowledger { progress: Arc::clone(&self.progress) }
-    }
-
-    /// A handle that reports what the next batch waits for.
+    /// A handle that reports what the next batch waits for, and the numbers of the stream.
     pub fn watcher(&self) -> Watcher {
-        Watcher { ledger: Arc::clone(&self.ledger), stages: Arc::clone(&self.stages) }
+        let Downloader { bound, local, .. } = &self.source.downloader;
+        Watcher {
+            ledger: Arc::clone(&self.ledger),
+            progress: Arc::clone(&self.progress),
+            stages: Arc::clone(&self.stages),
+            bound: Arc::clone(bound),
+            local: Arc::clone(local),
+        }
     }
 
     /// The state of the job, for people.
     pub fn snapshot(&self) -> Snapshot {
-        let metrics = self.progress.meter().metrics();
-        let Downloader { bound, local, .. } = &self.source.downloader;
-        let (prefetch_bytes, local_bytes) = (bound.bytes(), local.held_bytes());
-        Snapshot { metrics, prefetch_bytes, local_bytes, ..self.ledger.snapshot() }
+        self.watcher().snapshot()
     }
 
     /// The last delivered batch.
@@ -358,32 +346,11 @@ impl Fetcher {
     }
 
     /// As [`Fetcher::finish`], without consuming the fetcher. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`Fetcher::finish`].
     pub async fn settle(&self) -> Result<(), FetchError> {
-        let epochs = self.view().map_or(0, |view| view.spec.epochs);
-        self.progress.acknowledge_always();
-        let began = self.ports.clock.monotonic();
-        // Progress is not fully reported before the first answer, and the last answer closes the job.
-        let is_closed = || {
-            let acks = self.progress.acks();
-            let closes = acks.durable().epoch >= epochs;
-            acks.is_settled() && (!closes || self.ledger.has_no_more_to_close())
-        };
-        while !is_closed() {
-            if let Some(error) = self.ledger.stream_error() {
-                return Err(error);
-            }
-            let waited = self.ports.clock.monotonic() - began;
-            // Other readers may take any time; the poller notices if the service does not answer.
-            if waited >= self.config.patience && self.own().are_all() {
-                let error = "the job is not closed yet: end it again with its last checkpoint";
-                return Err(FetchError::Unreachable {
-                    waited_s: waited.as_secs(),
-                    error: error.to_owned(),
-                });
-            }
-            self.ports.clock.sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
+        self.acknowledger().settle().await
     }
 
     #[cfg(test)]

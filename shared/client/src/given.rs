@@ -15,6 +15,11 @@ impl GivenNames {
     pub fn options(&self) -> GivenOptions {
         self.0.clone().map_or(GivenOptions::ALL, GivenOptions::only)
     }
+
+    /// Whether a command line names the option.
+    pub fn names(&self, option: &str) -> bool {
+        self.0.as_ref().is_some_and(|names| names.contains(option))
+    }
 }
 
 impl FromArgMatches for GivenNames {

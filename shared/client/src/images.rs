@@ -1,13 +1,13 @@
 //! Folders of images as datasets: stored packs replace the files.
 
-use crate::ListError;
+use crate::{LeftOut, ListError, Listing};
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, Pack, SourceFile};
 use gristmill_pipeline::Source as PipelineSource;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
-use gristmill_sources::images::{BadImage, packs};
+use gristmill_sources::images::{BadImage, ImageFolder, Packed, packs};
 
 /// Stores packs, in `own_bucket`, of images found below a directory of `bucket`.
 pub(crate) async fn pack_images(
@@ -15,12 +15,12 @@ pub(crate) async fn pack_images(
     ns: &Namespace,
     own_bucket: &str,
     source: &PipelineSource,
-    (bucket, pattern): (&str, &str),
-    found: Vec<ObjectInfo>,
-) -> Result<Dataset, ListError> {
+    place: (&str, &str),
+    (found, directories): (Vec<ObjectInfo>, Vec<String>),
+) -> Result<Listing, ListError> {
     let file = |ObjectInfo { key, size, etag }| SourceFile::new(key, size, etag);
-    let found = found.into_iter().map(file).collect();
-    let packs = packs(bucket, pattern, &source.features, found)
+    let images = found.into_iter().map(file).collect();
+    let Packed { packs, empty } = packs(place, source, ImageFolder { images, directories })
         .map_err(|BadImage { key, why }| ListError::Image(key, why))?;
     let mut files = Vec::new();
     for pack in packs {
@@ -33,7 +33,8 @@ pub(crate) async fn pack_images(
         objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
         files.push(SourceFile::new(key, size, fingerprint.to_string()));
     }
-    Ok(Dataset::one(own_bucket, files))
+    let left_out = LeftOut::of_classes(empty);
+    Ok(Listing { dataset: Dataset::one(own_bucket, files), left_out })
 }
 
 #[cfg(test)]
@@ -89,6 +90,37 @@ mod tests {
                 .collect();
             assert_eq!(labels, wanted, "{pattern}");
         }
+    }
+
+    /// The labels of `val` by file, and the message.
+    fn labels_of(val: &[&str], directories: &[&str], classes: &str) -> Result<String, String> {
+        let yaml = WITH_LABELS.replace("images: x", &format!("images: x{classes}"));
+        let pipeline = gristmill_operators::parse(&yaml).unwrap();
+        let images = val.iter().map(|key| SourceFile::new((*key).to_owned(), 1, "e")).collect();
+        let directories = keys(directories);
+        let found = ImageFolder { images, directories };
+        let packed =
+            packs(("data", "val"), pipeline.source(), found).map_err(|bad| bad.to_string())?;
+        let images = packed.packs.iter().flat_map(|pack| &pack.images);
+        let mut labels: Vec<_> =
+            images.map(|image| format!("{} {}", image.key, image.label)).collect();
+        labels.sort_unstable();
+        Ok(format!("{}; {}", labels.join(", "), LeftOut::of_classes(packed.empty)))
+    }
+
+    #[test]
+    fn a_class_without_an_image_keeps_its_label_and_is_named() {
+        let val = ["val/ant/1.jpg", "val/cat/1.jpg"];
+        let found = |directories: &[&str], classes: &str| labels_of(&val, directories, classes);
+        let kept = "val/ant/1.jpg 0, val/cat/1.jpg 2; no image in 1 class: bee (label 1)";
+        assert_eq!(found(&["val/bee/", "val/", "val/ant/", "above/"], "").unwrap(), kept);
+        assert_eq!(found(&[], ", classes: [ant, bee, cat]").unwrap(), kept);
+        assert_eq!(
+            found(&["val/dog/"], ", classes: [cat, ant]").unwrap(),
+            "val/ant/1.jpg 1, val/cat/1.jpg 0; "
+        );
+        let why = found(&[], ", classes: [ant]").unwrap_err();
+        assert_eq!(why, "val/cat/1.jpg: `classes` does not name its class `cat`");
     }
 
     #[tokio::test]

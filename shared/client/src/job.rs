@@ -42,7 +42,10 @@ impl JobConfig {
     fn spec(&self, service: &Service) -> JobSpec {
         let Self { authored, options, .. } = self;
         let base = JobSpec {
-            numerics: authored.numerics(options.settings.local_workers, service.local.is_some()),
+            numerics: authored.numerics(
+                options.own_workers(options.most_workers(service.backend())),
+                service.local.is_some(),
+            ),
             compress: authored.pipeline.compression(),
             ..JobSpec::new(authored.pipeline.canonical_json())
         };
@@ -141,7 +144,7 @@ impl Service {
             FetchError::Refused(why) => named(Failure::Usage(why)),
             error => named(error.into()),
         })?;
-        let local_workers = config.options.settings.local_workers;
+        let local_workers = config.options.own_workers(view.spec.workers);
         let (service, dataset) = (self.clone(), Some(dataset));
         let epochs = config.options.own_epochs();
         let view = view.read_until(epochs);
@@ -176,11 +179,11 @@ impl Service {
         let folders = self.folders().await;
         Ok(Job {
             service: self.clone(),
+            local_workers: options.own_workers(view.spec.workers),
             view: view.read_until(options.own_epochs()),
             left_out: LeftOut::default(),
             folders,
             dataset: None,
-            local_workers: options.settings.local_workers,
             epochs: options.own_epochs(),
         })
     }

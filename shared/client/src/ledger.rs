@@ -11,9 +11,13 @@ use gristmill_model::wire::{CacheManifest, CachedChunk, JobState, JobView, Polle
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 use tokio::sync::Notify;
 use turns::Asking;
+
+/// A reader that leads because an earlier one is missing leads again within this time.
+const LEADS_AGAIN: Duration = Duration::from_secs(15);
 
 /// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,8 +32,8 @@ pub(crate) enum Of {
 struct Inner {
     /// The latest errors of calls that are being retried.
     troubles: BTreeMap<Of, String>,
-    /// The ranks that keep the job from moving on, as the coordinator reports it.
-    uncovered: Option<String>,
+    /// The ranks that keep the job from moving on, as the coordinator reported it; when, and at which place.
+    uncovered: Option<(String, Instant, Place)>,
     entries: BTreeMap<Place, ReadySplit>,
     /// Every entry before this place is known; later entries may be known too.
     known_until: Place,
@@ -214,7 +218,12 @@ impl Ledger {
 
     /// Records which ranks the job waits for.
     pub fn set_uncovered(&self, uncovered: Option<String>) {
-        self.lock().uncovered = uncovered;
+        let mut inner = self.lock();
+        let at = inner.known_until;
+        // Only a reader that leads learns it, and without the first one the next leads now and then.
+        if uncovered.is_some() || inner.uncovered.as_ref().is_some_and(|(.., of)| *of != at) {
+            inner.uncovered = uncovered.map(|why| (why, Instant::now(), at));
+        }
     }
 
     /// Counts a split that is recomputed here because its object was missing or damaged.
@@ -238,7 +247,11 @@ impl Ledger {
             objects: inner.troubles.get(&Of::Objects).cloned(),
             job: inner.troubles.get(&Of::Job).cloned(),
             answered: inner.answered,
-            uncovered: inner.uncovered.clone(),
+            uncovered: inner
+                .uncovered
+                .as_ref()
+                .filter(|(_, since, _)| since.elapsed() < LEADS_AGAIN)
+                .map(|(why, ..)| why.clone()),
             indexing: (!is_planned).then_some((inner.seen.indexed_files, n_files)),
             next: inner.known_until,
             stage: stage.0,
@@ -370,7 +383,6 @@ fn end(inner: &mut Inner, error: FetchError) {
 mod tests {
     use super::*;
     use crate::samples::{entry, polled, view};
-    use std::time::Duration;
 
     fn ledger() -> Ledger {
         Ledger::new(view(), Place::default(), Folders::default())
@@ -421,6 +433,7 @@ mod tests {
         ledger.set_trouble(Of::Objects, None);
         assert_eq!(ledger.facts(stage).objects, None);
         ledger.set_uncovered(Some("rank 1 of 2 has no reader yet".into()));
+        ledger.set_uncovered(None);
         assert_eq!(ledger.facts(stage).uncovered.as_deref(), Some("rank 1 of 2 has no reader yet"));
         ledger.note_healed();
         assert_eq!(ledger.snapshot().healed, 1);

@@ -124,6 +124,14 @@ impl JobOptions {
         }
     }
 
+    /// Workers inside this process for a job of so many others: one if nothing else works, and nobody said how many.
+    pub(crate) fn own_workers(&self, others: u32) -> u32 {
+        match self.settings.local_workers {
+            0 if others == 0 && !self.is_given("local-workers") => 1,
+            workers => workers,
+        }
+    }
+
     /// Workers that the budget pays for, at the price of the stack's worker.
     pub fn budget_workers(&self) -> Option<u32> {
         let budget = self.budget_usd_per_hour?;
@@ -168,6 +176,13 @@ impl JobOptions {
             return Err(
                 "`--sharding off` visits the dataset once for each worker, and `--workers auto` does not say \
                  how many there are: write `--workers N`",
+            );
+        }
+        let has_workers = self.workers != Workers::Fixed(0) || self.settings.local_workers > 0;
+        // Other programs may work for a job that has a name.
+        if !has_workers && self.job.is_none() && self.given.names("local-workers") {
+            return Err(
+                "`--workers 0` and `--local-workers 0` leave nobody to work: leave out one of them",
             );
         }
         // A job that exists may have `auto`.
@@ -301,6 +316,21 @@ mod tests {
         assert!(fixed.check().unwrap_err().contains("--workers auto"));
         assert_eq!(JobOptions { workers: Workers::Auto, ..fixed }.check(), Ok(()));
         assert_eq!(JobOptions::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_process_works_itself_where_nothing_else_does() {
+        let read = |flags: &[&str]| Defaults::parse_from([""].iter().chain(flags)).job;
+        let own = |flags: &[&str]| {
+            let job = read(flags);
+            (job.own_workers(job.most_workers(Backend::Local)), job.check().is_ok())
+        };
+        assert_eq!(own(&[]), (0, true));
+        assert_eq!(own(&["--workers", "0"]), (1, true));
+        assert_eq!(own(&["--workers", "0", "--local-workers", "3"]), (3, true));
+        assert_eq!(own(&["--workers", "0", "--local-workers", "0"]), (0, false));
+        assert_eq!(own(&["--workers", "0", "--local-workers", "0", "--job", "j"]), (0, true));
+        assert_eq!(read(&["--job", "j"]).own_workers(0), 1, "as of a job that has none");
     }
 
     #[test]

@@ -28,11 +28,13 @@ pub struct LeftOut {
     pub files: BTreeMap<String, String>,
     /// Advice on how to read files of these kinds.
     remedies: BTreeSet<&'static str>,
+    /// Classes without an image.
+    classes: Vec<String>,
 }
 
 impl LeftOut {
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
+        self.files.is_empty() && self.classes.is_empty()
     }
 
     /// JSON for a report: `{"count", "of", "files": {NAME: REASON}}`, with at most 100 files.
@@ -41,27 +43,55 @@ impl LeftOut {
         serde_json::json!({ "count": self.files.len(), "of": self.of, "files": named })
     }
 
+    /// Classes without an image, with their labels.
+    pub(crate) fn of_classes(empty: Vec<(String, u32)>) -> Self {
+        let named =
+            empty.into_iter().map(|(name, label)| format!("{} (label {label})", printable(&name)));
+        Self { classes: named.collect(), ..Self::default() }
+    }
+
     pub fn join(&mut self, other: Self) {
         self.of += other.of;
         self.files.extend(other.files);
         self.remedies.extend(other.remedies);
+        self.classes.extend(other.classes);
     }
 }
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.of == 1 { "" } else { "s" };
-        write!(f, "left out {} of {} file{plural}: ", self.files.len(), self.of)?;
-        for (i, (name, why)) in self.files.iter().take(SHOWN).enumerate() {
-            let between = if i == 0 { "" } else { ", " };
-            let name = name.replace(|c: char| c.is_control(), "\u{fffd}");
-            write!(f, "{between}{name} ({why})")?;
+        if !self.files.is_empty() {
+            let plural = if self.of == 1 { "" } else { "s" };
+            write!(f, "left out {} of {} file{plural}: ", self.files.len(), self.of)?;
+            let files = self.files.iter().map(|(name, why)| format!("{} ({why})", printable(name)));
+            write_some(f, files)?;
+            self.remedies.iter().try_for_each(|remedy| write!(f, "; {remedy}"))?;
         }
-        if let Some(more @ 1..) = self.files.len().checked_sub(SHOWN) {
-            write!(f, " and {more} more")?;
+        if !self.classes.is_empty() {
+            let between = if self.files.is_empty() { "" } else { "; " };
+            let plural = if self.classes.len() == 1 { "" } else { "es" };
+            write!(f, "{between}no image in {} class{plural}: ", self.classes.len())?;
+            write_some(f, self.classes.iter())?;
         }
-        self.remedies.iter().try_for_each(|remedy| write!(f, "; {remedy}"))
+        Ok(())
     }
+}
+
+fn printable(name: &str) -> String {
+    name.replace(|c: char| c.is_control(), "\u{fffd}")
+}
+
+/// Writes the first items, and the number of the others.
+fn write_some(
+    f: &mut fmt::Formatter<'_>,
+    items: impl ExactSizeIterator<Item: fmt::Display>,
+) -> fmt::Result {
+    let more = items.len().saturating_sub(SHOWN);
+    for (i, item) in items.take(SHOWN).enumerate() {
+        let between = if i == 0 { "" } else { ", " };
+        write!(f, "{between}{item}")?;
+    }
+    if more > 0 { write!(f, " and {more} more") } else { Ok(()) }
 }
 
 /// One path of a dataset.
@@ -208,6 +238,8 @@ pub(crate) struct There {
     pub files: Vec<ObjectInfo>,
     /// Entries that are not readable files, and skipped directories, with a slash at the end.
     pub others: Vec<(String, Option<Why>)>,
+    /// Directories that were searched, with a slash at the end.
+    pub directories: Vec<String>,
 }
 
 /// Chooses the files that `selectors`, written as `pattern`, read, selector by selector.

@@ -1,7 +1,11 @@
 //! Reasons for a wait: derived from known facts, and reported occasionally.
 
 use crate::{
+    Snapshot,
+    bounds::MemoryBound,
     ledger::Ledger,
+    local::LocalStore,
+    progress::Progress,
     waits::{Stage, StageClock},
 };
 use async_trait::async_trait;
@@ -94,12 +98,42 @@ pub(crate) fn reason(facts: &Facts) -> Waiting {
 #[derive(Clone)]
 pub struct Watcher {
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) progress: Arc<Progress>,
     pub(crate) stages: Arc<StageClock>,
+    pub(crate) bound: Arc<MemoryBound>,
+    pub(crate) local: Arc<LocalStore>,
 }
 
 impl Watcher {
+    /// The state of the job, for people.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            metrics: self.progress.meter().metrics(),
+            prefetch_bytes: self.bound.bytes(),
+            local_bytes: self.local.held_bytes(),
+            ..self.ledger.snapshot()
+        }
+    }
+
     pub fn waiting(&self) -> Waiting {
         reason(&self.ledger.facts(self.stages.stage()))
+    }
+}
+
+impl Watcher {
+    /// Resolves, with the reason, once the stream has waited for other readers for `patience`.
+    pub async fn left_alone(&self, patience: Duration) -> String {
+        let mut began = None;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let uncovered = self.ledger.facts(self.stages.stage()).uncovered;
+            began = uncovered.is_some().then(|| began.unwrap_or_else(Instant::now));
+            if let Some((why, began)) = uncovered.zip(began)
+                && began.elapsed() >= patience
+            {
+                return format!("{why}, for {} s", patience.as_secs());
+            }
+        }
     }
 }
 

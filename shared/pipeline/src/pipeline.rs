@@ -9,6 +9,7 @@ use crate::{
     table::Table,
 };
 use gristmill_model::{Compression, DatasetOp};
+use gristmill_sources::Format;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -371,6 +372,23 @@ impl Pipeline {
         let checked = self.with_stages(stages);
         // The size does not come from the file, so its line would mislead.
         checked.map_err(|error| PipelineError::general(error.message))
+    }
+
+    /// The same, with the classes of an image folder in place of the folder that names them. `list` returns the names of
+    /// that folder's directories.
+    ///
+    /// # Errors
+    /// That of `list`.
+    pub fn with_classes(
+        mut self,
+        list: impl FnOnce(&str) -> Result<Vec<String>, String>,
+    ) -> Result<Pipeline, PipelineError> {
+        if let Format::Images(images) = self.source.format {
+            let named = images.with_classes(list);
+            let named = named.map_err(|why| PipelineError::general(format!("`classes`: {why}")))?;
+            self.source.format = Format::Images(named);
+        }
+        Ok(self)
     }
 }
 

@@ -104,7 +104,7 @@ impl SourceFormat for Csv {
         let quotes = table.bool("quotes", true)?;
         let columns = columns(table, header, features)?;
         let missing = match table.get("missing") {
-            Some(node) => texts(table, "missing", node)?,
+            Some(node) => texts(table, "missing", node, MAX_COLUMNS)?,
             None => Vec::new(),
         };
         let defaults = match table.get("defaults") {
@@ -170,7 +170,7 @@ fn columns(
     features: &Features,
 ) -> Result<Vec<String>, PipelineError> {
     let columns = match table.get("columns") {
-        Some(node) => texts(table, "columns", node)?,
+        Some(node) => texts(table, "columns", node, MAX_COLUMNS)?,
         None => Vec::new(),
     };
     match (header, columns.is_empty()) {
@@ -239,16 +239,21 @@ fn default(node: &Node) -> Result<String, PipelineError> {
     }
 }
 
-fn texts(table: &Table<'_>, key: &str, node: &Node) -> Result<Vec<String>, PipelineError> {
+pub(crate) fn texts(
+    table: &Table<'_>,
+    key: &str,
+    node: &Node,
+    most: usize,
+) -> Result<Vec<String>, PipelineError> {
     match &node.value {
-        Value::Seq(items) if items.len() <= MAX_COLUMNS => {
+        Value::Seq(items) if items.len() <= most => {
             let text = |item: &Node| match &item.value {
                 Value::Str(text) => Ok(text.clone()),
                 _ => table.text(key, item),
             };
             items.iter().map(text).collect()
         }
-        _ => Err(table.wrong(key, node, &format!("a list of at most {MAX_COLUMNS} texts"))),
+        _ => Err(table.wrong(key, node, &format!("a list of at most {most} texts"))),
     }
 }
 

@@ -6,21 +6,71 @@ mod packs;
 pub(crate) mod reader;
 
 #[cfg(feature = "readers")]
-pub use packs::{BadImage, pack_index, packs, read_pack};
+pub use packs::{BadImage, ImageFolder, Packed, pack_index, packs, read_pack};
 #[cfg(feature = "readers")]
 pub use reader::{LABEL_BYTES, index, record_bytes};
 
-use crate::{Definition, Feature, FeatureDType, Features, Files, SourceFormat};
-use gristmill_syntax::{PipelineError, Table, node::shown};
+use crate::{Definition, Feature, FeatureDType, Features, Files, SourceFormat, csv::texts};
+use gristmill_syntax::{
+    DefaultValue, Kind, Parameter, PipelineError, Table,
+    node::{Value, shown},
+};
+use serde::ser::SerializeMap;
 
 /// The key of the content of a file.
 pub const IMAGE_KEY: &str = "image";
-/// The key of the class: the place of its directory's name among all, in byte order.
+/// The key of the class: the place of its directory's name among all, in byte order, or in the list of classes.
 pub const LABEL_KEY: &str = "label";
+/// The parameter that names the classes.
+const CLASSES: &str = "classes";
+/// Most classes that a pipeline names.
+const MAX_CLASSES: usize = 100_000;
+
+const PARAMETERS: &[Parameter] = &[Parameter::new(
+    CLASSES,
+    Kind::Other("a list of names, or a folder of this machine"),
+    DefaultValue::Absent,
+    "The classes in order of their labels: their names, or the folder whose directories they are, such as that of the \
+     training images. By default the directories that are found, those without an image included.",
+)];
+
+/// The classes of an image folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Classes {
+    /// Its directories, in byte order.
+    #[default]
+    Found,
+    /// These directories, in this order.
+    Named(Vec<String>),
+    /// The directories of another folder, in byte order.
+    OfFolder(String),
+}
 
 /// One image a file, in a directory for each class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Images;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Images {
+    pub classes: Classes,
+}
+
+impl Images {
+    /// The same, with the classes of another folder in place of its path. `list` returns the names of its directories.
+    ///
+    /// # Errors
+    /// That of `list`.
+    pub fn with_classes<E>(
+        self,
+        list: impl FnOnce(&str) -> Result<Vec<String>, E>,
+    ) -> Result<Self, E> {
+        Ok(match &self.classes {
+            Classes::OfFolder(path) => {
+                let mut names = list(path)?;
+                names.sort_unstable();
+                Self { classes: Classes::Named(names) }
+            }
+            Classes::Found | Classes::Named(_) => self,
+        })
+    }
+}
 
 impl SourceFormat for Images {
     const DEFINITION: Definition = Definition {
@@ -28,13 +78,14 @@ impl SourceFormat for Images {
                  class",
         keys: "`image` and `label` (the position of its directory's name among all); `features` \
                may be omitted",
+        parameters: PARAMETERS,
         features: &[(IMAGE_KEY, FeatureDType::Bytes), (LABEL_KEY, FeatureDType::I64)],
         is_packed: true,
         zip_refusal: Some(
             "`images` cannot be zipped: a folder has no order that other records could follow; \
              put the images into tar or TFRecord files",
         ),
-        example: "{ images: x }",
+        example: "{ images: x, classes: [a, b] }",
         ..Definition::new(
             "images",
             Files {
@@ -51,8 +102,31 @@ impl SourceFormat for Images {
         )
     };
 
-    fn parse(_: &str, _: &mut Table<'_>, _: &Features) -> Result<Self, PipelineError> {
-        Ok(Images)
+    fn parse(_: &str, table: &mut Table<'_>, _: &Features) -> Result<Self, PipelineError> {
+        let classes = match table.get(CLASSES) {
+            None => Classes::Found,
+            Some(node) => match &node.value {
+                Value::Str(path) if !path.is_empty() => Classes::OfFolder(path.clone()),
+                _ => {
+                    let names = texts(table, CLASSES, node, MAX_CLASSES)?;
+                    let mut sorted = names.clone();
+                    sorted.sort_unstable();
+                    if let Some([twice, _]) = sorted.array_windows().find(|[a, b]| a == b) {
+                        return Err(node.error(format!("`{CLASSES}` names {} twice", shown(twice))));
+                    }
+                    Classes::Named(names)
+                }
+            },
+        };
+        Ok(Images { classes })
+    }
+
+    fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        match &self.classes {
+            Classes::Found => Ok(()),
+            Classes::Named(names) => map.serialize_entry(CLASSES, names),
+            Classes::OfFolder(path) => map.serialize_entry(CLASSES, path),
+        }
     }
 
     fn check(feature: &Feature) -> Result<(), String> {

@@ -254,6 +254,8 @@ impl crate::Format {
         map.serialize_entry(self.name(), features)?;
         match self.definition().parameters {
             [] => Ok(()),
+            // They had no parameters once, and keep their fingerprint.
+            _ if Self::with_defaults("images").as_ref() == Some(self) => Ok(()),
             _ => map.serialize_entry(PARAMETERS, &Written(self)),
         }
     }

@@ -64,6 +64,13 @@ impl EpochTotals {
     pub fn why_empty(&self, plan: &Plan) -> Option<String> {
         let Self { batches: 0, rows, skipped, .. } = *self else { return None };
         let (records, batch) = (plan.records, plan.batch_size);
+        if records == 0 {
+            return Some(
+                "the dataset has no records: its files hold none (check `--data` and the format that the source \
+                 names), or `take`, `skip` or `shard` leaves none"
+                    .to_owned(),
+            );
+        }
         Some(match (rows, skipped) {
             (1.., _) => format!(
                 "its {rows} elements are fewer than a batch of {batch}, and drop_remainder leaves out a batch \

@@ -10,7 +10,7 @@ fn there(keys: &[&str]) -> There {
     let info = |key: &&str| ObjectInfo { key: (*key).to_owned(), size: 1, etag: String::new() };
     let mut files: Vec<ObjectInfo> = keys.iter().map(info).collect();
     files.sort_by(|a, b| a.key.cmp(&b.key));
-    There { files, others: Vec::new() }
+    There { files, ..There::default() }
 }
 
 fn chosen(there: &There, pattern: &str, format: &Definition) -> (Vec<String>, String) {

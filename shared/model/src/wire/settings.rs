@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 #[cfg_attr(feature = "flags", derive(clap::Args))]
 pub struct JobSettings {
-    /// Additional workers in this process, whose batches are not stored as objects
+    /// Additional workers in this process, whose batches are not stored as objects; 1 by default if
+    /// the job has no other workers
     #[cfg_attr(feature = "flags", arg(long, default_value_t, value_parser = clap::value_parser!(u32).range(0..=256)))]
     pub local_workers: u32,
     /// Batches per split [default: chosen from object and dataset size]

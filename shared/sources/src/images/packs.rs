@@ -1,13 +1,13 @@
 //! Packs of images: files that are one record each, labelled, put in an order that mixes classes, and
 //! grouped. A pack is leased like a file, and is its own index.
 
-use super::{LABEL_KEY, index, record_bytes};
-use crate::{Features, FileIndex, SourceError};
+use super::{Classes, LABEL_KEY, index, record_bytes};
+use crate::{FileIndex, Format, Reading, SourceError};
 use gristmill_model::{
     Fingerprint,
     wire::{PACK_IMAGES, Pack, PackedImage, SourceFile},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// An image that cannot be read, or has no label.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,20 +17,40 @@ pub struct BadImage {
     pub why: String,
 }
 
+/// A folder of images.
+#[derive(Clone, Debug, Default)]
+pub struct ImageFolder {
+    pub images: Vec<SourceFile>,
+    /// The directories that hold them, and others beside these, by key with a slash at the end.
+    pub directories: Vec<String>,
+}
+
+/// The packs of a folder of images.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    pub packs: Vec<Pack>,
+    /// Classes without an image, with their labels.
+    pub empty: Vec<(String, u32)>,
+}
+
 /// The packs of the images that were found in `bucket` by `pattern`.
 ///
 /// # Errors
-/// [`BadImage`] if one is too large, or lies in no class although `features` have a label.
-pub fn packs(
-    bucket: &str,
-    pattern: &str,
-    features: &Features,
-    found: Vec<SourceFile>,
-) -> Result<Vec<Pack>, BadImage> {
-    let labelled = features.values().any(|feature| feature.key == LABEL_KEY);
-    let images = arrange(found, root(pattern), labelled)?;
+/// [`BadImage`] if one is too large, or lies in no class although `source` has a label.
+pub fn packs<'a>(
+    (bucket, pattern): (&str, &str),
+    source: impl Into<Reading<'a>>,
+    found: ImageFolder,
+) -> Result<Packed, BadImage> {
+    let Reading { format, features } = source.into();
+    let classes = match format {
+        Format::Images(images) => images.classes.clone(),
+        _ => Classes::Found,
+    };
+    let is_labelled = features.values().any(|feature| feature.key == LABEL_KEY);
+    let (images, empty) = arrange(found, root(pattern), (classes, is_labelled))?;
     let pack = |images: &[PackedImage]| Pack { bucket: bucket.to_owned(), images: images.to_vec() };
-    Ok(images.chunks(PACK_IMAGES).map(pack).collect())
+    Ok(Packed { packs: images.chunks(PACK_IMAGES).map(pack).collect(), empty })
 }
 
 /// Reads a stored pack.
@@ -55,34 +75,55 @@ pub fn pack_index(pack: &Pack) -> Result<FileIndex, SourceError> {
 }
 
 /// Labels images, and puts them in an order that has nothing to do with their names: a split then has
-/// images of many classes, though those of a class lie together.
+/// images of many classes, though those of a class lie together. Returns the classes without an image, too.
 fn arrange(
-    found: Vec<SourceFile>,
+    found: ImageFolder,
     root: &str,
-    labelled: bool,
-) -> Result<Vec<PackedImage>, BadImage> {
+    (classes, is_labelled): (Classes, bool),
+) -> Result<(Vec<PackedImage>, Vec<(String, u32)>), BadImage> {
     let class = |key: &str| {
         let below = key.strip_prefix(root).unwrap_or(key).trim_start_matches('/');
         below.split_once('/').map(|(class, _)| class.to_owned())
     };
-    let classes: BTreeSet<String> = found.iter().filter_map(|info| class(&info.key)).collect();
-    let classes: Vec<String> = classes.into_iter().collect();
-    let mut images = Vec::with_capacity(found.len());
-    for SourceFile { key, size, etag, .. } in found {
-        record_bytes(size).map_err(|SourceError(why)| BadImage { key: key.clone(), why })?;
-        let label = class(&key).and_then(|class| classes.binary_search(&class).ok());
-        if label.is_none() && labelled {
-            let why = "it lies in no directory that names its class; without `label` among the \
-                       features it needs none";
-            return Err(BadImage { key, why: why.to_owned() });
+    let keys = found.images.iter().map(|info| &info.key);
+    let classes: Vec<String> = match classes {
+        Classes::Named(names) => names,
+        _ => {
+            let directories = found.directories.iter().filter(|key| key.starts_with(root));
+            let found: BTreeSet<String> =
+                keys.chain(directories).filter_map(|key| class(key)).collect();
+            found.into_iter().collect()
         }
-        let label = label.map_or(0, |label| label as u32);
+    };
+    let labels: HashMap<&str, u32> =
+        (0..).zip(&classes).map(|(label, name)| (&**name, label)).collect();
+    let mut is_empty = vec![is_labelled; classes.len()];
+    let mut images = Vec::with_capacity(found.images.len());
+    for SourceFile { key, size, etag, .. } in found.images {
+        record_bytes(size).map_err(|SourceError(why)| BadImage { key: key.clone(), why })?;
+        let class = class(&key);
+        let label = class.as_deref().and_then(|class| labels.get(class).copied());
+        if label.is_none() && is_labelled {
+            let why = match class {
+                Some(class) => format!("`classes` does not name its class `{class}`"),
+                None => "it lies in no directory that names its class; without `label` among the features it needs \
+                         none"
+                    .to_owned(),
+            };
+            return Err(BadImage { key, why });
+        }
+        let label = label.unwrap_or_default();
+        if let Some(is_empty) = is_empty.get_mut(label as usize) {
+            *is_empty = false;
+        }
         let below = key.strip_prefix(root).unwrap_or(&key);
         let place = Fingerprint::of("gristmill order of images v1", below.as_bytes());
         images.push((place, PackedImage { key, size, etag, label }));
     }
     images.sort_by(|(a, one), (b, other)| (a, &one.key).cmp(&(b, &other.key)));
-    Ok(images.into_iter().map(|(_, image)| image).collect())
+    let empty = (0..).zip(classes).zip(is_empty).filter(|(_, is_empty)| *is_empty);
+    let empty = empty.map(|((label, name), _)| (name, label)).collect();
+    Ok((images.into_iter().map(|(_, image)| image).collect(), empty))
 }
 
 /// The directory whose directories are classes: the pattern as far as nothing in it is wild.
