@@ -32,13 +32,13 @@ class Mark(NamedTuple):
 
 @dataclass(eq=False)
 class Place:
-    """Where a loader is. It belongs to one iteration, which alone changes it: others put a new one in its place."""
+    """The place of a loader. It belongs to one iteration, which alone changes it: others put a new one in its place."""
 
     #: The first batch that was not handed over.
     next: Cursor
     #: Whether batches of the epoch were handed over, and the epoch has not ended.
     is_inside: bool = False
-    #: What the program is given; wraps `source`.
+    #: Batches as the program is given them; wraps `source`.
     items: Iterator[tuple[Any, Mark]] | None = None
     source: Batches | None = None
     #: Held while the next batch is taken.

@@ -28,7 +28,7 @@ _IS_OVER = "this iteration is over: another one of this loader has begun, or its
 
 
 class Stats(TypedDict, total=False):
-    """What `Loader.stats` returns; it lacks the numbers of a job that has not begun."""
+    """The result of `Loader.stats`, which lacks the numbers of a job that has not begun."""
 
     batches: int
     waited_s: float
@@ -231,8 +231,8 @@ class Loader(Generic[Item]):
             reader, place = self._begin(), self._at
         if place.next[0] >= reader.epochs:
             _LOG.warning(
-                "the %d epochs of this loader are over, and this iteration has no batches: make another loader, or "
-                "give it more epochs",
+                "the epochs of this loader are over, all %d, and this iteration has no batches: make another loader, "
+                "or give it more epochs",
                 reader.epochs,
             )
         is_acknowledged = self._acknowledges == "auto"

@@ -34,7 +34,7 @@ class Service:
         self._open = True
         # By identity: a copy of the values is taken in one step, also in a signal handler.
         self._readers: weakref.WeakValueDictionary[int, Reader] = weakref.WeakValueDictionary()
-        # Of loaders that open a reader.
+        # They end the start of loaders.
         self._interrupts: set[_native.Interrupt] = set()
         _OPEN[id(self)] = self
 

@@ -144,7 +144,7 @@ impl Job {
     ) -> PyResult<Stream> {
         let LoaderOptions { stream, ranks, .. } = LoaderOptions::read(py, &options)?;
         let at = at.map(|(epoch, g)| Cursor::new(epoch, g));
-        Stream::open(py, &self.job, at, (&ranks, &stream), interrupt)
+        Stream::open(py, &self.job, at, &ranks, &stream, interrupt)
     }
 
     /// Stops the job: no worker continues it.

@@ -106,11 +106,12 @@ impl Stream {
         py: Python<'_>,
         job: &Job,
         at: Option<Cursor>,
-        (ranks, options): (&RankOptions, &StreamOptions),
+        ranks: &RankOptions,
+        options: &StreamOptions,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Self> {
         let link = Arc::clone(&job.service.link);
-        let opening = open(job, at, (ranks, options));
+        let opening = open(job, at, ranks, options);
         let steps = wait::until(py, interrupt, opening, || Some(link.waiting()))?;
         let (steps, begin) = steps.map_err(|error| match error {
             Opening::Refused(why) => errors::error(py, "CheckpointError", why),

@@ -20,7 +20,7 @@ KINDS = ["numpy", "torch", "jax"]
 _PRELUDE = """
 import faulthandler, pickle, random
 faulthandler.dump_traceback_later(50, exit=True)
-MOST_S = 10
+MOST_S = 30
 
 def make(kind, **options):
     options |= {"keys": True, "seed": 5}

@@ -67,11 +67,11 @@ def test_epochs_that_are_over_are_said(tmp_path: Path, service: gm.Service, capl
         assert not caplog.records
         with caplog.at_level(logging.WARNING):
             assert list(loader) == []
-    assert "the 1 epochs of this loader are over" in caplog.text
+    assert "the epochs of this loader are over, all 1," in caplog.text
 
 
 def run_ranks(pipeline: gm.Pipeline, service: gm.Service, tail: str, run: str, **options: Any) -> list[Any]:
-    """What two or more ranks get: batches, or an error."""
+    """The batches of each rank, or its error."""
     found: list[Any] = [None] * options.pop("count", 2)
 
     def read(rank: int) -> None:

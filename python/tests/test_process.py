@@ -34,7 +34,7 @@ def test_all_epochs_and_close(begin: str, tmp_path: Path) -> None:
     code_, out, err = Program(tmp_path, code).end()
     assert (code_, out) == (0, "32\n32\n0\n")
     assert (
-        err.startswith("the 2 epochs of this loader are over, and this iteration has no batches")
+        err.startswith("the epochs of this loader are over, all 2, and this iteration has no batches")
         and err.count("\n") == 1
     )
 

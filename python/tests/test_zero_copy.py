@@ -27,7 +27,7 @@ def bounds(array):
 def test_the_arrays_of_a_batch_lie_in_one_buffer(images, service, rows):
     with gm.numpy.Loader(images, service=service, epochs=1, batch_size=rows, keys=True) as loader:
         for batch in loader:
-            fields = {name: array for name, array in batch.items() if name != "__cursor__"}
+            fields = {name: array for name, array in batch.items() if name not in ("__repeat__", "__cursor__")}
             owners = {id(owner(array)): owner(array) for array in fields.values()}
             (buffer,) = owners.values()
             assert isinstance(buffer, _native.Batch)

@@ -2,7 +2,7 @@
 
 use crate::{
     Folders, ListError,
-    images::pack_images,
+    images::{FoundImages, pack_images},
     selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix},
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -107,9 +107,8 @@ impl Source {
         let dataset = match members.as_slice() {
             [images] if source.format.definition().is_packed => {
                 let pattern = &self.patterns[0];
-                let place = (bucket.as_str(), pattern.as_str());
-                let images = (images.clone(), directories);
-                let packed = pack_images(objects, ns, own_bucket, source, place, images).await?;
+                let folder = FoundImages { bucket, pattern, files: images, directories };
+                let packed = pack_images(objects, ns, own_bucket, source, folder).await?;
                 left_out.join(packed.left_out);
                 packed.dataset
             }
@@ -330,9 +329,10 @@ fn walk(
             }),
             Entry::Folder(key) => {
                 let enter = enters(selectors, key, format);
-                match enter {
-                    true => there.directories.push(key.to_owned()),
-                    false => there.others.push((key.to_owned(), None)),
+                if enter {
+                    there.directories.push(key.to_owned());
+                } else {
+                    there.others.push((key.to_owned(), None));
                 }
                 return enter;
             }

@@ -9,19 +9,31 @@ use gristmill_pipeline::Source as PipelineSource;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
 use gristmill_sources::images::{BadImage, ImageFolder, Packed, packs};
 
-/// Stores packs, in `own_bucket`, of images found below a directory of `bucket`.
+/// Images below a directory.
+pub(crate) struct FoundImages<'a> {
+    pub bucket: String,
+    pub pattern: &'a str,
+    pub files: &'a [ObjectInfo],
+    /// The directories that were searched.
+    pub directories: Vec<String>,
+}
+
+/// Stores packs of images in `own_bucket`.
 pub(crate) async fn pack_images(
     objects: &dyn Objects,
     ns: &Namespace,
     own_bucket: &str,
     source: &PipelineSource,
-    place: (&str, &str),
-    (found, directories): (Vec<ObjectInfo>, Vec<String>),
+    folder: FoundImages<'_>,
 ) -> Result<Listing, ListError> {
-    let file = |ObjectInfo { key, size, etag }| SourceFile::new(key, size, etag);
-    let images = found.into_iter().map(file).collect();
-    let Packed { packs, empty } = packs(place, source, ImageFolder { images, directories })
-        .map_err(|BadImage { key, why }| ListError::Image(key, why))?;
+    let FoundImages { bucket, pattern, files, directories } = folder;
+    let file = |ObjectInfo { key, size, etag }: &ObjectInfo| {
+        SourceFile::new(key.clone(), *size, etag.clone())
+    };
+    let images = files.iter().map(file).collect();
+    let Packed { packs, empty } =
+        packs(&bucket, pattern, source, ImageFolder { images, directories })
+            .map_err(|BadImage { key, why }| ListError::Image(key, why))?;
     let mut files = Vec::new();
     for pack in packs {
         let size = pack.images.iter().map(|image| image.size).sum();
@@ -100,7 +112,7 @@ mod tests {
         let directories = keys(directories);
         let found = ImageFolder { images, directories };
         let packed =
-            packs(("data", "val"), pipeline.source(), found).map_err(|bad| bad.to_string())?;
+            packs("data", "val", pipeline.source(), found).map_err(|bad| bad.to_string())?;
         let images = packed.packs.iter().flat_map(|pack| &pack.images);
         let mut labels: Vec<_> =
             images.map(|image| format!("{} {}", image.key, image.label)).collect();

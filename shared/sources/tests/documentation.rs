@@ -20,9 +20,9 @@ fn the_page_of_sources_has_every_format_and_parameter() {
 #[test]
 fn a_table_that_is_missing_or_old_is_written() {
     let page =
-        "A\n\n| `source` | records | keys of its features |\n| old |\n\nB\n\n## Paths\n\nC\n";
+        "A\n\n| `source` | records | keys of its features |\n| outdated |\n\nB\n\n## Paths\n\nC\n";
     let written = gristmill_sources::with_tables(page).unwrap();
-    assert!(written.starts_with("A\n\n| `source` |") && !written.contains("old"));
+    assert!(written.starts_with("A\n\n| `source` |") && !written.contains("outdated"));
     assert!(written.contains("| `csv: PATH`, `tsv: PATH` |"));
     let parameters = written.find("| beside `csv` |").unwrap();
     assert!(written.find("\nB\n").unwrap() < parameters);

@@ -1,4 +1,4 @@
-//! What a trainer reports about its checkpoints, while another thread waits for the next batch.
+//! Reports about a trainer's checkpoints, while another thread waits for the next batch.
 
 use super::Fetcher;
 use crate::{FetchError, ledger::Ledger, progress::Progress};

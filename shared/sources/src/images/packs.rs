@@ -29,16 +29,19 @@ pub struct ImageFolder {
 #[derive(Clone, Debug)]
 pub struct Packed {
     pub packs: Vec<Pack>,
-    /// Classes without an image, with their labels.
-    pub empty: Vec<(String, u32)>,
+    pub empty: EmptyClasses,
 }
+
+/// Classes without an image, with their labels.
+pub type EmptyClasses = Vec<(String, u32)>;
 
 /// The packs of the images that were found in `bucket` by `pattern`.
 ///
 /// # Errors
 /// [`BadImage`] if one is too large, or lies in no class although `source` has a label.
 pub fn packs<'a>(
-    (bucket, pattern): (&str, &str),
+    bucket: &str,
+    pattern: &str,
     source: impl Into<Reading<'a>>,
     found: ImageFolder,
 ) -> Result<Packed, BadImage> {
@@ -48,7 +51,7 @@ pub fn packs<'a>(
         _ => Classes::Found,
     };
     let is_labelled = features.values().any(|feature| feature.key == LABEL_KEY);
-    let (images, empty) = arrange(found, root(pattern), (classes, is_labelled))?;
+    let (images, empty) = arrange(found, root(pattern), classes, is_labelled)?;
     let pack = |images: &[PackedImage]| Pack { bucket: bucket.to_owned(), images: images.to_vec() };
     Ok(Packed { packs: images.chunks(PACK_IMAGES).map(pack).collect(), empty })
 }
@@ -79,8 +82,9 @@ pub fn pack_index(pack: &Pack) -> Result<FileIndex, SourceError> {
 fn arrange(
     found: ImageFolder,
     root: &str,
-    (classes, is_labelled): (Classes, bool),
-) -> Result<(Vec<PackedImage>, Vec<(String, u32)>), BadImage> {
+    classes: Classes,
+    is_labelled: bool,
+) -> Result<(Vec<PackedImage>, EmptyClasses), BadImage> {
     let class = |key: &str| {
         let below = key.strip_prefix(root).unwrap_or(key).trim_start_matches('/');
         below.split_once('/').map(|(class, _)| class.to_owned())
