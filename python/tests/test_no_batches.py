@@ -101,7 +101,7 @@ def test_batches_that_are_given_again_are_marked(tmp_path: Path, service: gm.Ser
     assert sorted(np.concatenate(ids)) == list(range(50))
 
 
-def test_ranks_that_outnumber_the_batches_are_told(tmp_path: Path, service: gm.Service) -> None:
+def test_ranks_that_outnumber_the_batches_are_reported(tmp_path: Path, service: gm.Service) -> None:
     found = run_ranks(lines(tmp_path, 10).batch(10), service, "drop", "outnumber")
     assert all(isinstance(error, gm.OptionError) for error in found), found
     assert 'its 1 batches are fewer than the 2 ranks, and tail="drop"' in str(found[0])

@@ -9,7 +9,6 @@ use crate::{
     table::Table,
 };
 use gristmill_model::{Compression, DatasetOp};
-use gristmill_sources::Format;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -374,20 +373,15 @@ impl Pipeline {
         checked.map_err(|error| PipelineError::general(error.message))
     }
 
-    /// The same, with the classes of an image folder in place of the folder that names them. `list` returns the names of
-    /// that folder's directories.
+    /// As [`Source::with_classes`].
     ///
     /// # Errors
-    /// That of `list`.
+    /// As [`Source::with_classes`].
     pub fn with_classes(
         mut self,
         list: impl FnOnce(&str) -> Result<Vec<String>, String>,
     ) -> Result<Pipeline, PipelineError> {
-        if let Format::Images(images) = self.source.format {
-            let named = images.with_classes(list);
-            let named = named.map_err(|why| PipelineError::general(format!("`classes`: {why}")))?;
-            self.source.format = Format::Images(named);
-        }
+        self.source = self.source.with_classes(list)?;
         Ok(self)
     }
 }

@@ -54,6 +54,23 @@ impl Serialize for Source {
 }
 
 impl Source {
+    /// The same, with the classes of an image folder in place of the folder that names them. `list` returns the names of
+    /// that folder's directories.
+    ///
+    /// # Errors
+    /// That of `list`.
+    pub fn with_classes(
+        mut self,
+        list: impl FnOnce(&str) -> Result<Vec<String>, String>,
+    ) -> Result<Self, PipelineError> {
+        if let Format::Images(images) = self.format {
+            let named = images.with_classes(list);
+            let named = named.map_err(|why| PipelineError::general(format!("`classes`: {why}")))?;
+            self.format = Format::Images(named);
+        }
+        Ok(self)
+    }
+
     /// Whether it zips several datasets.
     pub fn is_zip(&self) -> bool {
         !self.zipped.is_empty()
