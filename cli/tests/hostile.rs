@@ -146,7 +146,6 @@ fn bad_files_fail_the_job() -> Result<()> {
     let mut wrong_length_crc = framed(&example(&jpeg()));
     wrong_length_crc[9] ^= 1;
     for (name, file, words) in [
-        ("no bytes", Vec::new(), ["no records", "dataset"]),
         ("a file cut short", good[..good.len() - 7].to_vec(), ["record 11", "cut short"]),
         ("half a header", good[..5].to_vec(), ["record 0", "cut short"]),
         ("a length of 2^63", file_with(&framed_bytes(b"x", 1 << 63)), ["record 5", "limit"]),
@@ -162,6 +161,16 @@ fn bad_files_fail_the_job() -> Result<()> {
             assert_says(name, &run(&dir, &pipeline, &data, more)?, 1, &words);
         }
     }
+    let data = dir.path("bad-00000");
+    fs::write(&data, "")?;
+    let ended = run(&dir, &pipeline, &data, &[])?;
+    assert_eq!(ended.code, Some(0), "no bytes: {}", ended.said);
+    let why = ended.report["empty"].as_str().unwrap_or_default();
+    assert!(
+        why.contains("the dataset has no records") && ended.said.contains(why),
+        "{}",
+        ended.said
+    );
     let empty = dir.path("empty");
     fs::create_dir(&empty)?;
     assert_says("no files", &run(&dir, &pipeline, &empty, &[])?, 2, &["no file matches"]);

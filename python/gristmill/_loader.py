@@ -437,7 +437,7 @@ class Loader(Generic[Item]):
         is_over = at[0] >= reader.epochs or at == (reader.epochs - 1, count)
         if is_over:
             # The trainer has come to the end of the job: nothing goes on from an earlier state.
-            reader.stream.acknowledge(reader.epochs, 0)
+            reader.stream.acknowledge_all()
         reader.end(is_wanted=is_over or self._job_name is not None or self._acknowledges == "state")
 
     def __enter__(self) -> Self:

@@ -31,6 +31,15 @@ struct Open {
     kept: Option<StepDelivery>,
 }
 
+/// The place of a stream.
+struct Place {
+    /// Its next batch.
+    next: Cursor,
+    /// All before it is in a checkpoint. The service learns it as far as the stream has come: it knows nothing of what
+    /// follows.
+    durable: Cursor,
+}
+
 /// The stream of the rank of this process.
 ///
 /// One thread takes deliveries at a time. All else may be called at any moment, from any thread and from a signal handler
@@ -41,8 +50,7 @@ pub struct Stream {
     turns: watch::Sender<Turns>,
     /// The thread that has `open`, and its turn.
     holder: Mutex<Option<(ThreadId, u64)>>,
-    /// The next batch of the stream.
-    at: Mutex<Cursor>,
+    at: Mutex<Place>,
     acknowledger: Acknowledger,
     watcher: Watcher,
     link: Arc<Link>,
@@ -91,13 +99,29 @@ impl Stream {
             open: Mutex::new(Some(Open { steps, kept: None })),
             turns: watch::Sender::default(),
             holder: Mutex::default(),
-            at: Mutex::new(begin),
+            at: Mutex::new(Place { next: begin, durable: Cursor::default() }),
             link,
             epochs: job.view.spec.epochs,
             patience: options.patience,
             begin: (begin.epoch, begin.batch_index),
             batches_per_epoch,
         })
+    }
+
+    fn next_batch(&self) -> Cursor {
+        lock(&self.at).next
+    }
+
+    /// The stream has come to `next`.
+    fn come_to(&self, next: Cursor) {
+        self.change(|at| at.next = next);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Place)) {
+        let mut at = lock(&self.at);
+        change(&mut at);
+        // In a fork it changes a copy that nobody reports.
+        self.acknowledger.checkpointed_before(at.durable.min(at.next));
     }
 
     fn reason(&self) -> Waiting {
@@ -136,14 +160,14 @@ impl Stream {
     /// The place `(epoch, g)` of the next batch.
     #[getter]
     fn at(&self) -> (u32, u64) {
-        let at = *lock(&self.at);
+        let at = self.next_batch();
         (at.epoch, at.batch_index)
     }
 
     /// The next batch of `epoch`, or its end; None behind its end.
     fn next(&self, py: Python<'_>, turn: u64, epoch: u32) -> PyResult<Option<Item>> {
         let mut taken = self.take(py, turn)?;
-        if epoch >= self.epochs || lock(&self.at).epoch > epoch {
+        if epoch >= self.epochs || self.next_batch().epoch > epoch {
             return Ok(None);
         }
         taken.next(py, epoch).map(Some)
@@ -160,13 +184,13 @@ impl Stream {
     ) -> PyResult<()> {
         let to = Cursor::new(epoch, g).min(Cursor::start_of(self.epochs));
         let mut taken = self.take(py, turn)?;
-        while *lock(&self.at) < to {
+        while self.next_batch() < to {
             let at = match taken.delivery(py)? {
                 StepDelivery::Step { step, batches, next } => {
                     // A stream that begins behind the last batch of an epoch has no end of it.
                     if batches.iter().flatten().any(|given| given.batch.cursor() >= to) {
                         taken.open(py)?.kept = Some(StepDelivery::Step { step, batches, next });
-                        *lock(&self.at) = to;
+                        self.come_to(to);
                         return Ok(());
                     }
                     next
@@ -182,10 +206,10 @@ impl Stream {
                 }
                 StepDelivery::End => Cursor::start_of(self.epochs),
             };
-            *lock(&self.at) = at;
-            if acknowledge {
-                self.acknowledger.checkpointed_before(at);
-            }
+            self.change(|place| {
+                place.next = at;
+                place.durable = if acknowledge { place.durable.max(at) } else { place.durable };
+            });
             py.check_signals()?;
         }
         Ok(())
@@ -193,8 +217,14 @@ impl Stream {
 
     /// All before batch `g` of `epoch` is in a checkpoint.
     fn acknowledge(&self, epoch: u32, g: u64) {
-        // In a fork it changes a copy that nobody reports.
-        self.acknowledger.checkpointed_before(Cursor::new(epoch, g));
+        let durable = Cursor::new(epoch, g);
+        self.change(|at| at.durable = at.durable.max(durable));
+    }
+
+    /// All of the job is done, though the end of the last epoch was not asked for.
+    fn acknowledge_all(&self) {
+        self.come_to(Cursor::start_of(self.epochs));
+        self.acknowledge(self.epochs, 0);
     }
 
     /// Reports what was acknowledged, and waits for the service's answer; then closes the stream. With all of the job

@@ -182,10 +182,12 @@ def test_calls_while_the_loader_starts(slow: str, tmp_path: Path, call: str, by:
     _, text, err = Program(tmp_path, f"BY = {by!r}\n{slow}{code}").end(is_clean=False)
     out = text.splitlines()
     assert len(out) == 2, (out, err)
+    # Both may end at the same time.
     if call == "loader.close()":
-        assert out[0] == "done" and "closed" in out[1], out
+        assert "done" in out and any("closed" in line for line in out), (out, err)
     else:
-        assert out[0] == "done" or "starting" in out[0] or "no answer" in out[0], out
+        ends = ("done", "the loader is starting", "the loader did not start", "no answer")
+        assert all(line.startswith(ends) for line in out), (out, err)
 
 
 _RANDOM = """

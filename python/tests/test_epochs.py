@@ -77,6 +77,21 @@ def test_set_epoch_each_epoch_as_samplers_want_it(loader: gm.numpy.Loader) -> No
     assert found == flat(epoch_places(epoch) for epoch in range(EPOCHS))
 
 
+def test_states_are_taken_before_their_epoch_is_read(numbers_dir: Path, service: gm.Service) -> None:
+    """The service knows nothing of the batches before them yet, so `close` must not wait for that."""
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    loader = gm.numpy.Loader(pipeline, service=service, epochs=EPOCHS, keys=True, patience="20s")
+    loader.state_dict()
+    for epoch in (1, 2):
+        loader.set_epoch(epoch)
+        loader.checkpointed(loader.state_dict())
+    loader.close()
+    with gm.numpy.Loader(pipeline, service=service, epochs=EPOCHS, keys=True) as loader:
+        loader.set_epoch(1)
+        loader.state_dict()
+        assert places(loader) == epoch_places(1)
+
+
 def test_set_epoch_does_not_go_back(loader: gm.numpy.Loader) -> None:
     assert places(loader) == epoch_places(0)
     with pytest.raises(gm.OptionError, match=r"set_epoch\(0\): the loader is in epoch 1"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -56,6 +57,8 @@ class JobThatExists:
         loader = self._open.enter_context(gm.numpy.Loader(numbers, service=self.service, job=self.name, **given))
         for _, _batch in zip(range(3), loader, strict=False):
             pass
+        while not is_restarted and self.status()["durable"]["batch_index"] < 2:
+            time.sleep(0.05)
         # The trainer of a running job stays until the one that joins takes over.
         if is_restarted:
             loader.close()

@@ -176,27 +176,27 @@ impl Taken<'_> {
                     let first = batches.iter().flatten().next();
                     let Some(at) = first.map(|given| given.batch.cursor()) else {
                         // With an uneven tail, the last step may have no batch for this rank.
-                        *lock(&self.stream.at) = next;
+                        self.stream.come_to(next);
                         continue;
                     };
                     if at.epoch > epoch {
-                        *lock(&self.stream.at) = Cursor::start_of(at.epoch);
+                        self.stream.come_to(Cursor::start_of(at.epoch));
                         self.open(py)?.kept = Some(StepDelivery::Step { step, batches, next });
                         return Ok(Item::EpochEnd(EpochEnd::default()));
                     }
-                    *lock(&self.stream.at) = next;
+                    self.stream.come_to(next);
                     if let Some(given) = batches.drain(..).flatten().next() {
                         return batch(py, given, next).map(Item::Batch);
                     }
                 }
                 StepDelivery::EpochEnd { totals, left_out, .. } => {
-                    *lock(&self.stream.at) = Cursor::start_of(totals.epoch + 1);
+                    self.stream.come_to(Cursor::start_of(totals.epoch + 1));
                     if totals.epoch == epoch {
                         return Ok(Item::EpochEnd(self.end(py, totals, left_out)?));
                     }
                 }
                 StepDelivery::End => {
-                    *lock(&self.stream.at) = Cursor::start_of(self.stream.epochs);
+                    self.stream.come_to(Cursor::start_of(self.stream.epochs));
                     let totals = EpochTotals { epoch, ..EpochTotals::default() };
                     return Ok(Item::EpochEnd(self.end(py, totals, 0)?));
                 }
