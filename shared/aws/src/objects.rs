@@ -29,6 +29,7 @@ const PUT_TRIES: u32 = 5;
 /// Timeout of one try of a put, beside the time that its bytes take on a slow network.
 const PUT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const PUT_BYTES_PER_S: u64 = 2 << 20;
+const KEYS_REFUSED: [&str; 3] = ["ExpiredToken", "InvalidAccessKeyId", "InvalidToken"];
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
 /// Header with the region of a bucket, in responses of other regions.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
@@ -119,6 +120,7 @@ impl Objects for S3Objects {
                 },
                 // A concurrent conditional put of this key.
                 Some(409) => continue,
+                _ if refuses_keys(&error) && attempt + 1 < PUT_TRIES => continue,
                 _ => return Err(failed("PutObject", path, &error)),
             }
         }
@@ -193,6 +195,11 @@ fn undeleted(bucket: &str, first: aws_sdk_s3::types::Error, others: usize) -> Ob
     }
 }
 
+/// Whether the store does not know the keys: now and then for a moment, or for good.
+fn refuses_keys(error: &impl ProvideErrorMetadata) -> bool {
+    error.code().is_some_and(|code| KEYS_REFUSED.contains(&code))
+}
+
 fn failed<E>(operation: &str, path: &ObjectPath, error: &SdkError<E, HttpResponse>) -> ObjectError
 where
     E: Error + ProvideErrorMetadata + 'static,
@@ -206,11 +213,10 @@ where
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),
         _ if fault.is_passing => ObjectError::Unavailable(fault.text),
-        // Clocks, tokens, new keys and policies: each may be put right while a job runs.
-        Some(401 | 403) if !fault.has_code("SignatureDoesNotMatch") => {
+        // Clocks and policies may be put right while a job runs; keys are those of this process.
+        Some(401 | 403) if !fault.has_code("SignatureDoesNotMatch") && !refuses_keys(error) => {
             ObjectError::Denied(fault.text)
         }
-        _ if fault.has_code("ExpiredToken") => ObjectError::Denied(fault.text),
         _ => ObjectError::Rejected(fault.text),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::hosts::Victims;
 use clap::ValueEnum;
-use gristmill_client::{LocalService, Service};
+use gristmill_client::{LocalService, Service, complain};
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
@@ -85,7 +85,7 @@ impl<'a> Killer<'a> {
                     self.kills.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(failure) => {
-                    tracing::warn!(%failure, "the service does not start again");
+                    complain!("the service that was killed does not start again: {failure}");
                     std::future::pending().await
                 }
             }

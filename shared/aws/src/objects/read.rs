@@ -2,16 +2,21 @@
 //! read in several concurrent pieces, each directly into its place; a read that breaks off resumes where
 //! it stopped.
 
-use super::{S3Objects, failed};
+use super::{S3Objects, failed, refuses_keys};
 use crate::{
     aws::{DATA_OPERATION_TIMEOUT, timeouts},
     fault,
 };
-use aws_sdk_s3::config::Config;
+use aws_sdk_s3::{
+    config::Config,
+    error::{ProvideErrorMetadata, SdkError},
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
 use std::{
+    error::Error,
     ops::{ControlFlow, Range},
     time::Duration,
 };
@@ -26,9 +31,28 @@ const PIECES_AT_ONCE: usize = 4;
 const READ_TRIES: u32 = 6;
 /// Silences of the store before a read gives up: its error then explains the wait.
 const SILENCES: u32 = 3;
-const SILENCE: &str = "the store does not answer in time";
 const OPERATION: &str = "GetObject";
 const READ_BACKOFF: Duration = Duration::from_millis(40);
+
+/// An obstacle that another try may overcome.
+enum Setback {
+    Silence,
+    Passing(String),
+    KeysRefused(String),
+}
+
+impl Setback {
+    fn into_error(self, path: &ObjectPath) -> ObjectError {
+        match self {
+            Self::KeysRefused(why) => ObjectError::Rejected(why),
+            Self::Passing(why) if why.starts_with(OPERATION) => ObjectError::Unavailable(why),
+            Self::Passing(why) => ObjectError::Unavailable(format!("{OPERATION} on {path}: {why}")),
+            Self::Silence => {
+                Self::Passing("the store does not answer in time".to_owned()).into_error(path)
+            }
+        }
+    }
+}
 
 /// A range of one object, read into `buffer`.
 struct Piece<'a> {
@@ -49,6 +73,25 @@ impl Piece<'_> {
     fn rejected(&self, what: impl std::fmt::Display) -> ObjectError {
         ObjectError::Rejected(format!("{OPERATION} on {}: {what}", self.path))
     }
+
+    /// How a request that failed may go on.
+    fn setback<E>(&self, error: &SdkError<E, HttpResponse>) -> Result<Setback, ObjectError>
+    where
+        E: Error + ProvideErrorMetadata + 'static,
+    {
+        if error.raw_response().is_some_and(|response| response.status().as_u16() == 416) {
+            return Err(self.rejected(format!("ends before byte {}", self.start)));
+        }
+        match failed(OPERATION, self.path, error) {
+            ObjectError::Unavailable(why) => Ok(Setback::Passing(why)),
+            ObjectError::Rejected(why) if refuses_keys(error) => Ok(Setback::KeysRefused(why)),
+            error => Err(error),
+        }
+    }
+}
+
+fn passing(why: impl Into<String>) -> ControlFlow<(), Setback> {
+    ControlFlow::Continue(Setback::Passing(why.into()))
 }
 
 impl S3Objects {
@@ -83,28 +126,28 @@ impl S3Objects {
 
     /// Fills a piece from its current position, over as many requests as it takes.
     async fn read<'a>(&self, mut piece: Piece<'a>) -> Result<Piece<'a>, ObjectError> {
-        let (mut reason, mut silences) = (String::new(), 0);
+        let (mut last, mut silences) = (Setback::Silence, 0);
         for attempt in 0..READ_TRIES {
             if attempt > 0 {
                 tokio::time::sleep(READ_BACKOFF * 2_u32.pow(attempt - 1)).await;
             }
             match self.read_on(&mut piece).await? {
                 ControlFlow::Break(()) => return Ok(piece),
-                ControlFlow::Continue(why) => reason = why,
+                ControlFlow::Continue(setback) => last = setback,
             }
-            silences += u32::from(reason == SILENCE);
+            silences += u32::from(matches!(last, Setback::Silence));
             if silences == SILENCES {
                 break;
             }
         }
-        Err(ObjectError::Unavailable(match reason.starts_with(OPERATION) {
-            true => reason,
-            false => format!("{OPERATION} on {}: {reason}", piece.path),
-        }))
+        Err(last.into_error(piece.path))
     }
 
     /// Sends one request for the rest of a piece; continues with the reason if it broke off.
-    async fn read_on(&self, piece: &mut Piece<'_>) -> Result<ControlFlow<(), String>, ObjectError> {
+    async fn read_on(
+        &self,
+        piece: &mut Piece<'_>,
+    ) -> Result<ControlFlow<(), Setback>, ObjectError> {
         let ObjectPath { bucket, key } = piece.path;
         let mut request = self.client().await.get_object().bucket(bucket).key(key);
         if let Some(end) = piece.end {
@@ -118,17 +161,11 @@ impl S3Objects {
         let timeouts = timeouts(DATA_OPERATION_TIMEOUT, DATA_OPERATION_TIMEOUT);
         let request = request.config_override(Config::builder().timeout_config(timeouts));
         let Some(sent) = self.patience.wait(request.send()).await else {
-            return Ok(ControlFlow::Continue(SILENCE.to_owned()));
+            return Ok(ControlFlow::Continue(Setback::Silence));
         };
-        let sent = sent.map_err(|error| match error.raw_response() {
-            Some(response) if response.status().as_u16() == 416 => {
-                piece.rejected(format!("ends before byte {}", piece.start))
-            }
-            _ => failed(OPERATION, piece.path, &error),
-        });
         let mut answer = match sent {
-            Err(ObjectError::Unavailable(why)) => return Ok(ControlFlow::Continue(why)),
-            sent => sent?,
+            Ok(answer) => answer,
+            Err(error) => return piece.setback(&error).map(ControlFlow::Continue),
         };
         let length = answer.content_length.and_then(|length| u64::try_from(length).ok());
         let Some(length) = length else {
@@ -157,7 +194,7 @@ impl S3Objects {
         let goal = piece.buffer.len() as u64 + length;
         loop {
             let Some(frame) = self.patience.wait_for_more(answer.body.try_next()).await else {
-                return Ok(ControlFlow::Continue(SILENCE.to_owned()));
+                return Ok(ControlFlow::Continue(Setback::Silence));
             };
             match frame {
                 Ok(Some(frame)) if piece.buffer.len() as u64 + frame.len() as u64 > goal => {
@@ -165,8 +202,8 @@ impl S3Objects {
                 }
                 Ok(Some(frame)) => piece.buffer.extend_from_slice(&frame),
                 Ok(None) if piece.buffer.len() as u64 == goal => return Ok(ControlFlow::Break(())),
-                Ok(None) => return Ok(ControlFlow::Continue("the answer is cut short".to_owned())),
-                Err(error) => return Ok(ControlFlow::Continue(fault::reason(&error))),
+                Ok(None) => return Ok(passing("the answer is cut short")),
+                Err(error) => return Ok(passing(fault::reason(&error))),
             }
         }
     }

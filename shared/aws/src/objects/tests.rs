@@ -70,6 +70,24 @@ async fn a_put_that_meets_another_is_sent_again() {
 }
 
 #[tokio::test]
+async fn keys_that_are_refused_for_a_moment_are_tried_again() {
+    for code in KEYS_REFUSED {
+        let refused = format!("<Error><Code>{code}</Code></Error>");
+        let server = Server::start(move |n, asked| match n % 3 {
+            0 | 1 => Answer::status(400, refused.clone()),
+            _ if asked.method == "PUT" => Answer::status(200, ""),
+            _ => part(b"0123456789", range(asked)),
+        })
+        .await;
+        let objects = server.aws().objects();
+        let put = objects.put_if_absent(&path(), Bytes::new(), "id").await;
+        assert_eq!(put.unwrap(), PutOutcome::Created, "{code}");
+        let read = objects.get_range(&path(), 2..8, None).await;
+        assert_eq!(read.unwrap(), &b"234567"[..], "{code}");
+    }
+}
+
+#[tokio::test]
 async fn a_large_range_comes_in_pieces() {
     let data: Arc<[u8]> = (0..20 << 20).map(|i: u32| (i >> 8) as u8).collect();
     let served = data.clone();
@@ -216,7 +234,8 @@ async fn refusals_say_what_they_are() {
         key if key.starts_with("changed") => Answer::status(412, error("PreconditionFailed")),
         key if key.starts_with("short") => Answer::status(416, error("InvalidRange")),
         key if key.starts_with("expired") => Answer::status(400, error("ExpiredToken")),
-        key if key.starts_with("new") => Answer::status(403, error("InvalidAccessKeyId")),
+        key if key.starts_with("unknown") => Answer::status(403, error("InvalidAccessKeyId")),
+        key if key.starts_with("skewed") => Answer::status(403, error("RequestTimeTooSkewed")),
         key if key.starts_with("denied") => Answer::status(403, error("AccessDenied")),
         _ => Answer::status(503, error("SlowDown")),
     })
@@ -230,8 +249,9 @@ async fn refusals_say_what_they_are() {
     assert!(matches!(get("changed").await, ObjectError::Changed(_)));
     assert!(matches!(get("short").await, ObjectError::Rejected(_)));
     assert!(matches!(get("slow").await, ObjectError::Unavailable(_)));
-    assert!(matches!(get("expired").await, ObjectError::Denied(_)));
-    assert!(matches!(get("new").await, ObjectError::Denied(_)));
+    assert!(matches!(get("expired").await, ObjectError::Rejected(_)));
+    assert!(matches!(get("unknown").await, ObjectError::Rejected(_)));
+    assert!(matches!(get("skewed").await, ObjectError::Denied(_)));
     let ObjectError::Denied(text) = get("denied").await else { panic!("not denied") };
     assert_eq!(text, "GetObject on s3://b/denied: AccessDenied: so it is");
 }

@@ -31,6 +31,9 @@ impl Server {
         if let Phase::Over(_) = self.phase {
             return Ok(self.tell_end(link, at.map(|at| self.seats.past_end(seat, at))));
         }
+        if let Err(why) = self.seats.check_end(seat, at) {
+            return Ok(Err(why));
+        }
         if self.seats.link(seat).is_some() {
             self.links.wait(link, seat, hello);
             return Ok(Ok(()));

@@ -4,6 +4,22 @@ use super::{Acknowledged, LinkId, Seat, Seats, Turns};
 use gristmill_model::splits::Cursor;
 
 impl Seats {
+    /// Refuses a place behind the end of the job, which no run may begin at.
+    ///
+    /// # Errors
+    /// The rank wants such a place.
+    pub fn check_end(&self, seat: usize, at: Option<Cursor>) -> Result<(), String> {
+        let end = self.end();
+        match at.filter(|at| *at > end) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "rank {} wants {at}, and this run ends at {end}: read on with a larger --epochs, or restore another \
+                 checkpoint",
+                self.rank(seat)
+            )),
+        }
+    }
+
     /// Connects a rank that wants the step at `at` next; without it, the first one that is not durable.
     ///
     /// # Errors
@@ -15,13 +31,6 @@ impl Seats {
         let at = at.unwrap_or(durable);
         // A step that counts as acknowledged without a word is not given again.
         let at = if self.acknowledged == Acknowledged::Said { at } else { at.max(durable) };
-        if at > self.end() {
-            return Err(format!(
-                "rank {rank} wants {at}, and this run ends at {}: read on with a larger --epochs, or restore another \
-                 checkpoint",
-                self.end()
-            ));
-        }
         let at = self.past_end(seat, at);
         let place = self.passed.normal(at);
         let end_before = self.ended.get(&at.epoch).filter(|end| at.batch_index > **end).copied();

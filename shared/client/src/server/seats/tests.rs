@@ -328,7 +328,7 @@ fn a_rank_without_a_batch_in_the_last_step_returns_after_the_end() {
         seats.leave(1);
         let why = seats.sit(1, Some(batch(0, 0)), 21).unwrap_err();
         assert!(why.contains("its run is safe up to batch"), "{name}: {why}");
-        let why = seats.sit(1, Some(batch(1, 2)), 21).unwrap_err();
+        let why = seats.check_end(1, Some(batch(1, 2))).unwrap_err();
         assert!(why.contains("this run ends at batch 0 of epoch 1"), "{name}: {why}");
         seats.sit(1, Some(batch(0, 2)), 21).unwrap();
         assert_eq!(taken(&mut seats), [(21, None)], "{name}");
