@@ -166,6 +166,26 @@ def test_a_state_after_the_last_batch_has_nothing_left(numbers_dir: Path, servic
         assert by_epochs(loader, 2) == [[], *rest] and len(rest[0]) == 3
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_done_job_goes_on_at_any_state(numbers_dir: Path, service: gm.Service, stays: bool) -> None:
+    pipeline = small.pipeline(numbers_dir, small.SIZED)
+    name = f"done-{stays}".lower()
+    with gm.numpy.Loader(pipeline, service=service, epochs=2, job=name) as loader:
+        states = [loader.state_dict()]
+        whole = []
+        for _ in range(2):
+            for batch in loader:
+                whole.append(bytes_of(batch))
+                states.append(loader.state_dict())
+        for at in (1, 5, 0, 4) if stays else ():
+            loader.load_state_dict(states[at])
+            assert [bytes_of(batch) for _ in range(loader.epoch, 2) for batch in loader] == whole[at:]
+    for at in (3, 6, 0, 2):
+        with gm.numpy.Loader(pipeline, service=service, epochs=2, job=name) as loader:
+            loader.load_state_dict(states[at])
+            assert [bytes_of(batch) for _ in range(loader.epoch, 2) for batch in loader] == whole[at:]
+
+
 # Refusals.
 
 

@@ -3,11 +3,11 @@
 
 use crate::{
     Coordinator,
-    items::{ItemName, JobItem},
+    items::{ItemName, JobItem, Swept},
     store::{Unchanged, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, Outcome, Refusal as SplitRefusal,
+    Bundle, JobProgress, Outcome, Place, Refusal as SplitRefusal,
     epoch::{self, EpochItem, Seal},
     job::JobState,
 };
@@ -37,6 +37,31 @@ impl Coordinator {
             item = self.advance(job, item.closed).await?;
         }
         Ok(item)
+    }
+
+    /// Lets a job go on for a trainer that went back to `progress`, behind what is kept: its splits are made again.
+    pub(crate) async fn reopen(
+        &self,
+        job: &JobName,
+        progress: &JobProgress,
+    ) -> Result<(), Refusal> {
+        self.list(job).await?;
+        let durable = progress.horizon().durable.epoch;
+        let reopen = |item: &mut JobItem| {
+            if item.state == JobState::Done {
+                item.state = JobState::Running;
+            }
+            item.closed = item.closed.min(durable);
+            item.resumed += 1;
+            Ok::<_, Refusal>(())
+        };
+        self.change_job(job, reopen).await?;
+        // What is made again is deleted again.
+        let behind = |swept: &mut Swept| {
+            swept.place = swept.place.min(Place::start_of(durable));
+            swept.pruned = swept.pruned.min(durable);
+        };
+        self.store.change(&ItemName::Swept(job), behind).await.map(|_| ())
     }
 
     async fn close_epoch(

@@ -164,7 +164,8 @@ pub(crate) struct JobItem {
     /// The latest changes of its options by those who joined.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<OptionChange>,
-    /// How many times it has gone on after it had failed. A late call that fails it is of the time before.
+    /// How many times it has gone on after it had failed, or for a trainer that went back behind what is kept. A late
+    /// call that fails it is of the time before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed: u32,
 }
@@ -204,6 +205,11 @@ impl BundleLayout {
 }
 
 impl JobItem {
+    /// Distinguishes the job from earlier ones of its name, and from the time before it went on.
+    pub fn resumption(&self) -> (u64, u32) {
+        (self.registered_ms, self.resumed)
+    }
+
     /// Number of partitions that the bundles of each epoch are spread over.
     pub fn partitions(&self) -> u32 {
         self.layout.partitions

@@ -34,6 +34,10 @@ impl Handle<Poll> for Coordinator {
         steps::check_job(job, &snapshot.item, poll.registered_ms)?;
         let before = snapshot.progress.delivered;
         let Standing { reader, leads } = self.take_part(poll, &mut snapshot, &mut items).await?;
+        if steps::goes_back(&snapshot, items.swept.item.as_ref()) {
+            self.reopen(job, &snapshot.progress).await?;
+            (snapshot, items) = self.poll_snapshot(job, Some(from), one_of_several).await?;
+        }
         let PollItems { scale, swept, first, .. } = items;
         if !leads {
             let ready = self.followed((job, &snapshot.item), from, first).await?;

@@ -71,7 +71,7 @@ struct Remembered {
     /// The job's items as last read for a claim, with the time of the read.
     snapshot: Option<(u64, JobName, JobSnapshot)>,
     /// Ends of partitions that claims found, for the job with this registration time.
-    ends: Option<(JobName, u64, Ends)>,
+    ends: Option<(JobName, (u64, u32), Ends)>,
     /// The job as the last poll read it.
     reported: Option<(JobName, JobItem)>,
     /// The runs of trainers that have acknowledged here: their generations, by job and reader.
@@ -153,9 +153,7 @@ impl Memory {
     /// The ends of the job's partitions that claims found.
     pub(crate) fn ends(&self, job: &JobName, item: &JobItem) -> Ends {
         match &self.remembered().ends {
-            Some((of, registered_ms, ends))
-                if (of, *registered_ms) == (job, item.registered_ms) =>
-            {
+            Some((of, resumption, ends)) if (of, *resumption) == (job, item.resumption()) => {
                 ends.clone()
             }
             _ => Ends::default(),
@@ -165,12 +163,10 @@ impl Memory {
     /// Remembers the ends that a claim found, of epochs from `from` on.
     pub(crate) fn saw(&self, job: &JobName, item: &JobItem, seen: Ends, from: Epoch) {
         match &mut self.remembered().ends {
-            Some((of, registered_ms, ends))
-                if (&*of, *registered_ms) == (job, item.registered_ms) =>
-            {
+            Some((of, resumption, ends)) if (&*of, *resumption) == (job, item.resumption()) => {
                 ends.add(&seen, from);
             }
-            other => *other = Some((job.clone(), item.registered_ms, seen)),
+            other => *other = Some((job.clone(), item.resumption(), seen)),
         }
     }
 }

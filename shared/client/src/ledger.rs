@@ -247,9 +247,11 @@ impl Ledger {
         }
     }
 
-    /// Counts a split that is recomputed here because its object was missing or damaged.
-    pub fn note_healed(&self) {
-        self.lock().seen.healed += 1;
+    /// Counts a split that is recomputed here because its object was missing or damaged. Returns how many there were.
+    pub fn note_healed(&self) -> u32 {
+        let mut inner = self.lock();
+        inner.seen.healed += 1;
+        inner.seen.healed
     }
 
     /// Counts bytes that were read from the object store.
@@ -456,7 +458,7 @@ mod tests {
         ledger.set_uncovered(Some("rank 1 of 2 has no reader yet".into()));
         ledger.set_uncovered(None);
         assert_eq!(ledger.facts(stage).uncovered.as_deref(), Some("rank 1 of 2 has no reader yet"));
-        ledger.note_healed();
+        assert_eq!(ledger.note_healed(), 1);
         assert_eq!(ledger.snapshot().healed, 1);
     }
 }

@@ -121,7 +121,8 @@ fn hints(view: &View<'_>) -> Frontier {
 /// ahead of the table, the end may lie beyond the window: it asked for later bundles.
 fn returned(scan: &Scan, partitions: u32, is_behind_trainer: bool, now_ms: u64) -> Vec<BundleAt> {
     let mut ends = BTreeMap::new();
-    for bundle in scan.bundles.iter().filter(|bundle| bundle.item.is_some()) {
+    // A deleted bundle leaves a tombstone, which counts where a claim looks for the end.
+    for bundle in scan.bundles.iter().filter(|bundle| bundle.version > 0) {
         ends.insert((bundle.epoch, bundle.index % partitions), bundle.index);
     }
     let candidates = scan.candidates(now_ms).map(|bundle| (bundle.epoch, bundle.index));

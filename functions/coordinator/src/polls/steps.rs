@@ -1,6 +1,11 @@
 //! The decisions of a poll, as pure functions of the items read, the request and the time.
 
-use crate::{items::JobItem, ready::Prefix, snapshot::JobSnapshot, store::invalid};
+use crate::{
+    items::{JobItem, Swept},
+    ready::Prefix,
+    snapshot::JobSnapshot,
+    store::invalid,
+};
 use gristmill_model::JobName;
 use gristmill_model::splits::{
     Ack, Horizon, JobProgress, Place, frontier::Frontier, job::JobState,
@@ -86,15 +91,6 @@ pub fn check_job(job: &JobName, item: &JobItem, registered_ms: u64) -> Result<()
 /// Checks the place of a new run of the trainer. Refuses one beyond the job's plan.
 pub fn check_place(job: &JobName, item: &JobItem, ack: &Ack) -> Result<(), Refusal> {
     let Some(plan) = item.plan else { return Ok(()) };
-    if item.state == JobState::Done && ack.durable.epoch < item.spec.epochs {
-        return Err(Refusal {
-            kind: RefusalKind::Collected,
-            message: format!(
-                "job {job} is done: all its batches were delivered and acknowledged; train again under \
-                 another job name"
-            ),
-        });
-    }
     let (epochs, n) = (item.spec.epochs, plan.n_splits.max(1));
     if ack.delivered.linear(n) > u64::from(epochs) * u64::from(n) || ack.durable.epoch > epochs {
         return Err(invalid(format!(
@@ -114,6 +110,17 @@ pub fn unseen(plan: Plan, progress: &JobProgress, known: Place) -> Option<Unseen
     let from = progress.horizon().slowest;
     let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0)?;
     Some(Unseen { from, most: usize::try_from(more).unwrap_or(usize::MAX), to })
+}
+
+/// Whether a trainer has begun a run before the end of a job that was done, or in an epoch whose bundles are deleted.
+pub fn goes_back(snapshot: &JobSnapshot, swept: Option<&Swept>) -> bool {
+    let JobSnapshot { item, progress, .. } = snapshot;
+    let durable = progress.horizon().durable.epoch;
+    match item.state {
+        JobState::Done => durable < item.spec.epochs,
+        JobState::Running => swept.is_some_and(|swept| durable < swept.pruned),
+        _ => false,
+    }
 }
 
 /// The answer to a poll. `seen` is what its look has found, if there was one.

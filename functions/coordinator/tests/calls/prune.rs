@@ -47,8 +47,46 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
         left.iter().all(|epoch| *epoch >= 2) && left.contains(&3) && left.contains(&4),
         "{left:?}"
     );
+    // A trainer that goes back behind them gets them again, from the process that made them.
+    let mut back = Trainer::new(2, 1);
+    let begin = Place { epoch: 0, position: 0 };
+    assert!(pruning.poll_as(&mut back, begin).await.ready.is_empty());
+    // A claim takes one of the first few.
+    for id in 40..48 {
+        let id = Nonce([id; 8]);
+        let again = leased(pruning.claim_with(id, invocation(3), "one").await);
+        pruning.work(&again, id).await.unwrap();
+    }
+    assert_eq!(pruning.poll_as(&mut back, begin).await.ready[0].place, begin);
     pruning.call(Stop { job: pruning.job.clone() }).await.unwrap();
     pruning.pass(1);
     assert!(pruning.coordinator.upkeep().await.unwrap().bundles > 0);
     assert_eq!(epochs_with_bundles(&table).await, BTreeSet::new(), "an ended job keeps none");
+}
+
+#[tokio::test]
+async fn a_done_job_goes_on_for_a_trainer_that_goes_back() {
+    let table = Arc::new(MemoryTable::default());
+    let world = World::indexing(table.clone(), 1).await;
+    let pruning = world.process_with(table.clone(), Settings::with_pruning);
+    let index = leased(pruning.claim(1).await);
+    pruning.work(&index, Nonce([1; 8])).await.unwrap();
+    let (splits, begin) = (RECORDS / BATCH, Place { epoch: 0, position: 0 });
+    let (first, ()) = tokio::join!(pruning.be_the_trainer(splits), pruning.be_a_worker(2));
+    // Twice: what is made again is deleted again.
+    for generation in [2, 4] {
+        pruning.pass(1);
+        let upkeep = pruning.coordinator.upkeep().await.unwrap();
+        assert_eq!((upkeep.tidied, upkeep.bundles > 0), (1, true), "{upkeep:?}");
+        assert_eq!(epochs_with_bundles(&table).await, BTreeSet::new());
+        let mut late = Trainer::new(generation, generation - 1);
+        let polled = pruning.poll_as(&mut late, Place { epoch: 1, position: 0 }).await;
+        assert_eq!(polled.job.state, JobState::Done, "it has all");
+        let mut back = Trainer::new(generation + 1, generation);
+        let polled = pruning.poll_as(&mut back, begin).await;
+        assert_eq!(polled.job.state, JobState::Running);
+        let worker = pruning.be_a_worker(generation as u8 + 1);
+        let (again, ()) = tokio::join!(pruning.train_on(&mut back, 0..splits, splits), worker);
+        assert_eq!(again.len(), first.len());
+    }
 }

@@ -9,8 +9,8 @@ use crate::{
     FetchError, OwnRanks,
     framing::{ClientHello, FrameKind, HelloOfRank},
 };
-use gristmill_model::RunToken;
 use gristmill_model::splits::Cursor;
+use gristmill_model::{RunToken, Visitation};
 use std::time::Duration;
 
 /// How long ranks that have yet to come back to a restarted fetcher keep the others waiting.
@@ -29,7 +29,12 @@ impl Server {
         };
         let (at, is_plain) = (hello.at(), hello.rank.is_none());
         if let Phase::Over(_) = self.phase {
-            return Ok(self.tell_end(link, at.map(|at| self.seats.past_end(seat, at))));
+            let at = at.map(|at| self.seats.past_end(seat, at));
+            let goes_back = at.is_some_and(|at| at < Cursor::start_of(self.view.spec.epochs));
+            if !(goes_back && self.may_visit_again()) {
+                return Ok(self.tell_end(link, at));
+            }
+            self.phase = Phase::Greeting;
         }
         if let Err(why) = self.seats.check_end(seat, at) {
             return Ok(Err(why));
@@ -115,6 +120,11 @@ impl Server {
         let is_own = (range.first..range.end()).contains(rank);
         let seat = rank.checked_sub(range.first).filter(|_| is_own).map(|seat| seat as usize);
         seat.ok_or_else(|| format!("this fetcher serves {range} of {count}, and not rank {rank}"))
+    }
+
+    /// Whether a trainer may go back in a job that was done.
+    fn may_visit_again(&self) -> bool {
+        self.beginning.is_open() && self.fetcher().visitation() != Visitation::AtMostOnce
     }
 
     /// Answers a rank of a job that was done before.

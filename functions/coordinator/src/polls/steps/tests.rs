@@ -149,16 +149,6 @@ fn only_a_checkpoint_beyond_the_plan_is_refused() {
 }
 
 #[test]
-fn a_done_job_admits_only_a_trainer_that_has_all_of_it() {
-    let done = JobItem { state: JobState::Done, ..running_job() };
-    let begins = |durable| check_place(&job(), &done, &resumes(durable, place(durable, 0)));
-    assert!(begins(EPOCHS).is_ok());
-    let refusal = begins(1).unwrap_err();
-    assert_eq!(refusal.kind, RefusalKind::Collected);
-    assert!(refusal.message.contains("job j is done"), "{refusal}");
-}
-
-#[test]
 fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
     let ramp = Ramp::new(N_SPLITS, 4);
     let answered = |item: &JobItem, gap: Option<(u64, crate::bundles::ScannedBundle)>| {
