@@ -1,4 +1,4 @@
-"""The code blocks of docs/python*.md and of this package's README run as they are.
+"""The code blocks of docs/python*.md and of both READMEs run as they are.
 
 A section (a heading `##` and its text) is one program: its blocks of Python in their order, after those of
 the page before its first section. A block of text that follows one of Python is its output. A block after
@@ -19,7 +19,7 @@ import pytest
 import gristmill as gm
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted((ROOT / "docs").glob("python*.md")), ROOT / "python" / "README.md"]
+PAGES = [*sorted((ROOT / "docs").glob("python*.md")), ROOT / "python" / "README.md", ROOT / "README.md"]
 BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
 FRAMEWORKS = {"tf": "tensorflow"}  # that `gristmill.X` imports, where it is not X
