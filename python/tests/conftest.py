@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from manual import IMAGES, Place
 
 import gristmill as gm
 from gristmill import _native
@@ -58,3 +59,17 @@ def images(images_dir: Path) -> gm.Pipeline:
     """Batches of 16 of 200 images: `image` u8 [16, 32, 32, 3], `label` i64 [16]."""
     features = {"image": gm.bytes("image/encoded"), "label": gm.i64("image/class/label")}
     return gm.tfrecord(images_dir / "train-*", **features).decode().center_crop(size=32).batch(size=16)
+
+
+@pytest.fixture(scope="session")
+def shards(_isolated: gm.Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """TFRecord files of JPEGs for the commands of the manual."""
+    return _native.generate("images", IMAGES, dir=tmp_path_factory.mktemp("shards"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, shards: Path) -> Iterator[Place]:
+    """A folder in which the commands of the manual run."""
+    place = Place(tmp_path, shards)
+    yield place
+    place.end()

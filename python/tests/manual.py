@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/quickstart.md", "docs/jobs.md", "docs/training.md", "docs/python.md"]
 COMPILED = "<!-- compiled only -->"
 LONGEST_S = 60.0
+#: Of the dataset: ten batches of 64, so that a step of eight ranks has a batch for each.
+IMAGES = 640
 #: A demo is small unless a page gives these flags itself; one that resizes has as many batches as it has by default.
 SMALL_DEMO = {"--images": "64", "--batch-size": "2", "--step-time": "0ms"}
 RESIZED_DEMO = SMALL_DEMO | {"--images": "250"}

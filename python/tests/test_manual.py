@@ -12,17 +12,15 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
-from manual import PAGES, ROOT, SMALL_DEMO, Block, Place, Ran, blocks, says
+from manual import IMAGES, PAGES, ROOT, SMALL_DEMO, Block, Place, Ran, blocks, says
 
 import gristmill as gm
-from gristmill import _native
 
-IMAGES = 640  # ten batches of 64, so that a step of eight ranks has a batch for each
 SECTIONS_OF_BLOCKS = [
     (page, section, list(found))
     for page in PAGES
@@ -38,18 +36,6 @@ def every_block() -> list[Block]:
 BUILDS = ("cargo test", "pip install")
 #: A section continues where the program of another one is.
 CONTINUES = {("docs/jobs.md", "Managing jobs"): ("docs/training.md", "Serving batches")}
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _native.generate("images", IMAGES, dir=tmp_path_factory.mktemp("shards"))
-
-
-@pytest.fixture
-def place(tmp_path: Path, shards: Path) -> Iterator[Place]:
-    place = Place(tmp_path, shards)
-    yield place
-    place.end()
 
 
 def sections(is_run: bool) -> list[object]:

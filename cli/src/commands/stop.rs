@@ -10,7 +10,7 @@ use gristmill_client::Failure;
 use gristmill_model::wire::Stop;
 use serde_json::json;
 
-/// Stop a job: its workers leave and its objects are deleted
+/// Stop a job: its workers leave; its objects stay for an hour, or until `gristmill forget`
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  gristmill stop j1 --state-dir state\n  gristmill stop j1 --backend aws"
