@@ -6,6 +6,7 @@ network or a framework: it is checked, and not run.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +24,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/quickstart.md", "docs/jobs.md", "docs/training.md", "docs/python.md"]
 COMPILED = "<!-- compiled only -->"
 LONGEST_S = 60.0
-#: Of the dataset: ten batches of 64, so that a step of eight ranks has a batch for each.
-IMAGES = 640
+#: Of the dataset: five batches of 64.
+IMAGES = 320
 #: A demo is small unless a page gives these flags itself; one that resizes has as many batches as it has by default.
-SMALL_DEMO = {"--images": "64", "--batch-size": "2", "--step-time": "0ms"}
+SMALL_DEMO = {"--images": "32", "--batch-size": "2", "--step-time": "0ms"}
 RESIZED_DEMO = SMALL_DEMO | {"--images": "250"}
 
 #: A service and data here in place of those on AWS.
@@ -153,8 +155,19 @@ class Place:
         (folder / "examples").symlink_to(ROOT / "examples")
         (folder / "shards").symlink_to(shards)
         whole = (ROOT / "examples/resnet50.yaml").read_text()
-        (folder / "my.yaml").write_text(whole.replace("size: 64", "size: 16").replace("data/", "shards/"))
+        (folder / "my.yaml").write_text(whole.replace("size: 64", "size: 32").replace("data/", "shards/"))
         self.environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+    def numbers(self, count: int, bad: Iterable[int] = (), ops: str = "") -> None:
+        """Writes `numbers.yaml`: batches of 8 of that many numbers, of which some cannot be read."""
+        lines = [json.dumps({"x": "none" if number in bad else number}) for number in range(count)]
+        (self.folder / "numbers.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        source = "source:\n  jsonl: numbers.jsonl\n  features:\n    x: { key: x, dtype: i64 }\nops:\n"
+        (self.folder / "numbers.yaml").write_text(f"{source}{ops}  - batch: {{ size: 8 }}\n")
+
+    def stored(self) -> list[Path]:
+        """The files of the service on `state`, which come and go."""
+        return [Path(folder) / name for folder, _, names in os.walk(self.folder / "state") for name in names]
 
     def edited(self, command: str) -> str:
         """The command as it is run: small, in this folder, and on a service there in place of a stack on AWS."""

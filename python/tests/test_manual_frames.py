@@ -16,7 +16,7 @@ PAGE = "docs/training.md"
 #: Tables of bytes in the order of the page: frames, what a trainer sends, what a rank sends.
 HEADER, OF_TRAINER, OF_RANK = [table.rows for table in tables(PAGE) if table.header[0] == "bytes"]
 WIDTHS = {"4": "I", "8": "Q"}
-RECORDS, BATCH = 20, 8  # three batches an epoch: one fewer than two steps of two ranks
+RECORDS = 20  # three batches an epoch: one fewer than two steps of two ranks
 
 
 def messages(rows: list[list[str]]) -> dict[str, str]:
@@ -70,11 +70,7 @@ class Client:
 
 
 def fetcher(place: Place, more: str = "") -> None:
-    lines = "".join(f'{{"x": {number}}}\n' for number in range(RECORDS))
-    (place.folder / "numbers.jsonl").write_text(lines)
-    ops = f"ops:\n  - batch: {{ size: {BATCH} }}\n"
-    source = "source:\n  jsonl: numbers.jsonl\n  features:\n    x: { key: x, dtype: i64 }\n"
-    (place.folder / "numbers.yaml").write_text(source + ops)
+    place.numbers(RECORDS)
     place.start("gristmill up --state-dir state", "is ready at unix:")
     job = "--state-dir state --job j1 --pipeline numbers.yaml --epochs 2 --socket /tmp/s"
     place.start(f"gristmill-fetcher {job} {more}", "serving ")

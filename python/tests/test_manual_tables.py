@@ -82,19 +82,9 @@ def case(name: str, cases: dict[str, Any], row: str) -> Any:
 # docs/jobs.md
 
 
-NUMBERS = "source:\n  jsonl: numbers.jsonl\n  features:\n    x: { key: x, dtype: i64 }\nops:\n  - batch: { size: 8 }\n"
-
-
-def numbers(place: Place, count: int, bad: int = -1) -> None:
-    """A pipeline of that many numbers, of which one cannot be read."""
-    lines = [json.dumps({"x": "none" if number == bad else number}) for number in range(count)]
-    (place.folder / "numbers.jsonl").write_text("\n".join(lines) + "\n")
-    (place.folder / "numbers.yaml").write_text(NUMBERS)
-
-
 @pytest.mark.parametrize("row", rows("docs/jobs.md", "`--on-error`"))
 def test_bad_records(row: str, place: Place) -> None:
-    numbers(place, 200, bad=77)
+    place.numbers(200, bad=[77])
     up = place.start("gristmill up --state-dir state", "is ready at unix:")
     run = "gristmill run numbers.yaml --state-dir state --job j1 --epochs 1 --step-time 0ms --json"
 
@@ -108,7 +98,7 @@ def test_bad_records(row: str, place: Place) -> None:
 
     def copies() -> None:
         report = leaves_it_out("quarantine")
-        kept = [path for path in (place.folder / "state").rglob("*") if "/quarantine+/" in str(path) and path.is_file()]
+        kept = [path for path in place.stored() if "/quarantine+/" in str(path)]
         (copy,) = [path for path in kept if "skipped" not in path.name]
         assert copy.read_bytes().startswith(b'{"x": "none"}')
         named = "`t/NAMESPACE/quarantine/JOB/`"
@@ -126,7 +116,7 @@ def test_bad_records(row: str, place: Place) -> None:
 
 @pytest.mark.parametrize("row", rows("docs/training.md", "code"))
 def test_exit_codes(row: str, place: Place) -> None:
-    numbers(place, 100)
+    place.numbers(100)
     slow = "gristmill run numbers.yaml --epochs 1000 --step-time 10ms --sink out"
 
     def ended_by(command: str, by: signal.Signals, ready: Callable[[], object]) -> int:
@@ -144,7 +134,7 @@ def test_exit_codes(row: str, place: Place) -> None:
         return 0
 
     def failed() -> int:
-        numbers(place, 100, bad=7)
+        place.numbers(100, bad=[7])
         place.run("gristmill run numbers.yaml --epochs 1 --step-time 0ms", code=1)
         return 1
 
