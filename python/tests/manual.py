@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/quickstart.md", "docs/jobs.md", "docs/training.md", "docs/python.md"]
 COMPILED = "<!-- compiled only -->"
 LONGEST_S = 60.0
-#: Of the dataset: five batches of 64.
+#: The dataset is five batches of 64.
 IMAGES = 320
 #: A demo is small unless a page gives these flags itself; one that resizes has as many batches as it has by default.
 SMALL_DEMO = {"--images": "32", "--batch-size": "2", "--step-time": "0ms"}

@@ -19,7 +19,7 @@ QUICK = "gristmill run numbers.yaml --step-time 0ms"
 
 
 def report(place: Place, more: str) -> dict[str, Any]:
-    """What a run says with `--json`."""
+    """The report of a run with `--json`."""
     found: dict[str, Any] = json.loads(place.run(f"{QUICK} --json {more}").out)
     return found
 
