@@ -264,6 +264,13 @@ def test_an_underscore_follows_a_keyword() -> None:
     assert re.search(r"filter: \{ field: label, in: \[1\] \}", lines)
 
 
+def test_a_loader_without_a_service_uses_the_one_of_this_machine(numbers: gm.Pipeline, place: Place) -> None:
+    says(PYTHON, "A loader without `service` uses the one of `gm.local()`, from when it first needs it.")
+    with gm.numpy.Loader(numbers, epochs=1) as loader:
+        next(iter(loader))
+        assert "running" in place.run(f"gristmill status {loader.job}").out
+
+
 def test_what_stats_has(service: gm.Service, numbers: gm.Pipeline) -> None:
     says(PYTHON, "`loader.stats()` has waiting time, batches, workers and memory")
     with gm.numpy.Loader(numbers, service=service, epochs=1) as loader:

@@ -70,8 +70,9 @@ class Client:
 
 
 def fetcher(place: Place, more: str = "") -> None:
-    place.numbers(RECORDS)
-    place.start("gristmill up --state-dir state", "is ready at unix:")
+    if not place.background:
+        place.numbers(RECORDS)
+        place.start("gristmill up --state-dir state", "is ready at unix:")
     job = "--state-dir state --job j1 --pipeline numbers.yaml --epochs 2 --socket /tmp/s"
     place.start(f"gristmill-fetcher {job} {more}", "serving ")
 
@@ -125,6 +126,18 @@ def test_frames(place: Place, connect: Any) -> None:
         assert {"epoch", "batches", "rows", "skipped", "left_out", "splits", "stored_bytes", "waits"} <= total.keys()
         assert total["waits"].keys() == {"unclaimed", "working", "fetch", "decode"}
     assert set(listed) == {"`GMBH`", "`GMB1`", "`GMBE`", "`GMBX`"}
+
+
+def test_a_finished_job_has_an_end_for_a_trainer_that_has_all(place: Place, connect: Any) -> None:
+    says(PAGE, "It sends `GMBE` to a trainer whose checkpoint covers the whole job, and `GMBX` to any other")
+    place.numbers(RECORDS)
+    place.start("gristmill up --state-dir state", "is ready at unix:")
+    place.run("gristmill run numbers.yaml --state-dir state --job j1 --epochs 2 --step-time 0ms")
+    fetcher(place)
+    for at, magic in (((1, 0), "GMBX"), ((2, 1), "GMBX"), ((2, 0), "GMBE")):
+        client = connect()
+        client.greet("GMAH", epoch=at[0], batch_index=at[1])
+        assert client.frame()[0] == magic, at
 
 
 def test_frames_of_ranks(place: Place, connect: Any) -> None:
