@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def test_local_workers_store_no_objects(place: Place) -> None:
         process, kept = place.background[-1][1], False
         while process.poll() is None:
             kept |= any(".gmc" in path.name for path in place.stored())
+            time.sleep(0.01)
         seen.append(kept)
         assert process.returncode == 0
     assert seen == [False, True]
