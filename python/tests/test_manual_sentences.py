@@ -198,6 +198,11 @@ PROVEN = [
         "equal those of one that was not",
         "python/tests/test_train_resnet.py: test_a_killed_run_goes_on_with_equal_losses",
     ),
+    (
+        TRAINING,
+        "One that goes back to an earlier checkpoint gets the batches after it again",
+        "python/tests/test_resume.py: test_a_done_job_goes_on_at_any_state",
+    ),
 ]
 
 
