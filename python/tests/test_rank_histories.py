@@ -1,0 +1,463 @@
+"""Random histories of ranks: ranks, fetchers and the service are killed and stopped, and runs begin with other ranks.
+
+Each history ends, and each rank is given exactly its batches, those after a checkpoint that it returned to once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_program import REFUSED, digest, tensors
+
+import gristmill as gm
+from gristmill.__main__ import launcher
+
+#: More of them: GRISTMILL_RANK_HISTORIES=50 pytest tests/test_rank_histories.py
+HISTORIES = int(os.environ.get("GRISTMILL_RANK_HISTORIES", "3"))
+#: Makes each history fail, to see that it can: rank 0 forgets a step.
+DROPS = [0, 3] if os.environ.get("GRISTMILL_RANK_HISTORIES_DROP") else None
+EPOCHS = 2
+#: Longest time of a history, in seconds.
+LONGEST_S = 100.0
+PROGRAM = Path(__file__).with_name("rank_program.py")
+Cursor = tuple[int, int]
+START: Cursor = (0, 0)
+END: Cursor = (EPOCHS, 0)
+#: Refusals that the manual promises, of a rank that returns to a checkpoint older than what it said is stored.
+OLD = re.compile(r"its run is safe up to|of which nothing is kept|no longer kept|have been deleted|job \S+ is done|before")
+
+
+class Child:
+    """A process that may be killed and stopped, and what it says."""
+
+    def __init__(self, command: list[str], said: Path) -> None:
+        self.said = said
+        with said.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
+        self.was_killed = False
+
+    def kill(self) -> None:
+        self.was_killed = True
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def signal(self, number: int) -> None:
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+
+class Run:
+    """One run of some ranks."""
+
+    def __init__(self, drawn: random.Random, number: int, folder: Path, text: str | None) -> None:
+        self.name, self.folder = f"run-{number}", folder
+        self.text = text
+        at = json.loads(text) if text else {"epoch": 0, "g": 0}
+        self.begin: Cursor = at["epoch"], at["g"]
+        self.of = drawn.choice([2, 2, 3, 4])
+        self.kind = drawn.choice(["wire", "wire", "loader"])
+        self.tail = drawn.choice(["drop", "repeat", "uneven"])
+        hosts = drawn.randint(1, min(3, self.of))
+        cuts = [0, *sorted(drawn.sample(range(1, self.of), hosts - 1)), self.of]
+        self.ranges = list(zip(cuts, cuts[1:], strict=False))
+        self.names_beginning = drawn.random() < 0.4
+        self.options: dict[str, Any] = {
+            "every": drawn.choice([1, 2, 3, 5]),
+            "lag": drawn.choice([0, 1]),
+            "meets": drawn.random() < 0.4,
+            "stays": drawn.random() < 0.5,
+            "acknowledge": drawn.choice(["auto", "state"]),
+            "step_s": drawn.choice([0.005, 0.02, 0.05]),
+        }
+        #: When ranks kill themselves at their end.
+        moments = [None, None, "unsaved", "saved", "acknowledged"]
+        self.dies = [drawn.choice(moments) for _ in range(self.of)]
+        self.ranks: dict[int, Child] = {}
+        self.fetchers: dict[int, Child] = {}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.of} ranks, {self.kind}, tail {self.tail}, hosts {self.ranges}, from {self.begin}, "
+            f"{self.options}, dies {self.dies}, resume {self.names_beginning}"
+        )
+
+    def host_of(self, rank: int) -> int:
+        return next(host for host, (first, last) in enumerate(self.ranges) if first <= rank < last)
+
+    def socket(self, host: int) -> str:
+        return str(self.folder / f"{host}.sock")
+
+    def saved(self, rank: int) -> list[dict[str, Any]]:
+        found = self.folder / f"{rank}.json"
+        return json.loads(found.read_text()) if found.exists() else []
+
+    def acked(self, rank: int) -> Cursor:
+        found = self.folder / f"{rank}.acked"
+        epoch, g = json.loads(found.read_text()) if found.exists() else (-1, 0)
+        return epoch, g
+
+    def is_over(self, rank: int) -> bool:
+        return (self.folder / f"{rank}.over").exists()
+
+    def are_over(self) -> bool:
+        return all(self.is_over(rank) for rank in range(self.of))
+
+    def predicted(self, counts: list[int], rank: int) -> Iterator[tuple[int, int, int, bool]]:
+        """Epoch, first batch of the step, own batch and whether it is a repeat, of each step of a rank."""
+        for epoch in range(self.begin[0], EPOCHS):
+            first = self.begin[1] if epoch == self.begin[0] else 0
+            for start in range(first, counts[epoch], self.of):
+                present = min(counts[epoch] - start, self.of)
+                is_whole = present == self.of
+                if rank < present and (is_whole or self.tail != "drop"):
+                    yield epoch, start, start + rank, False
+                elif not is_whole and self.tail == "repeat":
+                    yield epoch, start, start + rank, True
+
+
+class History:
+    """A service, and runs of one job."""
+
+    def __init__(self, directory: Path, pipeline: Path, whole: list[list[str]], seed: int) -> None:
+        self.random = random.Random(seed)
+        self.seed = seed
+        self.directory, self.pipeline, self.whole = directory, pipeline, whole
+        self.counts = [len(batches) for batches in whole]
+        self.began = time.monotonic()
+        self.events: list[tuple[float, Callable[[], None]]] = []
+        self.log: list[str] = []
+        self.children: list[Child] = []
+        self.runs: list[Run] = []
+        self.is_starting: set[object] = set()
+        self.service = self.serve()
+
+    # What it did.
+
+    def note(self, text: str) -> None:
+        self.log.append(f"{time.monotonic() - self.began:6.2f} {text}")
+
+    def fail(self, why: str) -> None:
+        said = [f"--- {path.relative_to(self.directory)}\n{path.read_text()[-1500:]}" for path in self.says()]
+        pytest.fail("\n".join([f"seed {self.seed}: {why}", *self.log, *said]))
+
+    def says(self) -> list[Path]:
+        return sorted(path for path in self.directory.rglob("*.err") if path.stat().st_size)
+
+    def start(self, command: list[str], said: Path) -> Child:
+        child = Child(command, said)
+        self.children.append(child)
+        return child
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+
+    # Processes.
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    def serve(self) -> Child:
+        endpoint = self.state / "endpoint.json"
+        endpoint.unlink(missing_ok=True)
+        command = [*launcher(), "up", "--state-dir", str(self.state)]
+        service = self.start(command, self.directory / "service.err")
+        end = time.monotonic() + 20
+        while not endpoint.exists():
+            if service.code is not None or time.monotonic() > end:
+                self.fail("the service does not start")
+            time.sleep(0.02)
+        self.endpoint = json.loads(endpoint.read_text())["endpoint"]
+        return service
+
+    def begin_run(self, text: str | None) -> Run:
+        number = len(self.runs)
+        folder = self.directory / f"r{number}"
+        folder.mkdir()
+        run = Run(self.random, number, folder, text)
+        self.runs.append(run)
+        self.note(str(run))
+        if run.kind == "wire":
+            for host in range(len(run.ranges)):
+                self.start_fetcher(run, host)
+        for rank in range(run.of):
+            self.start_rank(run, rank, 0)
+        return run
+
+    def start_fetcher(self, run: Run, host: int) -> None:
+        first, last = run.ranges[host]
+        command = [*launcher(), "fetcher", "--state-dir", str(self.state), "--job", "j", "--workers", "2"]
+        command += ["--pipeline", str(self.pipeline), "--epochs", str(EPOCHS), "--socket", run.socket(host)]
+        command += ["--ranks", f"{first}-{last - 1}", "--of", str(run.of), "--run", run.name, "--tail", run.tail]
+        if run.names_beginning and run.text:
+            command += ["--resume", run.text]
+        self.note(f"start fetcher {host} of {run.name}")
+        run.fetchers[host] = self.start(command, run.folder / f"fetcher-{host}.err")
+
+    def start_rank(self, run: Run, rank: int, back: int) -> None:
+        if run.is_over(rank):
+            return
+        options = {
+            **run.options,
+            **dict(kind=run.kind, rank=rank, of=run.of, run=run.name, job="j", epochs=EPOCHS, back=back),
+            **dict(text=run.text, dies=run.dies[rank], drops=DROPS, folder=str(run.folder), tail=run.tail),
+            **dict(socket=run.socket(run.host_of(rank)), endpoint=self.endpoint, pipeline=str(self.pipeline)),
+        }
+        saved = [tuple(one["next"] or START) for one in run.saved(rank)]
+        self.note(f"start rank {rank} of {run.name}, saved {saved}, acknowledged {run.acked(rank)}, back {back}")
+        command = ["env", f"RANK={rank}", f"WORLD_SIZE={run.of}", f"PYTHONPATH={os.pathsep.join(sys.path)}"]
+        command += [sys.executable, str(PROGRAM), json.dumps(options)]
+        run.ranks[rank] = self.start(command, run.folder / f"rank-{rank}.err")
+
+    # What happens to them.
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        self.events.append((time.monotonic() + seconds, what))
+
+    def return_rank(self, run: Run, rank: int) -> None:
+        """A rank starts again with one of its last two checkpoints."""
+        self.is_starting.discard((run, "rank", rank))
+        saved = run.saved(rank)
+        back = self.random.choice([0, 0, 1]) if len(saved) > 1 else 0
+        self.start_rank(run, rank, back)
+
+    def is_allowed(self, run: Run, rank: int) -> bool:
+        """Whether the manual promises that the rank's last start is refused."""
+        saved = run.saved(rank)
+        return len(saved) > 1 and tuple(saved[-2]["next"] or START) < run.acked(rank)
+
+    def pause(self, name: str, child: Child) -> None:
+        seconds = self.random.uniform(0.3, 4)
+        self.note(f"stop {name} for {seconds:.1f} s")
+        child.signal(signal.SIGSTOP)
+        self.later(seconds, lambda: child.signal(signal.SIGCONT))
+
+    def kill_rank(self, run: Run, rank: int) -> None:
+        child = run.ranks[rank]
+        if child.code is None and (run, "rank", rank) not in self.is_starting:
+            self.note(f"kill rank {rank}")
+            child.kill()
+            self.is_starting.add((run, "rank", rank))
+            self.later(self.random.choice([0, 0.2, 1.5]), lambda: self.return_rank(run, rank))
+
+    def kill_fetcher(self, run: Run, host: int) -> None:
+        child = run.fetchers[host]
+        if child.code is None and (run, "fetcher", host) not in self.is_starting:
+            self.note(f"kill fetcher {host}")
+            child.kill()
+            self.restart_fetcher(run, host)
+
+    def restart_fetcher(self, run: Run, host: int) -> None:
+        def again() -> None:
+            self.is_starting.discard((run, "fetcher", host))
+            self.start_fetcher(run, host)
+
+        self.is_starting.add((run, "fetcher", host))
+        self.later(self.random.choice([0, 0.3, 1.5, 4]), again)
+
+    def kill_service(self) -> None:
+        if "service" in self.is_starting:
+            return
+
+        def again() -> None:
+            self.is_starting.discard("service")
+            self.note("start service")
+            self.service = self.serve()
+
+        self.note("kill service")
+        self.service.kill()
+        self.is_starting.add("service")
+        self.later(self.random.choice([0, 0.3, 2]), again)
+
+    def act(self, run: Run) -> None:
+        """One or two things at once."""
+        rank, host = self.random.randrange(run.of), self.random.randrange(len(run.ranges))
+        is_wire = run.kind == "wire"
+        acts: list[Callable[[], object]] = [
+            lambda: self.kill_rank(run, rank),
+            lambda: self.kill_rank(run, rank),
+            lambda: self.pause(f"rank {rank}", run.ranks[rank]),
+            self.kill_service,
+            lambda: self.pause("service", self.service),
+        ]
+        if is_wire:
+            acts += [
+                lambda: self.kill_fetcher(run, host),
+                lambda: self.kill_fetcher(run, host),
+                lambda: self.pause(f"fetcher {host}", run.fetchers[host]),
+            ]
+        for one in self.random.sample(acts, self.random.choice([1, 1, 2])):
+            one()
+
+    # Watching.
+
+    def tick(self, run: Run) -> None:
+        now = time.monotonic()
+        if now - self.began > LONGEST_S:
+            self.fail(f"it does not end; over: {[run.is_over(rank) for rank in range(run.of)]}")
+        due = [event for event in self.events if event[0] <= now]
+        for event in due:
+            self.events.remove(event)
+            event[1]()
+        if "service" not in self.is_starting and self.service.code is not None:
+            self.fail(f"the service ended with {self.service.code}")
+        for rank in range(run.of):
+            self.watch_rank(run, rank)
+        for host in run.fetchers:
+            self.watch_fetcher(run, host)
+        time.sleep(0.02)
+
+    def watch_rank(self, run: Run, rank: int) -> None:
+        code = run.ranks[rank].code
+        if code is None or run.is_over(rank) or (run, "rank", rank) in self.is_starting:
+            return
+        self.note(f"rank {rank} ended with {code}")
+        self.is_starting.add((run, "rank", rank))
+        if code == REFUSED:
+            said = run.ranks[rank].said.read_text().splitlines()[-1]
+            if not self.is_allowed(run, rank) or not OLD.search(said):
+                self.fail(f"rank {rank} was refused: {said}")
+
+            def again() -> None:
+                self.is_starting.discard((run, "rank", rank))
+                self.start_rank(run, rank, 0)
+
+            self.later(0, again)
+            return
+        if code != -signal.SIGKILL:
+            self.fail(f"rank {rank} ended with {code}")
+        # It killed itself at its end, and returns once the others have ended, or do not without it.
+        self.late(run, rank, time.monotonic() + self.random.choice([0, 1, 6]))
+
+    def late(self, run: Run, rank: int, until: float) -> None:
+        others = [run.is_over(other) for other in range(run.of) if other != rank]
+        if all(others) or time.monotonic() > until:
+            self.return_rank(run, rank)
+        else:
+            self.later(0.05, lambda: self.late(run, rank, until))
+
+    def watch_fetcher(self, run: Run, host: int) -> None:
+        code = run.fetchers[host].code
+        if code is None or (run, "fetcher", host) in self.is_starting:
+            return
+        first, last = run.ranges[host]
+        needed = [rank for rank in range(first, last) if not run.is_over(rank)]
+        said = run.fetchers[host].said.read_text().splitlines()[-1:]
+        if code != 0 and (needed or "is done" not in str(said)):
+            self.fail(f"fetcher {host} ended with {code}: {said}")
+        if needed:
+            self.note(f"fetcher {host} ended with {code}, and ranks {needed} have not")
+            self.restart_fetcher(run, host)
+
+    def settle(self, run: Run) -> None:
+        """Waits until everything is over: the ranks, and then the fetchers."""
+        while not run.are_over() or any(child.code is None for child in run.fetchers.values()):
+            self.tick(run)
+
+    def end_run(self, run: Run) -> str:
+        """Kills all of a run; the text of a checkpoint that all ranks have come to."""
+        self.note(f"end {run.name}")
+        for child in [*run.ranks.values(), *run.fetchers.values()]:
+            child.kill()
+        self.events = [event for event in self.events if "service" in self.is_starting]
+        places = []
+        for rank in range(run.of):
+            saved = run.saved(rank)
+            last = saved[-1] if saved else {"next": run.begin, "text": run.text}
+            places.append((tuple(last["next"] or run.begin), last["text"] or run.text))
+        return min(places, key=lambda place: place[0])[1] or ""
+
+    # What came out.
+
+    def check(self) -> None:
+        for number, run in enumerate(self.runs):
+            until = self.runs[number + 1].begin if number + 1 < len(self.runs) else END
+            for rank in range(run.of):
+                self.check_rank(run, rank, until)
+
+    def check_rank(self, run: Run, rank: int, until: Cursor) -> None:
+        predicted = [step for step in run.predicted(self.counts, rank)]
+        expected = [step for step in predicted if step[:2] < until]
+        for kind in ("log", "seen"):
+            found = run.folder / f"{rank}.{kind}"
+            lines = found.read_text().splitlines() if found.exists() else []
+            steps = []
+            for line in lines:
+                epoch, start, batch, content, repeat = line.split()
+                step = int(epoch), int(start), int(batch), repeat == "repeat"
+                steps.append(step)
+                of_step = self.whole[step[0]][step[1] : step[1] + run.of]
+                is_right = content in of_step if step[3] else self.whole[step[0]][step[2] : step[2] + 1] == [content]
+                if step not in predicted or not is_right:
+                    self.fail(f"rank {rank} of {run.name} was given {line!r}")
+            if kind == "log" and [step for step in steps if step[:2] < until] != expected:
+                self.fail(f"rank {rank} of {run.name} until {until} trained {steps} in place of {expected}")
+
+
+@pytest.fixture(scope="module", params=["plain", "filtered"])
+def pipeline(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Batches whose number is known in advance, or not."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for file in range(4):
+        numbers = range(100 * file, 100 * file + 77)
+        (folder / f"{file}.jsonl").write_text("".join(f'{{"value": {number}}}\n' for number in numbers))
+    pipeline = gm.jsonl(folder / "*.jsonl", value=gm.i64()).shuffle()
+    if request.param == "filtered":
+        pipeline = pipeline.filter("value", min=20)
+    path = folder / "pipeline.yaml"
+    path.write_text(pipeline.batch(size=5).to_yaml())
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(pipeline: Path, tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """The batches of each epoch that one rank reads which nobody disturbs."""
+    folder = tmp_path_factory.mktemp("whole")
+    command = [*launcher(), "run", str(pipeline), "--sink", str(folder / "sink"), "--step-time", "0ms"]
+    command += ["--state-dir", str(folder / "state"), "--epochs", str(EPOCHS)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    paths = [sorted((folder / "sink").glob(f"e{epoch}-*.safetensors")) for epoch in range(EPOCHS)]
+    return [[digest(tensors(path.read_bytes())) for path in of_epoch] for of_epoch in paths]
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_a_history_of_ranks_delivers_what_one_rank_is_given(
+    tmp_path: Path, pipeline: Path, whole: list[list[str]], seed: int
+) -> None:
+    history = History(tmp_path, pipeline, whole, seed)
+    try:
+        text = None
+        for is_last in [False] * history.random.choice([0, 0, 1, 2]) + [True]:
+            run = history.begin_run(text)
+            for _ in range(history.random.randint(1, 4)):
+                until = time.monotonic() + history.random.uniform(0.1, 1.5)
+                while time.monotonic() < until:
+                    history.tick(run)
+                history.act(run)
+            if is_last:
+                history.settle(run)
+            else:
+                text = history.end_run(run)
+        history.check()
+    finally:
+        history.close()
