@@ -37,6 +37,8 @@ START: Cursor = (0, 0)
 END: Cursor = (EPOCHS, 0)
 #: Refusals that the manual promises, of a rank that returns to a checkpoint older than what it said is stored.
 OLD = re.compile(r"its run is safe up to|of which nothing is kept|no longer kept|have been deleted|job \S+ is done|before")
+#: Of a program that starts while the service does not run: it is started again.
+NO_SERVICE = re.compile(r"no service of yours listens|no service runs on")
 
 
 class Child:
@@ -143,7 +145,7 @@ class History:
         self.directory, self.pipeline, self.whole = directory, pipeline, whole
         self.counts = [len(batches) for batches in whole]
         self.began = time.monotonic()
-        self.events: list[tuple[float, Callable[[], None]]] = []
+        self.events: list[tuple[float, Run | None, Callable[[], None]]] = []
         self.log: list[str] = []
         self.children: list[Child] = []
         self.runs: list[Run] = []
@@ -206,7 +208,7 @@ class History:
 
     def start_fetcher(self, run: Run, host: int) -> None:
         first, last = run.ranges[host]
-        command = [*launcher(), "fetcher", "--state-dir", str(self.state), "--job", "j", "--workers", "2"]
+        command = [*launcher(), "fetcher", "--endpoint", self.endpoint, "--job", "j", "--workers", "2"]
         command += ["--pipeline", str(self.pipeline), "--epochs", str(EPOCHS), "--socket", run.socket(host)]
         command += ["--ranks", f"{first}-{last - 1}", "--of", str(run.of), "--run", run.name, "--tail", run.tail]
         if run.names_beginning and run.text:
@@ -231,8 +233,9 @@ class History:
 
     # What happens to them.
 
-    def later(self, seconds: float, what: Callable[[], None]) -> None:
-        self.events.append((time.monotonic() + seconds, what))
+    def later(self, seconds: float, what: Callable[[], None], run: Run | None = None) -> None:
+        """Does something later, unless its run has ended."""
+        self.events.append((time.monotonic() + seconds, run, what))
 
     def return_rank(self, run: Run, rank: int) -> None:
         """A rank starts again with one of its last two checkpoints."""
@@ -258,7 +261,7 @@ class History:
             self.note(f"kill rank {rank}")
             child.kill()
             self.is_starting.add((run, "rank", rank))
-            self.later(self.random.choice([0, 0.2, 1.5]), lambda: self.return_rank(run, rank))
+            self.later(self.random.choice([0, 0.2, 1.5]), lambda: self.return_rank(run, rank), run)
 
     def kill_fetcher(self, run: Run, host: int) -> None:
         child = run.fetchers[host]
@@ -273,7 +276,7 @@ class History:
             self.start_fetcher(run, host)
 
         self.is_starting.add((run, "fetcher", host))
-        self.later(self.random.choice([0, 0.3, 1.5, 4]), again)
+        self.later(self.random.choice([0, 0.3, 1.5, 4]), again, run)
 
     def kill_service(self) -> None:
         if "service" in self.is_starting:
@@ -318,7 +321,7 @@ class History:
         due = [event for event in self.events if event[0] <= now]
         for event in due:
             self.events.remove(event)
-            event[1]()
+            event[2]()
         if "service" not in self.is_starting and self.service.code is not None:
             self.fail(f"the service ended with {self.service.code}")
         for rank in range(run.of):
@@ -335,14 +338,15 @@ class History:
         self.is_starting.add((run, "rank", rank))
         if code == REFUSED:
             said = run.ranks[rank].said.read_text().splitlines()[-1]
-            if not self.is_allowed(run, rank) or not OLD.search(said):
+            is_allowed = self.is_allowed(run, rank) and OLD.search(said)
+            if not is_allowed and not NO_SERVICE.search(said):
                 self.fail(f"rank {rank} was refused: {said}")
 
             def again() -> None:
                 self.is_starting.discard((run, "rank", rank))
                 self.start_rank(run, rank, 0)
 
-            self.later(0, again)
+            self.later(0.2, again, run)
             return
         if code != -signal.SIGKILL:
             self.fail(f"rank {rank} ended with {code}")
@@ -354,7 +358,7 @@ class History:
         if all(others) or time.monotonic() > until:
             self.return_rank(run, rank)
         else:
-            self.later(0.05, lambda: self.late(run, rank, until))
+            self.later(0.05, lambda: self.late(run, rank, until), run)
 
     def watch_fetcher(self, run: Run, host: int) -> None:
         code = run.fetchers[host].code
@@ -363,7 +367,8 @@ class History:
         first, last = run.ranges[host]
         needed = [rank for rank in range(first, last) if not run.is_over(rank)]
         said = run.fetchers[host].said.read_text().splitlines()[-1:]
-        if code != 0 and (needed or "is done" not in str(said)):
+        is_early = bool(NO_SERVICE.search(str(said)))
+        if code != 0 and not is_early and (needed or "is done" not in str(said)):
             self.fail(f"fetcher {host} ended with {code}: {said}")
         if needed:
             self.note(f"fetcher {host} ended with {code}, and ranks {needed} have not")
@@ -371,21 +376,36 @@ class History:
 
     def settle(self, run: Run) -> None:
         """Waits until everything is over: the ranks, and then the fetchers."""
+        since = None
         while not run.are_over() or any(child.code is None for child in run.fetchers.values()):
             self.tick(run)
+            if since is None and run.are_over() and not self.is_starting:
+                since = time.monotonic()
+            if since is not None and not run.options["stays"] and time.monotonic() - since > 8:
+                self.call_back(run)
+                since = None
 
-    def end_run(self, run: Run) -> str:
+    def call_back(self, run: Run) -> None:
+        """What ranks that left early had acknowledged was lost with their fetcher: they come back, and say it again."""
+        run.options["stays"] = True
+        for host in [host for host, child in run.fetchers.items() if child.code is None]:
+            for rank in range(*run.ranges[host]):
+                self.note(f"rank {rank} is called back")
+                (run.folder / f"{rank}.over").unlink()
+                self.start_rank(run, rank, 0)
+
+    def end_run(self, run: Run) -> str | None:
         """Kills all of a run; the text of a checkpoint that all ranks have come to."""
         self.note(f"end {run.name}")
         for child in [*run.ranks.values(), *run.fetchers.values()]:
             child.kill()
-        self.events = [event for event in self.events if "service" in self.is_starting]
+        self.events = [event for event in self.events if event[1] is None]
         places = []
         for rank in range(run.of):
             saved = run.saved(rank)
             last = saved[-1] if saved else {"next": run.begin, "text": run.text}
             places.append((tuple(last["next"] or run.begin), last["text"] or run.text))
-        return min(places, key=lambda place: place[0])[1] or ""
+        return min(places, key=lambda place: place[0])[1]
 
     # What came out.
 
@@ -446,7 +466,7 @@ def test_a_history_of_ranks_delivers_what_one_rank_is_given(
 ) -> None:
     history = History(tmp_path, pipeline, whole, seed)
     try:
-        text = None
+        text: str | None = None
         for is_last in [False] * history.random.choice([0, 0, 1, 2]) + [True]:
             run = history.begin_run(text)
             for _ in range(history.random.randint(1, 4)):

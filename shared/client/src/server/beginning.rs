@@ -1,7 +1,7 @@
 //! The beginning of the ranks of a fetcher.
 
 use crate::OwnRanks;
-use gristmill_model::splits::{Cursor, Refusal};
+use gristmill_model::splits::{Cursor, Refusal, ranks::Ranks};
 use gristmill_model::wire::JobStatus;
 
 /// The positions that name the beginning, before any rank says hello.
@@ -77,6 +77,13 @@ impl Beginning {
     pub fn with(&self, hello: Option<Cursor>) -> Cursor {
         let Self { succeeds, resume, kept, durable, .. } = *self;
         succeeds.or(resume).or(hello).or(kept).unwrap_or(durable)
+    }
+
+    /// The place at which one of `ranks` goes on that wants `at` next: the next epoch, if it has no batch left in that of
+    /// `at`. They may be of a run that has yet to begin there.
+    pub fn past_end(&self, ranks: Ranks, rank: u32, at: Cursor) -> Cursor {
+        let ranks = Ranks { from: ranks.from.min(at), ..ranks };
+        self.ended.map_or(at, |ended| ranks.past_end(rank, at, ended))
     }
 
     /// Whether the fetcher takes the place of an earlier one of the same run.

@@ -29,7 +29,10 @@ impl Server {
         };
         let (at, is_plain) = (hello.at(), hello.rank.is_none());
         if let Phase::Over(_) = self.phase {
-            return Ok(self.tell_end(link, at.map(|at| self.seats.past_end(seat, at))));
+            let OwnRanks { run, range, .. } = self.own();
+            let rank = range.first + seat as u32;
+            let past_end = |at| self.beginning.past_end(run.ranks, rank, at);
+            return Ok(self.tell_end(link, at.map(past_end)));
         }
         if let Err(why) = self.seats.check_end(seat, at) {
             return Ok(Err(why));
