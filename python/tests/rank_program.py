@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ class Rank:
         line = f"{start[0]} {start[1]} {batch[1]} {content} {'repeat' if is_repeat else 'own'}\n".encode()
         if self.log is None:
             # What the checkpoint does not contain is trained again.
+            self.write("json", self.checkpoints)
             self.log = os.open(self.file("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.truncate(self.log, self.log_bytes)
         self.meet(start)
@@ -214,7 +216,7 @@ class WireRank(Rank):
 
     def checkpoint(self, connection: socket.socket, lag: int, *, is_last: bool = False) -> None:
         """Saves what is trained, and acknowledges it or what was saved before it."""
-        if not self.checkpoints or self.checkpoints[-1]["last"] != self.last and self.last is not None:
+        if not self.checkpoints or (self.checkpoints[-1]["last"] != self.last and self.last is not None):
             self.save()
         if is_last:
             self.may_die("saved")
@@ -239,10 +241,9 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    try:
+    # Else the next frame says why.
+    with suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(data)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the next frame says why
 
 
 class LoaderRank(Rank):
@@ -285,7 +286,8 @@ class LoaderRank(Rank):
             start = epoch + 1, 0
         self.write("at", (self.epochs, 0))
         self.may_die("unsaved")
-        self.take(loader)
+        if not options["ends_inside"]:
+            self.take(loader)
         self.may_die("saved")
         self.write("acked", (self.epochs, 0))
         loader.close()

@@ -13,13 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rank_program import REFUSED, digest, tensors
+from rank_runs import END, EPOCHS, START, Child, Cursor, Run
 
 import gristmill as gm
 from gristmill.__main__ import launcher
@@ -28,112 +27,13 @@ from gristmill.__main__ import launcher
 HISTORIES = int(os.environ.get("GRISTMILL_RANK_HISTORIES", "3"))
 #: Makes each history fail, to see that it can: rank 0 forgets a step.
 DROPS = [0, 3] if os.environ.get("GRISTMILL_RANK_HISTORIES_DROP") else None
-EPOCHS = 2
 #: Longest time of a history, in seconds.
 LONGEST_S = 100.0
 PROGRAM = Path(__file__).with_name("rank_program.py")
-Cursor = tuple[int, int]
-START: Cursor = (0, 0)
-END: Cursor = (EPOCHS, 0)
 #: Refusals that the manual promises, of a rank that returns to a checkpoint older than what it said is stored.
-OLD = re.compile(r"its run is safe up to|of which nothing is kept|no longer kept|have been deleted|job \S+ is done|before")
+OLD = re.compile(r"its run is safe up to|job \S+ is done: all its batches")
 #: Of a program that starts while the service does not run: it is started again.
 NO_SERVICE = re.compile(r"no service of yours listens|no service runs on")
-
-
-class Child:
-    """A process that may be killed and stopped, and what it says."""
-
-    def __init__(self, command: list[str], said: Path) -> None:
-        self.said = said
-        with said.open("ab") as errors:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
-            )
-        self.was_killed = False
-
-    def kill(self) -> None:
-        self.was_killed = True
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def signal(self, number: int) -> None:
-        if self.process.poll() is None:
-            os.kill(self.process.pid, number)
-
-    @property
-    def code(self) -> int | None:
-        return self.process.poll()
-
-
-class Run:
-    """One run of some ranks."""
-
-    def __init__(self, drawn: random.Random, number: int, folder: Path, text: str | None) -> None:
-        self.name, self.folder = f"run-{number}", folder
-        self.text = text
-        at = json.loads(text) if text else {"epoch": 0, "g": 0}
-        self.begin: Cursor = at["epoch"], at["g"]
-        self.of = drawn.choice([2, 2, 3, 4])
-        self.kind = drawn.choice(["wire", "wire", "loader"])
-        self.tail = drawn.choice(["drop", "repeat", "uneven"])
-        hosts = drawn.randint(1, min(3, self.of))
-        cuts = [0, *sorted(drawn.sample(range(1, self.of), hosts - 1)), self.of]
-        self.ranges = list(zip(cuts, cuts[1:], strict=False))
-        self.names_beginning = drawn.random() < 0.4
-        self.options: dict[str, Any] = {
-            "every": drawn.choice([1, 2, 3, 5]),
-            "lag": drawn.choice([0, 1]),
-            "meets": drawn.random() < 0.4,
-            "stays": drawn.random() < 0.5,
-            "acknowledge": drawn.choice(["auto", "state"]),
-            "step_s": drawn.choice([0.005, 0.02, 0.05]),
-        }
-        #: When ranks kill themselves at their end.
-        moments = [None, None, "unsaved", "saved", "acknowledged"]
-        self.dies = [drawn.choice(moments) for _ in range(self.of)]
-        self.ranks: dict[int, Child] = {}
-        self.fetchers: dict[int, Child] = {}
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.of} ranks, {self.kind}, tail {self.tail}, hosts {self.ranges}, from {self.begin}, "
-            f"{self.options}, dies {self.dies}, resume {self.names_beginning}"
-        )
-
-    def host_of(self, rank: int) -> int:
-        return next(host for host, (first, last) in enumerate(self.ranges) if first <= rank < last)
-
-    def socket(self, host: int) -> str:
-        return str(self.folder / f"{host}.sock")
-
-    def saved(self, rank: int) -> list[dict[str, Any]]:
-        found = self.folder / f"{rank}.json"
-        return json.loads(found.read_text()) if found.exists() else []
-
-    def acked(self, rank: int) -> Cursor:
-        found = self.folder / f"{rank}.acked"
-        epoch, g = json.loads(found.read_text()) if found.exists() else (-1, 0)
-        return epoch, g
-
-    def is_over(self, rank: int) -> bool:
-        return (self.folder / f"{rank}.over").exists()
-
-    def are_over(self) -> bool:
-        return all(self.is_over(rank) for rank in range(self.of))
-
-    def predicted(self, counts: list[int], rank: int) -> Iterator[tuple[int, int, int, bool]]:
-        """Epoch, first batch of the step, own batch and whether it is a repeat, of each step of a rank."""
-        for epoch in range(self.begin[0], EPOCHS):
-            first = self.begin[1] if epoch == self.begin[0] else 0
-            for start in range(first, counts[epoch], self.of):
-                present = min(counts[epoch] - start, self.of)
-                is_whole = present == self.of
-                if rank < present and (is_whole or self.tail != "drop"):
-                    yield epoch, start, start + rank, False
-                elif not is_whole and self.tail == "repeat":
-                    yield epoch, start, start + rank, True
 
 
 class History:
@@ -150,6 +50,8 @@ class History:
         self.children: list[Child] = []
         self.runs: list[Run] = []
         self.is_starting: set[object] = set()
+        #: Programs of earlier runs that were stopped meanwhile.
+        self.stale: list[Child] = []
         self.service = self.serve()
 
     # What it did.
@@ -317,7 +219,9 @@ class History:
     def tick(self, run: Run) -> None:
         now = time.monotonic()
         if now - self.began > LONGEST_S:
-            self.fail(f"it does not end; over: {[run.is_over(rank) for rank in range(run.of)]}")
+            over = [run.is_over(rank) for rank in range(run.of)]
+            left = [child.said.name for child in [*run.fetchers.values(), *self.stale] if child.code is None]
+            self.fail(f"it does not end; over: {over}, still at work: {left}")
         due = [event for event in self.events if event[0] <= now]
         for event in due:
             self.events.remove(event)
@@ -377,7 +281,7 @@ class History:
     def settle(self, run: Run) -> None:
         """Waits until everything is over: the ranks, and then the fetchers."""
         since = None
-        while not run.are_over() or any(child.code is None for child in run.fetchers.values()):
+        while not run.are_over() or any(child.code is None for child in [*run.fetchers.values(), *self.stale]):
             self.tick(run)
             if since is None and run.are_over() and not self.is_starting:
                 since = time.monotonic()
@@ -397,8 +301,10 @@ class History:
     def end_run(self, run: Run) -> str | None:
         """Kills all of a run; the text of a checkpoint that all ranks have come to."""
         self.note(f"end {run.name}")
+        stale = self.draw_stale(run)
         for child in [*run.ranks.values(), *run.fetchers.values()]:
-            child.kill()
+            if child is not stale:
+                child.kill()
         self.events = [event for event in self.events if event[1] is None]
         places = []
         for rank in range(run.of):
@@ -406,6 +312,21 @@ class History:
             last = saved[-1] if saved else {"next": run.begin, "text": run.text}
             places.append((tuple(last["next"] or run.begin), last["text"] or run.text))
         return min(places, key=lambda place: place[0])[1]
+
+    def draw_stale(self, run: Run) -> Child | None:
+        """Stops a program that talks to the service, which goes on while the next run is at work."""
+        talk = [*(run.fetchers if run.kind == "wire" else run.ranks).values()]
+        alive = [child for child in talk if child.code is None]
+        # A run that never began is not known to be over.
+        has_begun = any((run.folder / f"{rank}.log").exists() for rank in range(run.of))
+        if not alive or not has_begun or self.random.random() < 0.6:
+            return None
+        stale = self.random.choice(alive)
+        self.stale.append(stale)
+        self.note(f"{stale.said.name} of {run.name} is stopped, and goes on later")
+        stale.signal(signal.SIGSTOP)
+        self.later(self.random.uniform(0.5, 4), lambda: stale.signal(signal.SIGCONT))
+        return stale
 
     # What came out.
 
