@@ -38,7 +38,8 @@ pub async fn open(
         }
         (_, Some(status)) => {
             let beginning = Beginning::of_one(&status, at);
-            (None, end_of(&status, &beginning, (Ranks::one(Cursor::default()), 0), at))
+            let past_end = at.map(|at| beginning.past_end(Ranks::one(at), 0, at));
+            (None, first(&status, &beginning, past_end))
         }
         (_, None) => (None, at.unwrap_or_default()),
     };
@@ -65,9 +66,10 @@ fn begins(
 ) -> Result<(Cursor, OwnRanks), String> {
     let is_known = status.run.as_ref().is_some_and(|known| known.run.token == own.run.token);
     let (beginning, own) = Beginning::of(status, own, at.filter(|_| !is_known), None)?;
-    let (ranks, rank) = (own.run.ranks, own.range.first);
-    let begin = end_of(status, &beginning, (ranks, rank), at);
-    match at.filter(|at| beginning.past_end(ranks, rank, *at) < begin) {
+    let rank = own.range.first;
+    let past_end = at.map(|at| beginning.past_end(own.run.ranks, rank, at));
+    let begin = first(status, &beginning, past_end);
+    match at.filter(|_| past_end < Some(begin)) {
         None => Ok((begin, own)),
         Some(at) => Err(format!(
             "rank {rank} wants {at}, and its run is safe up to {begin}, of which nothing is kept: load a state at or \
@@ -76,16 +78,11 @@ fn begins(
     }
 }
 
-/// The end of a job that is done, for a rank that has all of it; else the known beginning.
-fn end_of(
-    status: &JobStatus,
-    beginning: &Beginning,
-    (ranks, rank): (Ranks, u32),
-    at: Option<Cursor>,
-) -> Cursor {
+/// The first batch of a stream: none for a reader that has all of a job that is done.
+fn first(status: &JobStatus, beginning: &Beginning, past_end: Option<Cursor>) -> Cursor {
     let end = Cursor::start_of(status.job.spec.epochs);
-    let has_all = at.is_some_and(|at| beginning.past_end(ranks, rank, at) == end);
-    if has_all && status.job.state == JobState::Done { end } else { beginning.known() }
+    let has_all = status.job.state == JobState::Done && past_end == Some(end);
+    if has_all { end } else { beginning.known() }
 }
 
 /// Waits until the service has accepted the stream.

@@ -25,8 +25,6 @@ from gristmill.__main__ import launcher
 
 #: More of them: GRISTMILL_RANK_HISTORIES=50 pytest tests/test_rank_histories.py
 HISTORIES = int(os.environ.get("GRISTMILL_RANK_HISTORIES", "3"))
-#: Makes each history fail, to see that it can: rank 0 forgets a step.
-DROPS = [0, 3] if os.environ.get("GRISTMILL_RANK_HISTORIES_DROP") else None
 #: Longest time of a history, in seconds.
 LONGEST_S = 100.0
 PROGRAM = Path(__file__).with_name("rank_program.py")
@@ -124,7 +122,7 @@ class History:
         options = {
             **run.options,
             **dict(kind=run.kind, rank=rank, of=run.of, run=run.name, job="j", epochs=EPOCHS, back=back),
-            **dict(text=run.text, dies=run.dies[rank], drops=DROPS, folder=str(run.folder), tail=run.tail),
+            **dict(text=run.text, dies=run.dies[rank], folder=str(run.folder), tail=run.tail),
             **dict(socket=run.socket(run.host_of(rank)), endpoint=self.endpoint, pipeline=str(self.pipeline)),
         }
         saved = [tuple(one["next"] or START) for one in run.saved(rank)]
@@ -337,7 +335,7 @@ class History:
                 self.check_rank(run, rank, until)
 
     def check_rank(self, run: Run, rank: int, until: Cursor) -> None:
-        predicted = [step for step in run.predicted(self.counts, rank)]
+        predicted = list(run.predicted(self.counts, rank))
         expected = [step for step in predicted if step[:2] < until]
         for kind in ("log", "seen"):
             found = run.folder / f"{rank}.{kind}"
