@@ -23,8 +23,8 @@ from rank_runs import END, EPOCHS, START, Child, Cursor, Run
 import gristmill as gm
 from gristmill.__main__ import launcher
 
-#: More of them: GRISTMILL_RANK_HISTORIES=50 pytest tests/test_rank_histories.py
-HISTORIES = int(os.environ.get("GRISTMILL_RANK_HISTORIES", "3"))
+#: Of each pipeline. More of them: GRISTMILL_RANK_HISTORIES=50 pytest tests/test_rank_histories.py
+HISTORIES = int(os.environ.get("GRISTMILL_RANK_HISTORIES", "1"))
 #: Longest time of a history, in seconds.
 LONGEST_S = 100.0
 PROGRAM = Path(__file__).with_name("rank_program.py")
@@ -212,8 +212,6 @@ class History:
         for one in self.random.sample(acts, self.random.choice([1, 1, 2])):
             one()
 
-    # Watching.
-
     def tick(self, run: Run) -> None:
         now = time.monotonic()
         if now - self.began > LONGEST_S:
@@ -325,8 +323,6 @@ class History:
         stale.signal(signal.SIGSTOP)
         self.later(self.random.uniform(0.5, 4), lambda: stale.signal(signal.SIGCONT))
         return stale
-
-    # What came out.
 
     def check(self) -> None:
         for number, run in enumerate(self.runs):
