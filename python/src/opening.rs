@@ -1,9 +1,11 @@
 //! Opening a stream, until the service has accepted it.
 
 use gristmill_client::{
-    Failure, FetchError, Fetcher, Job, RankOptions, Steps, StreamOptions, server::Beginning,
+    Failure, FetchError, Fetcher, Job, OwnRanks, RankOptions, Steps, StreamOptions,
+    server::Beginning,
 };
-use gristmill_model::splits::Cursor;
+use gristmill_model::splits::{Cursor, ranks::Ranks};
+use gristmill_model::wire::{JobState, JobStatus};
 
 pub enum Opening {
     Refused(String),
@@ -26,16 +28,20 @@ pub async fn open(
     let refused = |why: Failure| Opening::Refused(why.to_string());
     let asked = ranks.own(job).map_err(refused)?;
     let status = match (asked, at) {
-        (None, Some(_)) => None,
+        (None, Some(_)) if job.view.state != JobState::Done => None,
         _ => Some(job.status(options.patience).await?),
     };
     let (own, begin) = match (asked, status) {
         (Some(own), Some(status)) => {
-            let begins = Beginning::of(&status, own, at, None);
-            let (beginning, own) = begins.map_err(Opening::Refused)?;
-            (Some(own), beginning.known())
+            let (begin, own) = begins(&status, own, at).map_err(Opening::Refused)?;
+            (Some(own), begin)
         }
-        (_, status) => (None, at.or(status.map(|status| status.durable)).unwrap_or_default()),
+        (_, Some(status)) => {
+            let beginning = Beginning::of_one(&status, at);
+            let past_end = at.map(|at| beginning.past_end(Ranks::one(at), 0, at));
+            (None, first(&status, &beginning, past_end))
+        }
+        (_, None) => (None, at.unwrap_or_default()),
     };
     let fetcher = job.open_for(own, begin, options).await?;
     let mut steps = Steps::new(fetcher);
@@ -46,8 +52,37 @@ pub async fn open(
             accepted(steps.fetcher()).await?;
             Ok((steps, from))
         }
-        accepted => Ok(accepted.map(|()| (steps, begin))?),
+        // A state after the last batch of an epoch is before the stream, which begins with the next epoch.
+        accepted => Ok(accepted.map(|()| (steps, at.map_or(begin, |at| at.min(begin))))?),
     }
+}
+
+/// Where the stream of a rank begins that wants `at` next. In a run that has begun, that is where its last one was
+/// durable: the rank may return to any later state.
+fn begins(
+    status: &JobStatus,
+    own: OwnRanks,
+    at: Option<Cursor>,
+) -> Result<(Cursor, OwnRanks), String> {
+    let is_known = status.run.as_ref().is_some_and(|known| known.run.token == own.run.token);
+    let (beginning, own) = Beginning::of(status, own, at.filter(|_| !is_known), None)?;
+    let rank = own.range.first;
+    let past_end = at.map(|at| beginning.past_end(own.run.ranks, rank, at));
+    let begin = first(status, &beginning, past_end);
+    match at.filter(|_| past_end < Some(begin)) {
+        None => Ok((begin, own)),
+        Some(at) => Err(format!(
+            "rank {rank} wants {at}, and its run is safe up to {begin}, of which nothing is kept: load a state at or \
+             after that, or begin a new run on all ranks (another run=...)"
+        )),
+    }
+}
+
+/// The first batch of a stream: none for a reader that has all of a job that is done.
+fn first(status: &JobStatus, beginning: &Beginning, past_end: Option<Cursor>) -> Cursor {
+    let end = Cursor::start_of(status.job.spec.epochs);
+    let has_all = status.job.state == JobState::Done && past_end == Some(end);
+    if has_all { end } else { beginning.known() }
 }
 
 /// Waits until the service has accepted the stream.

@@ -1,7 +1,7 @@
 //! The beginning of the ranks of a fetcher.
 
 use crate::OwnRanks;
-use gristmill_model::splits::{Cursor, Refusal};
+use gristmill_model::splits::{Cursor, Refusal, ranks::Ranks};
 use gristmill_model::wire::JobStatus;
 
 /// The positions that name the beginning, before any rank says hello.
@@ -79,6 +79,13 @@ impl Beginning {
         succeeds.or(resume).or(hello).or(kept).unwrap_or(durable)
     }
 
+    /// The place at which one of `ranks` goes on that wants `at` next: the next epoch, if it has no batch left in that of
+    /// `at`. They may be of a run that has yet to begin there.
+    pub fn past_end(&self, ranks: Ranks, rank: u32, at: Cursor) -> Cursor {
+        let ranks = Ranks { from: ranks.from.min(at), ..ranks };
+        self.ended.map_or(at, |ended| ranks.past_end(rank, at, ended))
+    }
+
     /// Whether the fetcher takes the place of an earlier one of the same run.
     pub fn is_successor(&self) -> bool {
         self.succeeds.is_some()
@@ -101,7 +108,7 @@ mod tests {
     use super::*;
     use gristmill_model::RunToken;
     use gristmill_model::splits::Place;
-    use gristmill_model::splits::ranks::{Ranks, Tail};
+    use gristmill_model::splits::ranks::{Assignment, KnownBatches, Tail};
     use gristmill_model::splits::readers::{RankRange, ReaderProgress};
     use gristmill_model::splits::run::TrainingRun;
     use gristmill_model::wire::{ReaderStatus, RunStatus};
@@ -163,6 +170,37 @@ mod tests {
         let other = OwnRanks { run: TrainingRun { token: RunToken::of("s"), ..run }, ..own };
         let (later, begun) = Beginning::of(&served, other, Some(at(9)), None).unwrap();
         assert_eq!((later.known(), begun.is_successor), (at(9), false));
+    }
+
+    #[test]
+    fn a_rank_is_past_the_end_if_a_run_that_begins_there_has_nothing_for_it() {
+        let known = |count| KnownBatches { count, is_all: true };
+        for count in 1..=4 {
+            let count = NonZeroU32::new(count).unwrap();
+            for (tail, batches, from) in
+                [Tail::Drop, Tail::Repeat, Tail::Uneven].into_iter().flat_map(|tail| {
+                    (0..9).flat_map(move |batches| (0..9).map(move |from| (tail, batches, from)))
+                })
+            {
+                let (end, at) = (Cursor::new(1, batches), Cursor::new(1, from));
+                let beginning = Beginning { ended: Some(end), ..Beginning::default() };
+                let own = Ranks { count, from: at, tail };
+                for rank in 0..count.get() {
+                    let step = own.step_of(at).unwrap();
+                    let is_over = own.assign(step, rank, known(batches)) == Assignment::End;
+                    let expected = if is_over && at <= end { Cursor::start_of(2) } else { at };
+                    // The fetcher of a job that is done knows its end only, and not where the ranks were.
+                    let begun = Ranks { from: Cursor::start_of(2), ..own };
+                    for ranks in [own, begun] {
+                        assert_eq!(
+                            beginning.past_end(ranks, rank, at),
+                            expected,
+                            "{ranks:?}, {at}"
+                        );
+                    }
+                }
+            }
+        }
     }
 
     fn progress() -> ReaderProgress {
