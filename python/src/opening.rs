@@ -57,7 +57,7 @@ pub async fn open(
     }
 }
 
-/// Where the stream of a rank begins that wants `at` next. In a run that has begun, that is where its last one was
+/// The beginning of the stream of a rank that wants `at` next. In a run that has begun, that is where its last one was
 /// durable: the rank may return to any later state.
 fn begins(
     status: &JobStatus,

@@ -118,7 +118,7 @@ class Rank:
         """Trains a step."""
         line = f"{start[0]} {start[1]} {batch[1]} {content} {'repeat' if is_repeat else 'own'}\n".encode()
         if self.log is None:
-            # What the checkpoint does not contain is trained again.
+            # Steps after the checkpoint are trained again.
             self.write("json", self.checkpoints)
             self.log = os.open(self.file("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.truncate(self.log, self.log_bytes)

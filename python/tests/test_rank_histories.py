@@ -52,7 +52,7 @@ class History:
         self.stale: list[Child] = []
         self.service = self.serve()
 
-    # What it did.
+    # Its record.
 
     def note(self, text: str) -> None:
         self.log.append(f"{time.monotonic() - self.began:6.2f} {text}")
@@ -131,7 +131,7 @@ class History:
         command += [sys.executable, str(PROGRAM), json.dumps(options)]
         run.ranks[rank] = self.start(command, run.folder / f"rank-{rank}.err")
 
-    # What happens to them.
+    # Accidents.
 
     def later(self, seconds: float, what: Callable[[], None], run: Run | None = None) -> None:
         """Does something later, unless its run has ended."""

@@ -56,7 +56,7 @@ impl Coordinator {
             Ok::<_, Refusal>(())
         };
         self.change_job(job, reopen).await?;
-        // What is made again is deleted again.
+        // Objects that are made again are deleted again.
         let behind = |swept: &mut Swept| {
             swept.place = swept.place.min(Place::start_of(durable));
             swept.pruned = swept.pruned.min(durable);

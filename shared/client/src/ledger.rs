@@ -1,6 +1,7 @@
 //! The fetcher's knowledge of its job: committed entries not yet consumed, the job's state, and the
 //! error that ended it. Written by the poller, awaited by the downloader.
 
+mod troubles;
 mod turns;
 
 use crate::{FetchError, Folders, Snapshot, progress::Progress, waiting::Facts, waits::Stage};
@@ -207,28 +208,6 @@ impl Ledger {
     pub fn stream_error(&self) -> Option<FetchError> {
         let inner = self.lock();
         inner.ended.clone().or_else(|| inner.misplaced.clone())
-    }
-
-    /// Records the latest error of a call that is retried; `None` once it succeeds.
-    pub fn set_trouble(&self, of: Of, trouble: Option<String>) {
-        let mut inner = self.lock();
-        match trouble.map(|trouble| inner.folders.in_words(&trouble)) {
-            Some(trouble) => {
-                if of != Of::Job {
-                    inner.failure = Some((of, trouble.clone()));
-                }
-                inner.troubles.insert(of, trouble);
-            }
-            None => drop(inner.troubles.remove(&of)),
-        }
-    }
-
-    /// The latest error of a call or a read since the last look, or one that stands.
-    pub fn take_failure(&self) -> Option<(Of, String)> {
-        let mut inner = self.lock();
-        let stands = [Of::Coordinator, Of::Objects];
-        let stands = stands.map(|of| Some((of, inner.troubles.get(&of)?.clone())));
-        inner.failure.take().or(stands.into_iter().flatten().next())
     }
 
     /// A measure of what has arrived here; it changes whenever something does.

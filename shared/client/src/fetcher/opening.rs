@@ -62,12 +62,9 @@ impl Fetcher {
             progress: Arc::clone(&progress),
         };
         tasks.spawn(poller.run());
-        let patience = Patience {
-            clock: Arc::clone(&ports.clock),
-            ledger: Arc::clone(&ledger),
-            progress: Arc::clone(&progress),
-            limit: config.patience,
-        };
+        let (clock, limit) = (Arc::clone(&ports.clock), config.patience);
+        let (ledger_of, progress_of) = (Arc::clone(&ledger), Arc::clone(&progress));
+        let patience = Patience { clock, ledger: ledger_of, progress: progress_of, limit };
         tasks.spawn(patience.run());
         for _ in 0..config.local_workers {
             let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
