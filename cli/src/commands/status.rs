@@ -112,7 +112,7 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "files": job.n_files,
         "files_indexed": status.indexed_files,
         "trouble": status.trouble,
-        "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "desired": job.spec.workers },
+        "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "desired": desired(status) },
         "policy": job.spec.policy,
         "options": job.spec.options().collect::<BTreeMap<_, _>>(),
         "changes": job.changes.iter().map(change_json).collect::<Vec<_>>(),
@@ -122,12 +122,17 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
     })
 }
 
+/// The workers that the job should have: as many as the user set, or as the scaler decided last.
+fn desired(JobStatus { job, scale, .. }: &JobStatus) -> u32 {
+    if job.spec.autoscale { scale.target.min(job.spec.workers) } else { job.spec.workers }
+}
+
 fn change_json(OptionChange { option, from, to, since, at_ms, .. }: &OptionChange) -> serde_json::Value {
     let since = json!({ "epoch": since.epoch, "batch_index": since.batch_index });
     json!({ "option": option, "from": from, "to": to, "since": since, "at_ms": at_ms })
 }
 
-fn run_json(RunStatus { run, readers, uncovered }: &RunStatus) -> serde_json::Value {
+fn run_json(RunStatus { run, readers, uncovered, .. }: &RunStatus) -> serde_json::Value {
     let TrainingRun { ranks: Ranks { count, from, tail }, epochs, .. } = *run;
     let reader = |reader: &ReaderStatus| {
         let ReaderProgress { ranks, delivered, durable, .. } = reader.progress;
@@ -151,7 +156,7 @@ fn run_json(RunStatus { run, readers, uncovered }: &RunStatus) -> serde_json::Va
 }
 
 /// The lines that describe the current run, its readers, and what it waits for.
-fn run_text(RunStatus { run, readers, uncovered }: &RunStatus) -> String {
+fn run_text(RunStatus { run, readers, uncovered, .. }: &RunStatus) -> String {
     let mut text = format!("run       {run}\n");
     for ReaderStatus { progress, lag_batches, silent_ms } in readers {
         text += &format!(
@@ -198,7 +203,7 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         "workers   {} at work, {} started, {} desired\n",
         status.active_workers,
         scale.outstanding.len(),
-        job.spec.workers
+        desired(status)
     );
     if let Some(policy) = job.spec.policy.as_ref().filter(|policy| **policy != *PolicyName::default().as_str()) {
         text += &format!("policy    {policy}\n");
@@ -253,7 +258,7 @@ mod tests {
         let reader = ReaderStatus { progress, lag_batches: 40, silent_ms: 12_900 };
         let uncovered = Some("rank 0 of 8 has no reader yet".to_owned());
         let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
-        RunStatus { run, readers: vec![reader], uncovered }
+        RunStatus { run, readers: vec![reader], uncovered, ended: None }
     }
 
     #[test]

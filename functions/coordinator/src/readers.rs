@@ -74,7 +74,8 @@ fn run_status(
         true => None,
         false => readers::waits_for(progress, &current, now_ms),
     };
-    RunStatus { run, readers: current.iter().map(status).collect(), uncovered }
+    let readers = current.iter().map(status).collect();
+    RunStatus { run, readers, uncovered, ended: progress.ended }
 }
 
 impl Coordinator {

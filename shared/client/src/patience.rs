@@ -166,4 +166,74 @@ mod tests {
         .await;
         assert_eq!(looks, 510);
     }
+
+    /// A step of a random sequence: whether something arrives, fails for a moment, and fails until it succeeds; and the
+    /// seconds until the next look.
+    fn step(seed: u64, number: u32) -> (bool, Option<Of>, Option<(Of, bool)>, u64) {
+        if number >= 900 {
+            return (false, Some(Of::Objects), None, 1);
+        }
+        let hash = blake3::hash(&[seed.to_le_bytes(), u64::from(number).to_le_bytes()].concat());
+        let [what, of, gap, ..] = *hash.as_bytes();
+        let of = if of.is_multiple_of(2) { Of::Coordinator } else { Of::Objects };
+        let gap = [1, 1, 1, 2, 5, 6, 7, 3_600][usize::from(gap % 8)];
+        match what % 16 {
+            0 | 15 => (true, None, None, gap),
+            1..=7 => (false, Some(of), None, gap),
+            8..=9 => (false, None, Some((of, true)), gap),
+            10..=13 => (false, None, Some((of, false)), gap),
+            _ => (false, None, None, gap),
+        }
+    }
+
+    /// The looks after which patience of ten seconds is over.
+    fn looks(seed: u64) -> u32 {
+        let (mut standing, mut left) = ([false; 2], 10);
+        for number in 0.. {
+            let (arrives, moment, lasts, gap) = step(seed, number);
+            if let Some((of, fails)) = lasts {
+                standing[usize::from(of == Of::Objects)] = fails;
+            }
+            if let Some(of) = moment {
+                standing[usize::from(of == Of::Objects)] = false;
+            }
+            let has_failed = moment.is_some() || lasts.is_some_and(|(_, fails)| fails);
+            if arrives {
+                left = 10;
+            } else if (has_failed || standing != [false; 2]) && gap <= 6 {
+                left = u64::saturating_sub(left, gap);
+            }
+            if left == 0 {
+                return number + 1;
+            }
+        }
+        unreachable!("patience ends")
+    }
+
+    #[tokio::test]
+    async fn random_troubles_and_sleeps_end_a_run_after_the_time_that_it_ran_without_progress() {
+        let mut ends = std::collections::BTreeSet::new();
+        for seed in 0..300 {
+            let script = move |number, ledger: &Ledger| {
+                let (arrives, moment, lasts, gap) = step(seed, number);
+                if arrives {
+                    ledger.note_fetched(1);
+                }
+                if let Some(of) = moment {
+                    fail(ledger, of);
+                    ledger.set_trouble(of, None);
+                }
+                match lasts {
+                    Some((of, true)) => fail(ledger, of),
+                    Some((of, false)) => ledger.set_trouble(of, None),
+                    None => {}
+                }
+                gap
+            };
+            let (looked, _) = ended(script).await;
+            assert_eq!(looked, looks(seed), "seed {seed}");
+            ends.insert(looked);
+        }
+        assert!(ends.len() > 30, "{ends:?}");
+    }
 }

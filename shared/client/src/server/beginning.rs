@@ -99,8 +99,8 @@ impl Beginning {
 
 /// The end of the last epoch that some reader of the job's run has passed.
 fn ended(status: &JobStatus) -> Option<Cursor> {
-    let readers = status.run.iter().flat_map(|run| &run.readers);
-    readers.filter_map(|reader| reader.progress.ended).max()
+    let run = status.run.as_ref()?;
+    run.readers.iter().map(|reader| reader.progress.ended).max().flatten().max(run.ended)
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
 
         let ranks = Ranks { count: of, from: at(8), tail: Tail::Drop };
         let run = TrainingRun { token: RunToken::of("r"), ranks, epochs: Some(3) };
-        let begun = RunStatus { run, readers: Vec::new(), uncovered: None };
+        let begun = RunStatus { run, readers: Vec::new(), uncovered: None, ended: None };
         let known = status(Some(begun.clone()));
         let (joins, joined) = Beginning::of(&known, own, None, Some(at(6))).unwrap();
         assert_eq!((joins.known(), joined.run, joined.is_successor), (at(8), run, true));

@@ -1,6 +1,6 @@
 //! The readers of a training run, in answers to their polls and in `status`.
 
-use crate::splits::readers::ReaderProgress;
+use crate::splits::{Cursor, readers::ReaderProgress};
 use crate::splits::run::TrainingRun;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,9 @@ pub struct RunStatus {
     /// The ranks that the job waits for, and why, one line.
     #[serde(default)]
     pub uncovered: Option<String>,
+    /// As [`JobProgress::ended`](crate::splits::JobProgress::ended).
+    #[serde(default)]
+    pub ended: Option<Cursor>,
 }
 
 /// One reader of a run.
