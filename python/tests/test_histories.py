@@ -17,8 +17,8 @@ import pytest
 import gristmill as gm
 from gristmill.__main__ import launcher
 
-#: More of them: GRISTMILL_HISTORIES=50 pytest tests/test_histories.py
-HISTORIES = int(os.environ.get("GRISTMILL_HISTORIES", "3"))
+#: More of them: GRISTMILL_RANDOM_JOBS=50 pytest tests/test_histories.py
+HISTORIES = int(os.environ.get("GRISTMILL_RANDOM_JOBS", "3"))
 EPOCHS = 3
 BATCHES = 125
 

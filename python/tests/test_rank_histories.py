@@ -23,8 +23,8 @@ from rank_runs import END, EPOCHS, START, Child, Cursor, Run
 import gristmill as gm
 from gristmill.__main__ import launcher
 
-#: Of each pipeline. More of them: GRISTMILL_RANK_HISTORIES=50 pytest tests/test_rank_histories.py
-HISTORIES = int(os.environ.get("GRISTMILL_RANK_HISTORIES", "1"))
+#: Of each pipeline. More of them: GRISTMILL_RANDOM_RANKS=50 pytest tests/test_rank_histories.py
+HISTORIES = int(os.environ.get("GRISTMILL_RANDOM_RANKS", "1"))
 #: Longest time of a history, in seconds.
 LONGEST_S = 100.0
 PROGRAM = Path(__file__).with_name("rank_program.py")

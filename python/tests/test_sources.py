@@ -1,6 +1,6 @@
 """Random files of each format, against Python's own readers: what they read is read, or refused in one line.
 
-`GRISTMILL_TEST_SEEDS` is the number of files of each format, 8 by default."""
+`GRISTMILL_RANDOM_SOURCES` is the number of files of each format, 8 by default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 import gristmill as gm
 
-SEEDS = int(os.environ.get("GRISTMILL_TEST_SEEDS", "8"))
+SEEDS = int(os.environ.get("GRISTMILL_RANDOM_SOURCES", "8"))
 seeds = pytest.mark.parametrize("seed", range(SEEDS))
 
 Row = tuple[int, bytes]
