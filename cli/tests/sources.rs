@@ -321,13 +321,19 @@ fn names_that_point_elsewhere_are_only_names() -> Result<()> {
             builder.append(&header, content.as_slice())?;
         }
     }
-    let mut link = header("link.jpg", 0, EntryType::Symlink);
-    link.set_link_name("/etc/passwd")?;
-    link.set_cksum();
-    builder.append(&link, &b""[..])?;
+    let mut linked = Builder::new(builder.get_ref().clone());
     fs::write(dir.path("set.tar"), builder.into_inner()?)?;
     let report = report(&run(&dir, WEBDATASET, &dir.path("set.tar"), &[])?);
     assert_eq!(report["elements_delivered"], 6, "three records in each of two epochs");
+    let mut link = header("link.jpg", 0, EntryType::Symlink);
+    link.set_link_name("/etc/passwd")?;
+    link.set_cksum();
+    linked.append(&link, &b""[..])?;
+    fs::write(dir.path("linked.tar"), linked.into_inner()?)?;
+    let refused = run(&dir, WEBDATASET, &dir.path("linked.tar"), &[])?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let word = "is a link to `/etc/passwd`, which is no file of this archive";
+    assert!(refused.status.code() == Some(1) && said.contains(word), "{said}");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The readers of a training run, in answers to their polls and in `status`.
 
-use crate::splits::{Cursor, readers::ReaderProgress};
 use crate::splits::run::TrainingRun;
+use crate::splits::{Cursor, readers::ReaderProgress};
 use serde::{Deserialize, Serialize};
 
 /// The part of a reader in the job's current run.
