@@ -50,6 +50,11 @@ PROVEN = [
     ),
     (
         JOBS,
+        "One that is done goes on for a trainer that loads an earlier checkpoint.",
+        "python/tests/test_resume.py: test_a_done_job_goes_on_at_any_state",
+    ),
+    (
+        JOBS,
         "with `--sharding off`, `--workers` and `--local-workers` are too",
         "python/tests/test_options.py: test_an_option_of_the_job_is_refused_with_both_values",
     ),
