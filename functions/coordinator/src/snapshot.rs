@@ -70,7 +70,7 @@ pub struct Memory(Arc<Mutex<Remembered>>);
 struct Remembered {
     /// The job's items as last read for a claim, with the time of the read.
     snapshot: Option<(u64, JobName, JobSnapshot)>,
-    /// Ends of partitions that claims found, for the job with this registration time.
+    /// Ends of partitions that claims found, for this job and [resumption](JobItem::resumption).
     ends: Option<(JobName, (u64, u32), Ends)>,
     /// The job as the last poll read it.
     reported: Option<(JobName, JobItem)>,

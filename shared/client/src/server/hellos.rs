@@ -29,9 +29,8 @@ impl Server {
         };
         let (at, is_plain) = (hello.at(), hello.rank.is_none());
         if let Phase::Over(_) = self.phase {
-            let OwnRanks { run, range, .. } = self.own();
-            let rank = range.first + seat as u32;
-            let at = at.map(|at| self.beginning.past_end(run.ranks, rank, at));
+            let (ranks, rank) = (self.own().run.ranks, self.seats.rank(seat));
+            let at = at.map(|at| self.beginning.past_end(ranks, rank, at));
             let goes_back = at.is_some_and(|at| at < Cursor::start_of(self.view.spec.epochs));
             if !(goes_back && self.may_visit_again()) {
                 return Ok(self.tell_end(link, at));

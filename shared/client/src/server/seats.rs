@@ -159,7 +159,7 @@ impl Seats {
         self.is_at_end
     }
 
-    fn rank(&self, seat: usize) -> u32 {
+    pub fn rank(&self, seat: usize) -> u32 {
         self.range.first.saturating_add(u32::try_from(seat).unwrap_or(u32::MAX))
     }
 
