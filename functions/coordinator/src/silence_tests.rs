@@ -17,7 +17,7 @@ fn bundle(
     (committed, split_ms): (u8, u32),
 ) -> ScannedBundle {
     let commits: Vec<_> = (0..committed).map(|split_index| commit(split_index, 1)).collect();
-    let compute_ms = split_ms * u32::from(committed);
+    let compute_ms = u64::from(split_ms * u32::from(committed));
     let times = WorkerTimes { compute_ms, ..WorkerTimes::default() };
     fixtures::bundle(&Ramp::new(1_000, 4), index, worker, times_ms, &commits, times)
 }

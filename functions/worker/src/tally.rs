@@ -1,6 +1,7 @@
 //! Totals of one invocation, counted from its calls to the coordinator.
 
 use async_trait::async_trait;
+use gristmill_model::splits::WorkerTimes;
 use gristmill_model::wire::{AnyCall, AnyReply, ClaimReply, Flush, RefusalKind, Work};
 use gristmill_ports::{CallError, Coordinator, Measure};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,9 +14,7 @@ pub struct Tally {
     skipped: u64,
     files_indexed: u64,
     bundles_lost: u64,
-    source_ms: u64,
-    compute_ms: u64,
-    put_ms: u64,
+    times: WorkerTimes,
     /// The current lease indexes files.
     is_indexing: bool,
 }
@@ -28,9 +27,9 @@ impl Tally {
             Measure::count("skipped", self.skipped),
             Measure::count("files_indexed", self.files_indexed),
             Measure::count("bundles_lost", self.bundles_lost),
-            Measure::ms("source_ms", self.source_ms),
-            Measure::ms("compute_ms", self.compute_ms),
-            Measure::ms("put_ms", self.put_ms),
+            Measure::ms("source_ms", self.times.source_ms),
+            Measure::ms("compute_ms", self.times.compute_ms),
+            Measure::ms("put_ms", self.times.put_ms),
         ]
     }
 
@@ -50,13 +49,13 @@ impl Tally {
     }
 
     fn add(&mut self, flush: &Flush) {
-        self.source_ms += u64::from(flush.times.source_ms);
+        let WorkerTimes { source_ms, .. } = flush.times;
+        let of_index = WorkerTimes { source_ms, ..WorkerTimes::default() };
+        self.times = self.times.plus(if self.is_indexing { of_index } else { flush.times });
         if self.is_indexing {
             self.files_indexed += flush.commits.len() as u64;
             return;
         }
-        self.compute_ms += u64::from(flush.times.compute_ms);
-        self.put_ms += u64::from(flush.times.put_ms);
         self.splits += flush.commits.len() as u64;
         for commit in &flush.commits {
             self.rows += u64::from(commit.outcome.rows);
@@ -99,7 +98,7 @@ impl Coordinator for Tallied {
 mod tests {
     use super::*;
     use gristmill_model::Nonce;
-    use gristmill_model::splits::{Commit, SplitKind, SplitOutcome, WorkerTimes};
+    use gristmill_model::splits::{Commit, SplitKind, SplitOutcome};
     use gristmill_model::wire::{Applied, Home, LeaseRef, Refusal};
 
     fn flush(commits: usize) -> AnyCall {
@@ -145,9 +144,7 @@ mod tests {
             splits: 3,
             rows: 30,
             skipped: 3,
-            source_ms: 4,
-            compute_ms: 6,
-            put_ms: 8,
+            times: WorkerTimes { source_ms: 4, compute_ms: 6, put_ms: 8 },
             ..Tally::default()
         };
         assert_eq!(tally, expected);

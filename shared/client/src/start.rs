@@ -145,9 +145,7 @@ pub(crate) fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
     totals.rows += u64::from(entry.outcome.rows);
     totals.skipped += u64::from(entry.outcome.skipped_records);
     totals.splits += 1;
-    totals.source_ms += u64::from(entry.times.source_ms);
-    totals.compute_ms += u64::from(entry.times.compute_ms);
-    totals.put_ms += u64::from(entry.times.put_ms);
+    totals.times = totals.times.plus(entry.times);
     totals.stored_bytes += entry.outcome.object_bytes;
 }
 

@@ -60,8 +60,7 @@ async fn commit_each(
                 let commit = store(run, sink, &split, pending).await?;
                 run.context.recycle(split.object);
                 let now = clock.monotonic();
-                let put_ms = u32::try_from(now.saturating_sub(started).as_millis());
-                let put_ms = put_ms.unwrap_or(u32::MAX);
+                let put_ms = crate::lease::millis(now.saturating_sub(started));
                 pending.add(commit, WorkerTimes { put_ms, ..times }, profile);
                 if next.is_some() || pending.is_due(now) || sink.is_awaited(&name) {
                     pending.flush(run, next).await?;

@@ -29,7 +29,7 @@ pub struct FinishedSplit {
 
 impl FinishedSplit {
     /// The result of indexing a file.
-    pub(crate) fn indexed(position: Position, records: u32, source_ms: u32) -> Self {
+    pub(crate) fn indexed(position: Position, records: u32, source_ms: u64) -> Self {
         Self {
             position,
             object: Bytes::new(),

@@ -214,12 +214,12 @@ impl LeaseRun<'_> {
         let compute_ms = millis(took);
         self.learn(compute_ms);
         if i > 0 {
-            let waited = Duration::from_millis(source_ms.into());
+            let waited = Duration::from_millis(source_ms);
             self.context.read_ahead.observe(waited, took, read_bytes);
         }
         split.times = WorkerTimes { source_ms, compute_ms, put_ms: 0 };
         if let Some(profile) = &mut split.profile {
-            profile.source_wait_ms = u64::from(source_ms);
+            profile.source_wait_ms = source_ms;
         }
         let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
         let next = next.map(|&position| self.name(position).split_index);
@@ -265,20 +265,19 @@ impl LeaseRun<'_> {
     }
 
     /// Updates the predicted time per split: the mean of the old prediction and the last split.
-    fn learn(&self, taken_ms: u32) {
-        let taken_ms = u64::from(taken_ms);
+    fn learn(&self, taken_ms: u64) {
         let old_ms = self.split_ms.load(Ordering::Relaxed);
         let predicted_ms = if old_ms == 0 { taken_ms } else { old_ms.midpoint(taken_ms) };
         self.split_ms.store(predicted_ms, Ordering::Relaxed);
     }
 
-    fn millis_since(&self, moment: Duration) -> u32 {
+    fn millis_since(&self, moment: Duration) -> u64 {
         millis(self.runner.clock.monotonic().saturating_sub(moment))
     }
 }
 
-fn millis(taken: Duration) -> u32 {
-    u32::try_from(taken.as_millis()).unwrap_or(u32::MAX)
+pub(crate) fn millis(taken: Duration) -> u64 {
+    u64::try_from(taken.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A split in computation, with room reserved at the committer.
@@ -286,7 +285,7 @@ struct Computing<'a, F> {
     /// Index among the lease's splits.
     i: usize,
     /// Milliseconds waited for the source, and bytes read.
-    source_ms: u32,
+    source_ms: u64,
     read_bytes: u64,
     room: mpsc::Permit<'a, Handover>,
     result: F,
@@ -308,7 +307,7 @@ impl<'a> Reads<'a> {
 
     /// Returns the source of the split at `position`, the next in the lease's order, with the milliseconds
     /// waited for it, and starts to read further ones.
-    async fn next(&mut self, position: Position) -> Result<(SplitRead, u32), RunError> {
+    async fn next(&mut self, position: Position) -> Result<(SplitRead, u64), RunError> {
         let LeaseRun { context, runner, lease, .. } = *self.run;
         let began = runner.clock.monotonic();
         let source = match self.begun.pop_front() {

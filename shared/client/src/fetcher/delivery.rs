@@ -3,7 +3,7 @@
 use crate::{Waits, downloader::Room};
 use bytes::Bytes;
 use gristmill_model::Epoch;
-use gristmill_model::splits::Cursor;
+use gristmill_model::splits::{Cursor, WorkerTimes};
 use gristmill_model::wire::{Plan, ScaleState, TrainerMetrics};
 use serde::{Deserialize, Serialize};
 
@@ -49,10 +49,9 @@ pub struct EpochTotals {
     pub rows: u64,
     pub skipped: u64,
     pub splits: u32,
-    /// Worker milliseconds for reading, computing and storing its splits.
-    pub source_ms: u64,
-    pub compute_ms: u64,
-    pub put_ms: u64,
+    /// Worker time for its splits.
+    #[serde(flatten)]
+    pub times: WorkerTimes,
     /// Stored bytes of its objects, written in this epoch or an earlier one.
     pub stored_bytes: u64,
     /// Time that the trainer waited, by cause.

@@ -43,7 +43,7 @@ impl RemoteWork {
 
     /// Adds the times for a batch to `report`.
     fn tell(&self, report: &mut TrainingReport) {
-        let mean_s = |ms: u32| f64::from(ms) / 1e3 / self.batches;
+        let mean_s = |ms: u64| ms as f64 / 1e3 / self.batches;
         let WorkerTimes { source_ms, compute_ms, put_ms } = self.times;
         if self.batches > 0.0 {
             report.remote_source_s = mean_s(source_ms);

@@ -1,6 +1,7 @@
 //! One epoch of a run.
 
 use crate::server::EpochCounts;
+use gristmill_model::splits::WorkerTimes;
 use gristmill_model::wire::{CacheMode, EpochMode};
 
 /// One epoch as its trainer experienced it.
@@ -35,8 +36,8 @@ impl EpochReport {
 
     /// Worker seconds for reading, computing and storing its splits.
     pub fn worker_seconds(&self) -> [f64; 3] {
-        let totals = &self.known.totals;
-        [totals.source_ms, totals.compute_ms, totals.put_ms].map(|ms| ms as f64 / 1e3)
+        let WorkerTimes { source_ms, compute_ms, put_ms } = self.known.totals.times;
+        [source_ms, compute_ms, put_ms].map(|ms| ms as f64 / 1e3)
     }
 
     /// All epochs as one. The profile of a job is of its first splits, so the mode is that of the first epoch.
@@ -48,9 +49,7 @@ impl EpochReport {
             whole.workers_max = whole.workers_max.max(epoch.workers_max);
             let (sum, totals) = (&mut whole.known.totals, &epoch.known.totals);
             sum.waits += totals.waits;
-            sum.source_ms += totals.source_ms;
-            sum.compute_ms += totals.compute_ms;
-            sum.put_ms += totals.put_ms;
+            sum.times = sum.times.plus(totals.times);
         }
         whole
     }

@@ -48,8 +48,7 @@ mod tests {
     #[test]
     fn an_epoch_is_the_same_in_the_last_frame() {
         let waits = Waits { unclaimed: Duration::from_millis(1500), ..Waits::default() };
-        let totals =
-            EpochTotals { epoch: 3, splits: 4, put_ms: 7, waits, ..EpochTotals::default() };
+        let totals = EpochTotals { epoch: 3, splits: 4, waits, ..EpochTotals::default() };
         let counts = EpochCounts { totals, left_out: 2 };
         let json = serde_json::to_value(counts).unwrap();
         assert_eq!((&json["epoch"], &json["waits"]["unclaimed"]), (&3.into(), &1.5.into()));

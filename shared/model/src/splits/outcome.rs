@@ -77,10 +77,10 @@ pub struct Committed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct WorkerTimes {
     /// Waiting for the source.
-    pub source_ms: u32,
-    pub compute_ms: u32,
+    pub source_ms: u64,
+    pub compute_ms: u64,
     /// Storing objects.
-    pub put_ms: u32,
+    pub put_ms: u64,
 }
 
 impl WorkerTimes {
@@ -94,10 +94,20 @@ impl WorkerTimes {
         }
     }
 
+    /// The larger of each time.
+    #[must_use]
+    pub fn most(self, other: Self) -> Self {
+        Self {
+            source_ms: self.source_ms.max(other.source_ms),
+            compute_ms: self.compute_ms.max(other.compute_ms),
+            put_ms: self.put_ms.max(other.put_ms),
+        }
+    }
+
     /// An equal share of each time for one of `splits`.
     #[must_use]
     pub fn share_of(self, splits: u32) -> Self {
-        let splits = splits.max(1);
+        let splits = u64::from(splits.max(1));
         Self {
             source_ms: self.source_ms / splits,
             compute_ms: self.compute_ms / splits,
@@ -106,6 +116,6 @@ impl WorkerTimes {
     }
 
     pub fn total_ms(self) -> u64 {
-        [self.source_ms, self.compute_ms, self.put_ms].into_iter().map(u64::from).sum()
+        [self.source_ms, self.compute_ms, self.put_ms].into_iter().sum()
     }
 }

@@ -44,9 +44,7 @@ impl KnownEpochs {
 /// and all ranks waited for those that waited longest.
 fn join(known: &mut EpochTotals, other: &EpochTotals) {
     known.splits = known.splits.max(other.splits);
-    known.source_ms = known.source_ms.max(other.source_ms);
-    known.compute_ms = known.compute_ms.max(other.compute_ms);
-    known.put_ms = known.put_ms.max(other.put_ms);
+    known.times = known.times.most(other.times);
     known.stored_bytes = known.stored_bytes.max(other.stored_bytes);
     if other.waits.total() > known.waits.total() {
         known.waits = other.waits;
@@ -80,7 +78,7 @@ mod tests {
         assert_eq!(known.epochs.keys().collect::<Vec<_>>(), [&1]);
         let EpochCounts { totals, left_out } = known.epochs[&1];
         assert_eq!((totals.rows, totals.skipped, totals.splits, left_out), (40, 1, 3, 2));
-        assert_eq!((totals.compute_ms, totals.waits), (70, two.waits()));
+        assert_eq!((totals.times.compute_ms, totals.waits), (70, two.waits()));
         assert_eq!(one.waits().total(), Duration::from_millis(1500));
     }
 }

@@ -342,7 +342,7 @@ fn the_largest_bundle_fits_into_one_write_unit() {
         suspect: Some(Suspect { split_index: 7, strikes: 255, ordinal: u64::MAX }),
         control: Some(crate::splits::Place { epoch: u32::MAX, position: u32::MAX }),
         error: Some("é".repeat(MAX_ERROR_BYTES / 2)),
-        times: WorkerTimes { source_ms: u32::MAX, compute_ms: u32::MAX, put_ms: u32::MAX },
+        times: WorkerTimes { source_ms: u64::MAX, compute_ms: u64::MAX, put_ms: u64::MAX },
     };
     let bytes = postcard::to_stdvec(&bundle).unwrap();
     // Keys, attribute names and the version take the rest of the kilobyte.
