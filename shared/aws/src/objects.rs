@@ -1,6 +1,8 @@
 //! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
 
+mod denial;
 mod read;
+mod regions;
 
 use crate::{
     Aws,
@@ -9,6 +11,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use aws_sdk_s3::{
+    Client,
     config::Config,
     error::{ProvideErrorMetadata, SdkError},
     primitives::ByteStream,
@@ -19,6 +22,7 @@ use bytes::Bytes;
 use gristmill_ports::{
     BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, ReadPatience,
 };
+use regions::OtherRegions;
 use std::{error::Error, fmt, ops::Range, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
@@ -31,21 +35,22 @@ const PUT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const PUT_BYTES_PER_S: u64 = 2 << 20;
 const KEYS_REFUSED: [&str; 3] = ["ExpiredToken", "InvalidAccessKeyId", "InvalidToken"];
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
-/// Header with the region of a bucket, in responses of other regions.
-const BUCKET_REGION: &str = "x-amz-bucket-region";
+const ACCESS_DENIED: &str = "AccessDenied";
+const LIST: &str = "ListObjectsV2";
 /// Most keys of one `DeleteObjects`.
 const DELETE_KEYS: usize = 1000;
 
 /// All buckets that the credentials can access.
 #[derive(Debug, Clone, Default)]
 pub struct S3Objects {
-    client: OnceCell<aws_sdk_s3::Client>,
+    client: OnceCell<Client>,
+    elsewhere: OtherRegions,
     buffers: BufferPool,
     patience: Arc<ReadPatience>,
 }
 
 impl S3Objects {
-    pub(crate) fn new(client: aws_sdk_s3::Client) -> Self {
+    pub(crate) fn new(client: Client) -> Self {
         Self { client: OnceCell::new_with(Some(client)), ..Self::default() }
     }
 
@@ -54,7 +59,7 @@ impl S3Objects {
         Self::default()
     }
 
-    async fn client(&self) -> &aws_sdk_s3::Client {
+    async fn client(&self) -> &Client {
         self.client.get_or_init(async || Aws::ambient().await.s3().clone()).await
     }
 
@@ -64,9 +69,9 @@ impl S3Objects {
         path: &ObjectPath,
         put_id: &str,
     ) -> Result<Option<PutOutcome>, ObjectError> {
-        let head =
-            self.client().await.head_object().bucket(&path.bucket).key(&path.key).send().await;
-        match head {
+        let ObjectPath { bucket, key } = path;
+        let head = |client: Client| client.head_object().bucket(bucket).key(key).send();
+        match self.ask(bucket, head).await {
             Ok(head) => {
                 let found = head.metadata.as_ref().and_then(|metadata| metadata.get(PUT_ID));
                 match found.is_some_and(|found| found == put_id) {
@@ -94,22 +99,22 @@ impl Objects for S3Objects {
             if attempt > 0 {
                 tokio::time::sleep(PUT_BACKOFF * 2_u32.pow(attempt - 1)).await;
             }
-            let request = self
-                .client()
-                .await
-                .put_object()
-                .bucket(&path.bucket)
-                .key(&path.key)
-                .body(ByteStream::from(body.clone()))
-                .if_none_match("*")
-                .metadata(PUT_ID, put_id);
-            let timeout =
-                PUT_ATTEMPT_TIMEOUT + Duration::from_secs(body.len() as u64 / PUT_BYTES_PER_S);
-            let timeouts = timeouts(timeout, DATA_OPERATION_TIMEOUT);
-            let slowly = Config::builder().timeout_config(timeouts);
-            // The body is not hashed for the signature: it carries checksums of its own.
-            let request = request.customize().config_override(slowly).disable_payload_signing();
-            let Err(error) = request.send().await else {
+            let put = |client: Client| {
+                let request = client
+                    .put_object()
+                    .bucket(&path.bucket)
+                    .key(&path.key)
+                    .body(ByteStream::from(body.clone()))
+                    .if_none_match("*")
+                    .metadata(PUT_ID, put_id);
+                let timeout =
+                    PUT_ATTEMPT_TIMEOUT + Duration::from_secs(body.len() as u64 / PUT_BYTES_PER_S);
+                let timeouts = timeouts(timeout, DATA_OPERATION_TIMEOUT);
+                let slowly = Config::builder().timeout_config(timeouts);
+                // The body is not hashed for the signature: it carries checksums of its own.
+                request.customize().config_override(slowly).disable_payload_signing().send()
+            };
+            let Err(error) = self.ask(&path.bucket, put).await else {
                 return Ok(PutOutcome::Created);
             };
             match error.raw_response().map(|response| response.status().as_u16()) {
@@ -142,12 +147,17 @@ impl Objects for S3Objects {
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        let request = self.client().await.list_objects_v2().bucket(bucket).prefix(prefix);
-        let mut pages = request.into_paginator().send();
-        let mut found = Vec::new();
-        while let Some(page) = pages.next().await {
-            let path = ObjectPath::new(bucket, prefix);
-            let page = page.map_err(|error| failed("ListObjectsV2", &path, &error))?;
+        let (mut found, mut next) = (Vec::new(), None);
+        loop {
+            let list = |client: Client| {
+                let request = client.list_objects_v2().bucket(bucket).prefix(prefix);
+                request.set_continuation_token(next.clone()).send()
+            };
+            let page = self
+                .ask(bucket, list)
+                .await
+                .map_err(|error| failed(LIST, &ObjectPath::new(bucket, prefix), &error))?;
+            let after = page.next_continuation_token.filter(|token| !token.is_empty());
             found.extend(page.contents.into_iter().flatten().filter_map(|object| {
                 Some(ObjectInfo {
                     key: object.key?,
@@ -155,6 +165,10 @@ impl Objects for S3Objects {
                     etag: object.e_tag?,
                 })
             }));
+            if after.is_none() || after == next {
+                break;
+            }
+            next = after;
         }
         // Directory buckets do not list in key order.
         found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -168,8 +182,10 @@ impl Objects for S3Objects {
             let delete =
                 ids.and_then(|ids| Delete::builder().set_objects(Some(ids)).quiet(true).build());
             let delete = delete.map_err(|error| ObjectError::Rejected(error.to_string()))?;
-            let request = self.client().await.delete_objects().bucket(bucket).delete(delete);
-            let sent = request.send().await;
+            let send = |client: Client| {
+                client.delete_objects().bucket(bucket).delete(delete.clone()).send()
+            };
+            let sent = self.ask(bucket, send).await;
             let path = ObjectPath::new(bucket, batch[0].as_str());
             let answer = sent.map_err(|error| failed("DeleteObjects", &path, &error))?;
             let mut errors = answer.errors.into_iter().flatten();
@@ -190,7 +206,7 @@ fn undeleted(bucket: &str, first: aws_sdk_s3::types::Error, others: usize) -> Ob
     );
     match code.as_str() {
         "InternalError" | "ServiceUnavailable" | "SlowDown" => ObjectError::Unavailable(text),
-        "AccessDenied" => ObjectError::Denied(text),
+        ACCESS_DENIED => ObjectError::Denied(text),
         _ => ObjectError::Rejected(text),
     }
 }
@@ -205,14 +221,17 @@ where
     E: Error + ProvideErrorMetadata + 'static,
 {
     let fault = Fault::new(operation, path as &dyn fmt::Display, error);
-    let region = error.raw_response().and_then(|response| response.headers().get(BUCKET_REGION));
     match fault.status {
-        Some(301 | 307 | 400) if let Some(region) = region => ObjectError::Rejected(format!(
-            "{operation} on {path}: the bucket is in the region {region}: set AWS_REGION={region}"
-        )),
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),
         _ if fault.is_passing => ObjectError::Unavailable(fault.text),
+        Some(403) if fault.has_code("InvalidObjectState") => ObjectError::Rejected(format!(
+            "{}: it is archived: restore it with aws s3api restore-object, or leave it out",
+            fault.text
+        )),
+        Some(403) if operation == LIST && fault.has_code(ACCESS_DENIED) => {
+            ObjectError::Denied(format!("{}: {}", fault.text, denial::GRANT_LIST))
+        }
         // Clocks and policies may be put right while a job runs; keys are those of this process.
         Some(401 | 403) if !fault.has_code("SignatureDoesNotMatch") && !refuses_keys(error) => {
             ObjectError::Denied(fault.text)

@@ -2,12 +2,13 @@
 //! read in several concurrent pieces, each directly into its place; a read that breaks off resumes where
 //! it stopped.
 
-use super::{S3Objects, failed, refuses_keys};
+use super::{ACCESS_DENIED, S3Objects, failed, refuses_keys};
 use crate::{
     aws::{DATA_OPERATION_TIMEOUT, timeouts},
     fault,
 };
 use aws_sdk_s3::{
+    Client,
     config::Config,
     error::{ProvideErrorMetadata, SdkError},
 };
@@ -149,23 +150,28 @@ impl S3Objects {
         piece: &mut Piece<'_>,
     ) -> Result<ControlFlow<(), Setback>, ObjectError> {
         let ObjectPath { bucket, key } = piece.path;
-        let mut request = self.client().await.get_object().bucket(bucket).key(key);
-        if let Some(end) = piece.end {
-            let start = piece.start + piece.buffer.len() as u64;
-            if start >= end {
-                return Ok(ControlFlow::Break(()));
-            }
-            request = request.range(format!("bytes={start}-{}", end - 1));
+        let start = piece.start + piece.buffer.len() as u64;
+        if piece.end.is_some_and(|end| start >= end) {
+            return Ok(ControlFlow::Break(()));
         }
-        let request = request.set_if_match(piece.etag.clone()).customize();
-        let timeouts = timeouts(DATA_OPERATION_TIMEOUT, DATA_OPERATION_TIMEOUT);
-        let request = request.config_override(Config::builder().timeout_config(timeouts));
-        let Some(sent) = self.patience.wait(request.send()).await else {
+        let get = |client: Client| {
+            let range = piece.end.map(|end| format!("bytes={start}-{}", end - 1));
+            let request = client.get_object().bucket(bucket).key(key).set_range(range);
+            let timeouts = timeouts(DATA_OPERATION_TIMEOUT, DATA_OPERATION_TIMEOUT);
+            let request = request.set_if_match(piece.etag.clone()).customize();
+            request.config_override(Config::builder().timeout_config(timeouts)).send()
+        };
+        let Some(sent) = self.patience.wait(self.ask(bucket, get)).await else {
             return Ok(ControlFlow::Continue(Setback::Silence));
         };
         let mut answer = match sent {
             Ok(answer) => answer,
-            Err(error) => return piece.setback(&error).map(ControlFlow::Continue),
+            Err(error) => match piece.setback(&error) {
+                Err(ObjectError::Denied(why)) if error.code() == Some(ACCESS_DENIED) => {
+                    return Err(self.explain_denial(piece.path, why).await);
+                }
+                setback => return setback.map(ControlFlow::Continue),
+            },
         };
         let length = answer.content_length.and_then(|length| u64::try_from(length).ok());
         let Some(length) = length else {

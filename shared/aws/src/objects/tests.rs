@@ -229,6 +229,8 @@ async fn refusals_say_what_they_are() {
     let error =
         |code: &str| format!("<Error><Code>{code}</Code><Message>so\nit is</Message></Error>");
     let server = Server::start(move |_, asked| match asked.target.split('/').nth(2).unwrap() {
+        key if key.starts_with('?') => Answer::status(403, error("AccessDenied")),
+        key if key.starts_with("archived") => Answer::status(403, error("InvalidObjectState")),
         key if key.starts_with("gone") => Answer::status(404, error("NoSuchKey")),
         key if key.starts_with("bucket") => Answer::status(404, error("NoSuchBucket")),
         key if key.starts_with("changed") => Answer::status(412, error("PreconditionFailed")),
@@ -253,7 +255,14 @@ async fn refusals_say_what_they_are() {
     assert!(matches!(get("unknown").await, ObjectError::Rejected(_)));
     assert!(matches!(get("skewed").await, ObjectError::Denied(_)));
     let ObjectError::Denied(text) = get("denied").await else { panic!("not denied") };
-    assert_eq!(text, "GetObject on s3://b/denied: AccessDenied: so it is");
+    assert!(text.starts_with("GetObject on s3://b/denied: AccessDenied: so it is: "), "{text}");
+    let ObjectError::Rejected(text) = get("archived").await else { panic!("not final") };
+    assert!(text.contains("restore-object"), "{text}");
+    let ObjectError::Denied(text) = objects.list("b", "t").await.unwrap_err() else { panic!() };
+    assert!(
+        text.starts_with("ListObjectsV2 on s3://b/t: ") && text.contains("s3:ListBucket"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
