@@ -129,8 +129,6 @@ impl Aws {
     }
 
     fn known(region: String, credentials: Credentials, at: Endpoints, path_style: bool) -> Self {
-        let pool = HttpPool::default();
-        let region = Region::new(region);
         let Credentials { access_key_id, secret_access_key, session_token } = credentials;
         let credentials = aws_credential_types::Credentials::new(
             access_key_id,
@@ -139,9 +137,20 @@ impl Aws {
             None,
             "gristmill",
         );
+        Self::provided(region, SharedCredentialsProvider::new(credentials), at, path_style)
+    }
+
+    pub(crate) fn provided(
+        region: String,
+        credentials: SharedCredentialsProvider,
+        at: Endpoints,
+        path_style: bool,
+    ) -> Self {
+        let pool = HttpPool::default();
+        let region = Region::new(region);
         let sdk = SdkConfig::builder()
             .behavior_version(BehaviorVersion::v2026_01_12())
-            .credentials_provider(SharedCredentialsProvider::new(credentials))
+            .credentials_provider(credentials)
             .http_client(pool.clone())
             .identity_cache(IdentityCache::lazy().build())
             .region(region.clone())

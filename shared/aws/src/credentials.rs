@@ -24,18 +24,19 @@ impl CredentialsCache {
     /// Credentials for signing. Concurrent callers share one load.
     pub async fn identity(&self) -> Result<Identity, CredentialsError> {
         let mut cached = self.cached.lock().await;
-        let horizon = SystemTime::now() + EXPIRY_BUFFER;
-        match &*cached {
-            Some(identity) if identity.expiration().is_none_or(|end| end > horizon) => {
-                Ok(identity.clone())
-            }
-            _ => {
-                let none = || CredentialsError::not_loaded("no provider");
-                let credentials = self.provider.as_ref().ok_or_else(none)?.provide_credentials();
-                let identity = Identity::from(credentials.await?);
-                *cached = Some(identity.clone());
-                Ok(identity)
-            }
+        let lasts = |identity: &&Identity, until: SystemTime| {
+            identity.expiration().is_none_or(|end| end > until)
+        };
+        let now = SystemTime::now();
+        if let Some(identity) = cached.as_ref().filter(|found| lasts(found, now + EXPIRY_BUFFER)) {
+            return Ok(identity.clone());
+        }
+        let none = || CredentialsError::not_loaded("no provider");
+        let provider = self.provider.as_ref().ok_or_else(none)?;
+        match provider.provide_credentials().await {
+            Ok(credentials) => Ok(cached.insert(credentials.into()).clone()),
+            // The next call renews them again.
+            Err(error) => cached.clone().filter(|found| lasts(&found, now)).ok_or(error),
         }
     }
 
@@ -44,3 +45,6 @@ impl CredentialsCache {
         self.cached.lock().await.take();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,20 @@
 //! A failed request in one line: operation, resource, the service's code and message, and whether a retry may
 //! help.
 
-use aws_credential_types::provider::error::CredentialsError;
+use aws_config::meta::ProviderChainError;
+use aws_credential_types::provider::error::{CredentialsError, TokenError};
 use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkError};
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use std::{error::Error, fmt};
 
 /// Longest quoted part of a foreign message, in characters.
 const MAX_QUOTE_CHARS: usize = 300;
+
+/// What the SDK tried when it found no credentials, and its name for the profile.
+type Tried = ProviderChainError<CredentialsError>;
+const PROFILE: &str = "Profile";
+const NO_CREDENTIALS: &str = "no AWS credentials found: set AWS_ACCESS_KEY_ID and \
+                              AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
 
 /// Codes that allow a retry although their status is a 4xx.
 const PASSING_CODES: [&str; 10] = [
@@ -85,13 +92,42 @@ pub(crate) fn is_passing_status(status: u16) -> bool {
 
 /// The innermost cause, which describes the failure; the outer ones are only context.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
-    if lacks_credentials(error) {
-        return "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
-                AWS_PROFILE"
-            .to_owned();
+    if let Some(error) = of_credentials(error) {
+        return without_credentials(error);
     }
     let innermost = chain(error).last().map(ToString::to_string);
     one_line(&innermost.unwrap_or_default())
+}
+
+/// Why there are no credentials, and what to do.
+fn without_credentials(error: &CredentialsError) -> String {
+    use CredentialsError::{CredentialsNotLoaded, InvalidConfiguration, ProviderTimedOut};
+    let causes = |error: &CredentialsError| {
+        let is_context = |error: &&(dyn Error + 'static)| {
+            error.is::<CredentialsError>() || error.is::<TokenError>()
+        };
+        let causes = chain(error).filter(|error| !is_context(error));
+        let mut causes: Vec<_> = causes.map(ToString::to_string).collect();
+        causes.dedup();
+        one_line(&causes.join(": "))
+    };
+    let wrong =
+        |why: String| format!("the AWS profile is wrong: {why}: correct it, or set AWS_PROFILE");
+    match error {
+        CredentialsNotLoaded(_) => {
+            let tried = chain(error).find_map(<dyn Error>::downcast_ref::<Tried>);
+            let mut attempts = tried.into_iter().flat_map(|tried| tried.attempts());
+            let profile = attempts.find(|attempt| attempt.name() == PROFILE);
+            let why = profile.map(|attempt| causes(attempt.error()));
+            why.filter(|why| !why.is_empty()).map_or_else(|| NO_CREDENTIALS.to_owned(), wrong)
+        }
+        InvalidConfiguration(_) => wrong(causes(error)),
+        ProviderTimedOut(_) => format!("no AWS credentials: {error}"),
+        _ => format!(
+            "no AWS credentials: {}: if the profile needs it, log in again: aws sso login, or aws login",
+            causes(error)
+        ),
+    }
 }
 
 /// At most [`MAX_QUOTE_CHARS`] characters of `text`, without line breaks.
@@ -104,12 +140,12 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 fn lacks_credentials(error: &(dyn Error + 'static)) -> bool {
-    chain(error).filter_map(|error| error.downcast_ref::<CredentialsError>()).any(|error| {
-        matches!(
-            error,
-            CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_)
-        )
-    })
+    use CredentialsError::{CredentialsNotLoaded, InvalidConfiguration};
+    matches!(of_credentials(error), Some(CredentialsNotLoaded(_) | InvalidConfiguration(_)))
+}
+
+fn of_credentials<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CredentialsError> {
+    chain(error).find_map(<dyn Error>::downcast_ref)
 }
 
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {

@@ -1,0 +1,214 @@
+//! Credentials that end and are renewed; and profiles, each in a process with a home of its own.
+
+use super::*;
+use crate::{
+    Aws, Endpoints, S3Objects,
+    fault::reason,
+    testing::{Answer, Asked, Server, signature},
+};
+use aws_credential_types::{Credentials, provider::future};
+use gristmill_ports::Objects as _;
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// Keys of assumed roles: each load has others, which last for `lasts`; the second load fails.
+#[derive(Debug, Clone)]
+struct Assumed {
+    loads: Arc<AtomicUsize>,
+    lasts: Duration,
+}
+
+impl Assumed {
+    fn new(lasts: Duration) -> Self {
+        Self { loads: Arc::default(), lasts }
+    }
+}
+
+impl ProvideCredentials for Assumed {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        let n = self.loads.fetch_add(1, Ordering::Relaxed);
+        let end = SystemTime::now() + self.lasts;
+        let id = format!("ASIA{n}");
+        future::ProvideCredentials::ready(match n {
+            1 => Err(CredentialsError::provider_error("STS is busy")),
+            _ => Ok(Credentials::new(id, "secret", Some("token".to_owned()), Some(end), "test")),
+        })
+    }
+}
+
+fn key_of(asked: &Asked) -> String {
+    let key = asked.header("authorization").split(['=', '/']).nth(1);
+    key.unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_renewal_that_fails_leaves_the_keys_until_they_end() {
+    // Shorter than the buffer, so that each call renews them.
+    for (lasts, second) in [(Duration::from_secs(40), true), (Duration::ZERO, false)] {
+        let cache =
+            CredentialsCache::new(Some(SharedCredentialsProvider::new(Assumed::new(lasts))));
+        let mut renewed = Vec::new();
+        for _ in 0..3 {
+            renewed.push(cache.identity().await.map_err(|error| reason(&error)));
+        }
+        assert_eq!(renewed.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, second, true]);
+        if let Err(text) = &renewed[1] {
+            assert!(text.contains("STS is busy"), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn keys_that_end_in_mid_run_are_renewed_in_every_region() {
+    let server = Server::start(|_, asked| {
+        let in_other_region = asked.header("authorization").contains("/eu-west-1/");
+        let region = vec![("x-amz-bucket-region", "eu-west-1".to_owned())];
+        match asked.target.starts_with("/there") && !in_other_region {
+            true => Answer::Full(301, region, "".into()),
+            false => Answer::status(200, "<ListBucketResult></ListBucketResult>"),
+        }
+    })
+    .await;
+    // The SDK renews keys 10 s before they end.
+    for (lasts, keys) in [(Duration::from_secs(5), 6), (Duration::from_secs(3600), 1)] {
+        let assumed = SharedCredentialsProvider::new(Assumed::new(lasts));
+        let at = Endpoints { s3: Some(server.url.clone()), ..Endpoints::default() };
+        let aws = Aws::provided(signature::REGION.to_owned(), assumed, at, true);
+        let objects = aws.objects();
+        let before = server.asked().len();
+        let mut failed = 0;
+        for bucket in ["here", "here", "there", "there", "there", "here"] {
+            failed += usize::from(objects.list(bucket, "").await.is_err());
+        }
+        let mut used: Vec<_> = server.asked()[before..].iter().map(key_of).collect();
+        used.dedup();
+        assert_eq!((used.len(), failed), (keys, usize::from(keys > 1)), "{used:?}");
+    }
+}
+
+const START: &str = "https://example.awsapps.com/start";
+const SSO: &str = "region = us-east-1\nsso_session = team\nsso_account_id = 111122223333\n\
+                   sso_role_name = Trainer\n[sso-session team]\nsso_region = us-east-1\n\
+                   sso_start_url = https://example.awsapps.com/start\n";
+const LOGIN: &str = "region = us-east-1\nlogin_session = arn:aws:iam::111122223333:user/me\n";
+/// Names that the AWS CLI gives: the SHA-1 of the session's name, the SHA-256 of the user's ARN.
+const SSO_TOKEN: &str = ".aws/sso/cache/d25187dc137f35c88bc80ec8c3ffbdb17b5eb873.json";
+const LOGIN_TOKEN: &str =
+    ".aws/login/cache/6eeec053fe13079aaf7fd81065ec5ecbdb93674f20700e51842d0c769b240c8a.json";
+const CHILD: &str = "GRISTMILL_TEST_PROFILE";
+
+fn sso_token(year: u32) -> (&'static str, String) {
+    let token = format!(
+        r#"{{"accessToken":"a","expiresAt":"{year}-01-01T00:00:00Z","startUrl":"{START}","region":"us-east-1"}}"#
+    );
+    (SSO_TOKEN, token)
+}
+
+fn login_token() -> (&'static str, String) {
+    let token = r#"{"accessToken":{"accessKeyId":"ASIALOGIN","secretAccessKey":"s","sessionToken":"t",
+        "accountId":"111122223333","expiresAt":"2099-01-01T00:00:00Z"},"tokenType":"aws_sigv4",
+        "refreshToken":"r","clientId":"arn:aws:signin:::devtools/same-device","dpopKey":"k"}"#;
+    (LOGIN_TOKEN, token.to_owned())
+}
+
+/// The side of the process with the profile: lists a bucket.
+#[tokio::test]
+async fn a_process_with_a_profile() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let objects: S3Objects = Aws::from_env().await.unwrap().objects();
+    match objects.list("b", "").await {
+        Ok(_) => println!("outcome: listed"),
+        Err(error) => println!("outcome: {error}"),
+    }
+}
+
+/// Outcome of a process whose home has `profile` and `token`.
+fn outcome(server: &Server, name: &str, profile: &str, token: Option<(&str, String)>) -> String {
+    let home = std::env::temp_dir().join(format!("gristmill-{}-{name}", std::process::id()));
+    let put = |name: &str, text: &str| {
+        let file = home.join(name);
+        fs::create_dir_all(file.parent().unwrap_or(Path::new("/"))).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    put(".aws/config", &format!("[default]\n{profile}"));
+    if let Some((name, text)) = &token {
+        put(name, text);
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["credentials::tests::a_process_with_a_profile", "--exact", "--nocapture"]);
+    child.env_clear().env("HOME", &home).env(CHILD, "1").env("AWS_EC2_METADATA_DISABLED", "true");
+    for service in ["S3", "SSO"] {
+        child.env(format!("AWS_ENDPOINT_URL_{service}"), &server.url);
+    }
+    let output = child.output().unwrap();
+    fs::remove_dir_all(&home).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = text.lines().find_map(|line| line.split_once("outcome: "));
+    said.unwrap_or_else(|| panic!("{text}")).1.to_owned()
+}
+
+/// S3, and the portal of an SSO that knows the token or does not.
+async fn portal(knows: bool) -> Server {
+    Server::start(move |_, asked| match asked.target.starts_with("/federation/credentials") {
+        true if knows && asked.header("x-amz-sso_bearer_token") == "a" => Answer::status(
+            200,
+            r#"{"roleCredentials":{"accessKeyId":"ASIASSO","secretAccessKey":"s","sessionToken":"t","expiration":4070908800000}}"#,
+        ),
+        true => {
+            let kind = vec![("x-amzn-errortype", "UnauthorizedException".to_owned())];
+            let text = r#"{"message":"Session token not found or invalid"}"#;
+            Answer::Full(401, kind, text.into())
+        }
+        false => Answer::status(200, "<ListBucketResult></ListBucketResult>"),
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn profiles_of_sso_and_login_have_keys() {
+    for (profile, token, key) in
+        [(SSO, sso_token(2099), "ASIASSO"), (LOGIN, login_token(), "ASIALOGIN")]
+    {
+        let server = portal(true).await;
+        assert_eq!(outcome(&server, key, profile, Some(token)), "listed");
+        assert_eq!(server.asked().last().map(key_of).as_deref(), Some(key));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_or_profile_that_gives_no_keys_says_why() {
+    let server = portal(false).await;
+    let incomplete = SSO.replace("sso_account_id = 111122223333\n", "");
+    let token_only = incomplete.replace("sso_role_name = Trainer\n", "");
+    let no_source =
+        "region = us-east-1\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = nobody\n";
+    let nameless = SSO.replace("[sso-session team]", "[sso-session other]");
+    let again = "aws sso login";
+    for (name, profile, token, why, remedy) in [
+        ("expired", SSO, Some(sso_token(2020)), "token has expired", again),
+        ("refused", SSO, Some(sso_token(2099)), "Session token not found or invalid", again),
+        ("sso-none", SSO, None, "cached SSO token", again),
+        ("login-none", LOGIN, None, "/.aws/login/cache/", "aws login"),
+        ("incomplete", &incomplete, None, "sso_account_id", "AWS_PROFILE"),
+        ("nameless", &nameless, None, "`team`", "AWS_PROFILE"),
+        ("token-only", &token_only, None, "sso_role_name", "AWS_PROFILE"),
+        ("no-source", no_source, None, "nobody", "AWS_PROFILE"),
+        ("empty", "region = us-east-1\n", None, "no AWS credentials found", "AWS_ACCESS_KEY_ID"),
+    ] {
+        let text = outcome(&server, name, profile, token);
+        assert!(text.contains(why) && text.contains(remedy), "{name}: {text}");
+        assert!(text.starts_with("ListObjectsV2 on s3://b/: "), "{name}: {text}");
+    }
+}
