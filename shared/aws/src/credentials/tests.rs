@@ -121,30 +121,40 @@ fn login_token() -> (&'static str, String) {
     (LOGIN_TOKEN, token.to_owned())
 }
 
-/// The side of the process with the profile: lists a bucket.
+/// The side of the process with the profile: lists a bucket, and again after another login.
 #[tokio::test]
 async fn a_process_with_a_profile() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
     let objects: S3Objects = Aws::from_env().await.unwrap().objects();
-    match objects.list("b", "").await {
-        Ok(_) => println!("outcome: listed"),
-        Err(error) => println!("outcome: {error}"),
-    }
+    let list = async || match objects.list("b", "").await {
+        Ok(_) => "listed".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    println!("first: {}", list().await);
+    let (name, token) = sso_token(2099);
+    put(Path::new(&std::env::var_os("HOME").unwrap()), name, &token);
+    println!("after login: {}", list().await);
 }
 
-/// Outcome of a process whose home has `profile` and `token`.
-fn outcome(server: &Server, name: &str, profile: &str, token: Option<(&str, String)>) -> String {
+fn put(home: &Path, name: &str, text: &str) {
+    let file = home.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+/// Outcomes of a process whose home has `profile` and `token`, before and after a login to SSO.
+fn outcomes(
+    server: &Server,
+    name: &str,
+    profile: &str,
+    token: Option<(&str, String)>,
+) -> [String; 2] {
     let home = std::env::temp_dir().join(format!("gristmill-{}-{name}", std::process::id()));
-    let put = |name: &str, text: &str| {
-        let file = home.join(name);
-        fs::create_dir_all(file.parent().unwrap_or(Path::new("/"))).unwrap();
-        fs::write(file, text).unwrap();
-    };
-    put(".aws/config", &format!("[default]\n{profile}"));
+    put(&home, ".aws/config", &format!("[default]\n{profile}"));
     if let Some((name, text)) = &token {
-        put(name, text);
+        put(&home, name, text);
     }
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["credentials::tests::a_process_with_a_profile", "--exact", "--nocapture"]);
@@ -155,8 +165,10 @@ fn outcome(server: &Server, name: &str, profile: &str, token: Option<(&str, Stri
     let output = child.output().unwrap();
     fs::remove_dir_all(&home).unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let said = text.lines().find_map(|line| line.split_once("outcome: "));
-    said.unwrap_or_else(|| panic!("{text}")).1.to_owned()
+    ["first: ", "after login: "].map(|mark| {
+        let said = text.lines().find_map(|line| line.split_once(mark));
+        said.unwrap_or_else(|| panic!("{text}")).1.to_owned()
+    })
 }
 
 /// S3, and the portal of an SSO that knows the token or does not.
@@ -182,7 +194,7 @@ async fn profiles_of_sso_and_login_have_keys() {
         [(SSO, sso_token(2099), "ASIASSO"), (LOGIN, login_token(), "ASIALOGIN")]
     {
         let server = portal(true).await;
-        assert_eq!(outcome(&server, key, profile, Some(token)), "listed");
+        assert_eq!(outcomes(&server, key, profile, Some(token))[0], "listed");
         assert_eq!(server.asked().last().map(key_of).as_deref(), Some(key));
     }
 }
@@ -207,8 +219,18 @@ async fn a_session_or_profile_that_gives_no_keys_says_why() {
         ("no-source", no_source, None, "nobody", "AWS_PROFILE"),
         ("empty", "region = us-east-1\n", None, "no AWS credentials found", "AWS_ACCESS_KEY_ID"),
     ] {
-        let text = outcome(&server, name, profile, token);
+        let [text, _] = outcomes(&server, name, profile, token);
         assert!(text.contains(why) && text.contains(remedy), "{name}: {text}");
         assert!(text.starts_with("ListObjectsV2 on s3://b/: "), "{name}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_session_has_ended_takes_up_the_next_one() {
+    let server = portal(true).await;
+    for (name, token) in [("ended", Some(sso_token(2020))), ("none-yet", None)] {
+        let [first, then] = outcomes(&server, name, SSO, token);
+        assert!(first.contains("SSO token"), "{first}");
+        assert_eq!(then, "listed", "{name}");
     }
 }
