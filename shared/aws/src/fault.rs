@@ -10,7 +10,7 @@ use std::{error::Error, fmt};
 /// Longest quoted part of a foreign message, in characters.
 const MAX_QUOTE_CHARS: usize = 300;
 
-/// What the SDK tried when it found no credentials, and its name for the profile.
+/// Attempts of the SDK when it found no credentials, and its name for the profile.
 type Tried = ProviderChainError<CredentialsError>;
 const PROFILE: &str = "Profile";
 const NO_CREDENTIALS: &str = "no AWS credentials found: set AWS_ACCESS_KEY_ID and \

@@ -6,7 +6,7 @@ use aws_sdk_s3::{Client, config::Region, error::SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Header with the region of a bucket.
@@ -44,7 +44,7 @@ impl S3Objects {
 }
 
 impl OtherRegions {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Client>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Client>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
