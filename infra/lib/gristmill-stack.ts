@@ -16,6 +16,7 @@ import {
   Stack,
   StackProps,
   Token,
+  aws_budgets as budgets,
   aws_cloudwatch as cloudwatch,
   aws_dynamodb as dynamodb,
   aws_iam as iam,
@@ -44,6 +45,12 @@ interface FunctionProps {
   readonly environment: Record<string, string>;
 }
 
+/** Metric of rejected requests, and description. */
+const TABLE_ALARMS: [string, string, string][] = [
+  ["TableReadThrottles", "ReadThrottleEvents", "gristmill table rejected reads for a quarter of an hour: use fewer workers, or raise WarmReads"],
+  ["TableWriteThrottles", "WriteThrottleEvents", "gristmill table rejected writes for a quarter of an hour: use fewer workers, or raise WarmWrites"],
+];
+
 /** Function, metric, statistic, threshold, number of 5 minute periods, and description. */
 const ALARMS: [string, string, string, string, number, number, string][] = [
   ["CoordinatorErrors", "coordinator", "Errors", "Sum", 1, 1, "gristmill coordinator failed: see its log"],
@@ -51,6 +58,7 @@ const ALARMS: [string, string, string, string, number, number, string][] = [
   ["ScalerErrors", "scaler", "Errors", "Sum", 1, 1, "gristmill scaler failed: see its log"],
   ["WorkerThrottles", "worker", "Throttles", "Sum", 10, 3, "gristmill workers were throttled for a quarter of an hour: use fewer workers, or more concurrency"],
   ["WorkerDuration", "worker", "Duration", "Maximum", 840000, 1, "gristmill worker ran for 14 of its 15 minutes: its splits are too large for its memory"],
+  ["WorkerReportsLost", "worker", "DestinationDeliveryFailures", "Sum", 1, 1, "gristmill worker failed and the coordinator was not told: its splits wait until they are missed"],
   ["WorkerEventsDropped", "worker", "AsyncEventsDropped", "Sum", 1, 1, "gristmill worker was not started within 60 s: concurrency is too small"],
 ];
 
@@ -145,6 +153,8 @@ export class GristmillStack extends Stack {
         GRISTMILL_MAX_WORKERS: parameters.maxWorkers.valueAsString,
       },
     });
+    // It names a version: none that would be tried again, or whose failures nobody hears of.
+    (scaler.node.defaultChild as CfnResource).addDependency(pinned);
     new lambda.CfnEventInvokeConfig(this, "ScalerEvents", {
       functionName: scaler.functionName,
       qualifier: "$LATEST",
@@ -152,7 +162,8 @@ export class GristmillStack extends Stack {
       maximumEventAgeInSeconds: 60,
     });
 
-    this.alarms();
+    this.alarms(table);
+    this.budget();
 
     const trainer = new iam.CfnManagedPolicy(this, "TrainerPolicy", {
       description: "gristmill trainer - attach it to the role that training runs with",
@@ -167,6 +178,8 @@ export class GristmillStack extends Stack {
     output("TableName", "GRISTMILL_TABLE, for inspecting the stack; trainers do not need it", table);
     output("WorkerFunctionName", "GRISTMILL_WORKER_FUNCTION, likewise", workerVersion);
     output("ScalerFunctionName", "GRISTMILL_SCALER_FUNCTION, likewise", `${Aws.STACK_NAME}-scaler`);
+    output("AccountConcurrency", "Unreserved concurrency of the account that MaxWorkers and the reservations were derived from; 0 if they were not", parameters.accountConcurrency.valueAsString);
+    output("WorkerRoleArn", "Role of the workers, for the policy of a bucket or key of another account", worker.role!.roleArn);
     output("TrainerPolicyArn", "Attach this policy to the role that training runs with", trainer.ref);
   }
 
@@ -193,24 +206,59 @@ export class GristmillStack extends Stack {
   }
 
   /** Alarms, sent to a topic if there is one. */
-  private alarms(): void {
+  private alarms(table: string): void {
     const { hasAlarmTopic, alarmTopicArn } = this.parameters;
     const actions = Fn.conditionIf(hasAlarmTopic.logicalId, [alarmTopicArn.valueAsString], { Ref: "AWS::NoValue" });
+    const alarm = (id: string, props: Partial<cloudwatch.CfnAlarmProps>) =>
+      new cloudwatch.CfnAlarm(this, id, {
+        period: 300,
+        comparisonOperator: "GreaterThanOrEqualToThreshold",
+        treatMissingData: "notBreaching",
+        evaluationPeriods: 3,
+        statistic: "Sum",
+        ...props,
+      }).addPropertyOverride("AlarmActions", actions);
     for (const [id, name, metric, statistic, threshold, periods, description] of ALARMS) {
-      const alarm = new cloudwatch.CfnAlarm(this, id, {
+      alarm(id, {
         alarmDescription: description,
         namespace: "AWS/Lambda",
         metricName: metric,
         dimensions: [{ name: "FunctionName", value: `${Aws.STACK_NAME}-${name}` }],
         statistic,
-        period: 300,
         evaluationPeriods: periods,
         threshold,
-        comparisonOperator: "GreaterThanOrEqualToThreshold",
-        treatMissingData: "notBreaching",
       });
-      alarm.addPropertyOverride("AlarmActions", actions);
     }
+    for (const [id, metric, description] of TABLE_ALARMS) {
+      alarm(id, {
+        alarmDescription: description,
+        namespace: "AWS/DynamoDB",
+        metricName: metric,
+        dimensions: [{ name: "TableName", value: table }],
+        threshold: 100,
+      });
+    }
+  }
+
+  /** A monthly budget, if there is someone to tell. */
+  private budget(): void {
+    const { hasBudget, monthlyBudgetUsd, budgetEmail } = this.parameters;
+    const told = (notificationType: string, threshold: number) => ({
+      notification: { notificationType, comparisonOperator: "GREATER_THAN", threshold, thresholdType: "PERCENTAGE" },
+      subscribers: [{ subscriptionType: "EMAIL", address: budgetEmail.valueAsString }],
+    });
+    const budget = new budgets.CfnBudget(this, "Budget", {
+      budget: {
+        budgetName: `gristmill ${Aws.STACK_NAME} ${Aws.REGION}`,
+        budgetType: "COST",
+        timeUnit: "MONTHLY",
+        budgetLimit: { amount: monthlyBudgetUsd.valueAsNumber, unit: "USD" },
+        // CloudFormation puts this tag onto what it makes. Billing knows it once it is activated as a cost allocation tag.
+        costFilters: { TagKeyValue: [`aws:cloudformation:stack-name$${Aws.STACK_NAME}`] },
+      },
+      notificationsWithSubscribers: [told("ACTUAL", 80), told("FORECASTED", 100)],
+    });
+    budget.cfnOptions.condition = hasBudget;
   }
 
   private table(): dynamodb.CfnTable {
@@ -228,6 +276,9 @@ export class GristmillStack extends Stack {
       pointInTimeRecoverySpecification: { pointInTimeRecoveryEnabled: true },
       sseSpecification: { sseEnabled: true },
     });
+    const { warmsTable, warmReads, warmWrites } = this.parameters;
+    const warm = { ReadUnitsPerSecond: warmReads.valueAsNumber, WriteUnitsPerSecond: warmWrites.valueAsNumber };
+    table.addPropertyOverride("WarmThroughput", Fn.conditionIf(warmsTable.logicalId, warm, { Ref: "AWS::NoValue" }));
     keep(table);
     return table;
   }
@@ -271,6 +322,13 @@ export class GristmillStack extends Stack {
             status: "Enabled",
             abortIncompleteMultipartUpload: { daysAfterInitiation: 1 },
           },
+          // If versioning is switched on, by hand or by a rule of the organisation, it would keep all that is deleted.
+          {
+            id: "old-versions",
+            status: "Enabled",
+            noncurrentVersionExpiration: { noncurrentDays: 1 },
+            expiredObjectDeleteMarker: true,
+          },
         ],
       },
     });
@@ -313,7 +371,7 @@ export class GristmillStack extends Stack {
       currentVersionOptions: { removalPolicy: RemovalPolicy.RETAIN },
     });
     const inner = made.node.defaultChild as lambda.CfnFunction;
-    inner.loggingConfig = { logGroup: logGroup.ref, logFormat: "JSON" };
+    inner.loggingConfig = { logGroup: logGroup.ref, logFormat: "JSON", systemLogLevel: "WARN" };
     if (props.concurrency) {
       inner.reservedConcurrentExecutions = Token.asNumber(props.concurrency);
     }

@@ -22,6 +22,11 @@ export class Parameters {
   readonly keptTable: CfnParameter;
   readonly keptBucket: CfnParameter;
   readonly alarmTopicArn: CfnParameter;
+  readonly accountConcurrency: CfnParameter;
+  readonly warmReads: CfnParameter;
+  readonly warmWrites: CfnParameter;
+  readonly monthlyBudgetUsd: CfnParameter;
+  readonly budgetEmail: CfnParameter;
   readonly hasDatasets: CfnCondition;
   readonly hasDatasetKeys: CfnCondition;
   readonly hasStorageKey: CfnCondition;
@@ -32,6 +37,8 @@ export class Parameters {
   readonly makesBucket: CfnCondition;
   readonly hasAlarmTopic: CfnCondition;
   readonly letsTrainersStoreChunks: CfnCondition;
+  readonly warmsTable: CfnCondition;
+  readonly hasBudget: CfnCondition;
 
   constructor(scope: Construct) {
     this.architecture = new CfnParameter(scope, "Architecture", {
@@ -80,7 +87,7 @@ export class Parameters {
       type: "Number",
       default: 0,
       minValue: 0,
-      description: "Most concurrent coordinator calls, reserved from the account's concurrency; 0 reserves nothing. scripts/deploy reserves 20 if the account allows it.",
+      description: "Most concurrent coordinator calls, reserved from the account's concurrency; 0 reserves nothing. Each serves 10 requests a second. scripts/deploy reserves a sixth of MaxWorkers, at least 20, if the account allows it.",
     });
     this.scalerConcurrency = new CfnParameter(scope, "ScalerConcurrency", {
       type: "Number",
@@ -94,7 +101,27 @@ export class Parameters {
       default: 0,
       minValue: 0,
       description:
-        "Most workers of one job, so that coordinator and scaler can always run; 0 is no limit. scripts/deploy derives it from the account's limit.",
+        "Most workers of one job, so that coordinator, scaler and other functions of the account can always run; 0 is no limit. scripts/deploy derives it from the account's limit.",
+    });
+    this.accountConcurrency = new CfnParameter(scope, "AccountConcurrency", {
+      type: "Number",
+      default: 0,
+      minValue: 0,
+      description:
+        "Unreserved concurrency of the account, as scripts/deploy last divided it; if it changes, the next run divides it anew.",
+    });
+    this.warmReads = new CfnParameter(scope, "WarmReads", {
+      type: "Number",
+      default: 12000,
+      minValue: 12000,
+      description:
+        "Read units a second that the table serves at once; a new table serves 12,000. AWS charges an increase, and does not decrease it. scripts/deploy derives it from MaxWorkers.",
+    });
+    this.warmWrites = new CfnParameter(scope, "WarmWrites", {
+      type: "Number",
+      default: 4000,
+      minValue: 4000,
+      description: "Write units a second that the table serves at once; a new table serves 4,000. As WarmReads.",
     });
     this.allowPrivateSources = new CfnParameter(scope, "AllowPrivateSources", {
       type: "String",
@@ -146,6 +173,19 @@ export class Parameters {
       constraintDescription: "empty, or the ARN of an SNS topic",
       description: "SNS topic that receives alarms; if empty, they are visible in CloudWatch only.",
     });
+    this.monthlyBudgetUsd = new CfnParameter(scope, "MonthlyBudgetUsd", {
+      type: "Number",
+      default: 0,
+      minValue: 0,
+      description:
+        "Dollars a month of the stack, of which BudgetEmail is told when 80 % are spent, or all are expected to be; 0 makes no budget.",
+    });
+    this.budgetEmail = new CfnParameter(scope, "BudgetEmail", {
+      default: "",
+      allowedPattern: "^$|^[^@\\s]+@[^@\\s]+$",
+      constraintDescription: "empty, or an e-mail address",
+      description: "E-mail address for MonthlyBudgetUsd.",
+    });
     const isNot = (id: string, value: CfnParameter | string, other: string) =>
       new CfnCondition(scope, id, {
         expression: Fn.conditionNot(
@@ -163,6 +203,20 @@ export class Parameters {
       new CfnCondition(scope, id, { expression: Fn.conditionEquals(value.value, other) });
     this.makesTable = is("MakesTable", this.keptTable, "");
     this.makesBucket = is("MakesBucket", this.keptBucket, "");
+    this.warmsTable = new CfnCondition(scope, "WarmsTable", {
+      expression: Fn.conditionNot(
+        Fn.conditionAnd(
+          Fn.conditionEquals(this.warmReads.value, "12000"),
+          Fn.conditionEquals(this.warmWrites.value, "4000"),
+        ),
+      ),
+    });
+    this.hasBudget = new CfnCondition(scope, "HasBudget", {
+      expression: Fn.conditionAnd(
+        Fn.conditionNot(Fn.conditionEquals(this.monthlyBudgetUsd.value, "0")),
+        Fn.conditionNot(Fn.conditionEquals(this.budgetEmail.value, "")),
+      ),
+    });
     this.letsTrainersStoreChunks = is("LetsTrainersStoreChunks", this.trainersStoreChunks, "true");
   }
 }

@@ -87,6 +87,11 @@ export function workerPolicy(parameters: Parameters, arns: Arns, logs: string): 
     allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
     storageKey(parameters),
     readDatasets(parameters),
+    // As for the stack's bucket: a file that was deleted is 404, and not a refusal to be tried again.
+    when(
+      parameters.hasDatasets,
+      allow("KnowWhichFilesAreAbsent", "s3:ListBucket", parameters.datasetBucketArns.valueAsList),
+    ),
     datasetKeys(parameters),
   );
 }

@@ -316,6 +316,7 @@ class OldBash(unittest.TestCase):
         "|& and &>>": r"\|&|&>>",
         "[[ -v": r"\[\[ (! )?-v\b",
         "wait -n": r"\bwait -n",
+        "a group in a pattern, unquoted": r"=~ [^$\s]*\(",
         "printf %(..)T": r"printf\b.*%\(",
         "an array that may be empty": r"(?<!\+)\"\$\{(overrides|datasets|keys|parameters)\[[@*]\]\}\"",
     }
