@@ -72,16 +72,19 @@ owner_of() {
     [[ $said == None ]] || echo "${said%%[[:space:]]*}"
 }
 
-# must_be_free KIND NAME OPTION [EXCEPT]
+# must_be_free KIND NAME ADVICE [EXCEPT]: ends the script if a stack has it.
 must_be_free() {
-    local owner home
-    if [[ $1 == bucket ]]; then
-        home=$("$AWS" s3api head-bucket --bucket "$2" --output text --query BucketRegion 2>&1) ||
-            fail "cannot use bucket $2: $home"
-        [[ -z $home || $home == None || $home == "$region" ]] || fail "bucket $2 is in $home, and the stack in $region" 2
-    fi
+    local owner
     owner=$(owner_of "$1" "$2" "${4:-}")
     [[ -z $owner ]] || fail "$1 $2 belongs to stack $owner; $3" 2
+}
+
+# must_be_here BUCKET: ends the script if it is in another region. Older versions of the CLI do not say.
+must_be_here() {
+    local home
+    home=$("$AWS" s3api head-bucket --bucket "$1" --output text --query BucketRegion 2>&1) ||
+        fail "cannot use bucket $1: $home"
+    [[ -z $home || $home == None || $home == "$region" ]] || fail "bucket $1 is in $home, and the stack in $region" 2
 }
 
 # Concurrency that AWS lets nobody reserve; what coordinator and scaler have at least; and what workers leave to them if

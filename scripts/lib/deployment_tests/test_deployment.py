@@ -226,6 +226,12 @@ class Storage(Account):
         self.assert_done(self.deploy(answer="y\ny\n"))
         self.assertEqual(self.state["buckets"]["gristmill-bucket-old"]["policy"], "policy of gristmill")
 
+    def test_a_policy_is_put_back_if_sam_fails(self):
+        self.with_bucket("gristmill-bucket-old", "eu-west-1")
+        (self.folder / "sam").write_text("#!/bin/sh\nexit 1\n")
+        self.assertEqual(self.deploy().returncode, 1)
+        self.assertEqual(self.state["buckets"]["gristmill-bucket-old"]["policy"], "its policy")
+
     def test_a_bucket_without_a_policy_is_gone_on_with(self):
         self.with_bucket("gristmill-bucket-old", "eu-west-1", policy=None)
         self.assert_done(self.deploy())
