@@ -132,7 +132,10 @@ class Cloud:
         return {"Buckets": [each for each in listed if region in (None, each["BucketRegion"])]}
 
     def s3api_head_bucket(self, given):
-        return {"BucketRegion": self.bucket(given["bucket"][0])["region"]}
+        of = self.bucket(given["bucket"][0])
+        if of.get("owner", ACCOUNT) not in given.get("expected-bucket-owner", [of.get("owner", ACCOUNT)]):
+            raise Refused("(403) when calling the HeadBucket operation: Forbidden")
+        return {"BucketRegion": of["region"]}
 
     def s3api_get_bucket_policy(self, given):
         policy = self.bucket(given["bucket"][0])["policy"]

@@ -271,6 +271,21 @@ class Arguments(Account):
                 self.assert_done(self.deploy("--dataset", value, "--dataset", "s3://ccc"))
                 self.assertEqual(self.parameters()["DatasetBucketArns"], "arn:aws:s3:::bbb,arn:aws:s3:::ccc")
 
+    def test_what_another_account_must_allow_is_printed(self):
+        def change(state):
+            state["buckets"]["mine"] = {"region": "eu-west-1", "policy": None, "objects": []}
+            state["buckets"]["far"] = {"region": "us-east-1", "policy": None, "objects": []}
+            state["buckets"]["theirs"] = {"region": "eu-west-1", "policy": None, "objects": [], "owner": "999999999999"}
+
+        self.edit(change)
+        done = self.deploy("--dataset", "mine", "--dataset", "far", "--dataset", "theirs", "--dataset", "none")
+        self.assert_done(done)
+        self.assertIn('"Resource": ["arn:aws:s3:::theirs", "arn:aws:s3:::theirs/*"]', done.stdout)
+        self.assertIn('"arn:role"', done.stdout)
+        self.assertEqual(done.stdout.count("s3:ListBucket"), 1)
+        self.assertIn("bucket far is in us-east-1", done.stderr)
+        self.assertIn("cannot see bucket none", done.stderr)
+
     def test_keys_and_settings_that_could_not_work_are_refused(self):
         key = "arn:aws:kms:eu-west-1:123456789012:key/1"
         for arguments in [("--dataset-key", key.replace("key/", "alias/")), ("--dataset-key", "alias/mine"),
