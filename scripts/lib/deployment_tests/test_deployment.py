@@ -290,7 +290,7 @@ class Arguments(Account):
         key = "arn:aws:kms:eu-west-1:123456789012:key/1"
         for arguments in [("--dataset-key", key.replace("key/", "alias/")), ("--dataset-key", "alias/mine"),
                           ("--dataset-key", key.replace("aws", "aws-cn", 1)), ("--set", "MaxWorker=3"),
-                          ("--set", "MaxWorkers"), ("--tag", "novalue"), ("--tag", "aws:x=y"), ("--stack",),
+                          ("--set", "MaxWorkers"), ("--set", "MonthlyBudgetUsd=50"), ("--tag", "novalue"), ("--tag", "aws:x=y"), ("--stack",),
                           ("--unknown",), ("--unknown", "value"), ("--region", "nowhere"), ("--stack", "a_b")]:
             with self.subTest(arguments):
                 done = self.deploy(*arguments)
