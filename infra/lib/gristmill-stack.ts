@@ -16,7 +16,6 @@ import {
   Stack,
   StackProps,
   Token,
-  aws_budgets as budgets,
   aws_cloudwatch as cloudwatch,
   aws_dynamodb as dynamodb,
   aws_iam as iam,
@@ -58,7 +57,7 @@ const ALARMS: [string, string, string, string, number, number, string][] = [
   ["ScalerErrors", "scaler", "Errors", "Sum", 1, 1, "gristmill scaler failed: see its log"],
   ["WorkerThrottles", "worker", "Throttles", "Sum", 10, 3, "gristmill workers were throttled for a quarter of an hour: use fewer workers, or more concurrency"],
   ["WorkerDuration", "worker", "Duration", "Maximum", 840000, 1, "gristmill worker ran for 14 of its 15 minutes: its splits are too large for its memory"],
-  ["WorkerReportsLost", "worker", "DestinationDeliveryFailures", "Sum", 1, 1, "gristmill worker failed and the coordinator was not told: its splits wait until they are missed"],
+  ["WorkerReportsLost", "worker", "DestinationDeliveryFailures", "Sum", 1, 1, "gristmill worker failed and the coordinator was not notified: its splits wait until they are missed"],
   ["WorkerEventsDropped", "worker", "AsyncEventsDropped", "Sum", 1, 1, "gristmill worker was not started within 60 s: concurrency is too small"],
 ];
 
@@ -163,7 +162,6 @@ export class GristmillStack extends Stack {
     });
 
     this.alarms(table);
-    this.budget();
 
     const trainer = new iam.CfnManagedPolicy(this, "TrainerPolicy", {
       description: "gristmill trainer - attach it to the role that training runs with",
@@ -238,27 +236,6 @@ export class GristmillStack extends Stack {
         threshold: 100,
       });
     }
-  }
-
-  /** A monthly budget, if there is someone to tell. */
-  private budget(): void {
-    const { hasBudget, monthlyBudgetUsd, budgetEmail } = this.parameters;
-    const told = (notificationType: string, threshold: number) => ({
-      notification: { notificationType, comparisonOperator: "GREATER_THAN", threshold, thresholdType: "PERCENTAGE" },
-      subscribers: [{ subscriptionType: "EMAIL", address: budgetEmail.valueAsString }],
-    });
-    const budget = new budgets.CfnBudget(this, "Budget", {
-      budget: {
-        budgetName: `gristmill ${Aws.STACK_NAME} ${Aws.REGION}`,
-        budgetType: "COST",
-        timeUnit: "MONTHLY",
-        budgetLimit: { amount: monthlyBudgetUsd.valueAsNumber, unit: "USD" },
-        // CloudFormation puts this tag onto what it makes. Billing knows it once it is activated as a cost allocation tag.
-        costFilters: { TagKeyValue: [`aws:cloudformation:stack-name$${Aws.STACK_NAME}`] },
-      },
-      notificationsWithSubscribers: [told("ACTUAL", 80), told("FORECASTED", 100)],
-    });
-    budget.cfnOptions.condition = hasBudget;
   }
 
   private table(): dynamodb.CfnTable {

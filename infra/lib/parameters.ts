@@ -25,8 +25,6 @@ export class Parameters {
   readonly accountConcurrency: CfnParameter;
   readonly warmReads: CfnParameter;
   readonly warmWrites: CfnParameter;
-  readonly monthlyBudgetUsd: CfnParameter;
-  readonly budgetEmail: CfnParameter;
   readonly hasDatasets: CfnCondition;
   readonly hasDatasetKeys: CfnCondition;
   readonly hasStorageKey: CfnCondition;
@@ -38,7 +36,6 @@ export class Parameters {
   readonly hasAlarmTopic: CfnCondition;
   readonly letsTrainersStoreChunks: CfnCondition;
   readonly warmsTable: CfnCondition;
-  readonly hasBudget: CfnCondition;
 
   constructor(scope: Construct) {
     this.architecture = new CfnParameter(scope, "Architecture", {
@@ -173,19 +170,6 @@ export class Parameters {
       constraintDescription: "empty, or the ARN of an SNS topic",
       description: "SNS topic that receives alarms; if empty, they are visible in CloudWatch only.",
     });
-    this.monthlyBudgetUsd = new CfnParameter(scope, "MonthlyBudgetUsd", {
-      type: "Number",
-      default: 0,
-      minValue: 0,
-      description:
-        "Dollars a month of the stack, of which BudgetEmail is told when 80 % are spent, or all are expected to be; 0 makes no budget.",
-    });
-    this.budgetEmail = new CfnParameter(scope, "BudgetEmail", {
-      default: "",
-      allowedPattern: "^$|^[^@\\s]+@[^@\\s]+$",
-      constraintDescription: "empty, or an e-mail address",
-      description: "E-mail address for MonthlyBudgetUsd.",
-    });
     const isNot = (id: string, value: CfnParameter | string, other: string) =>
       new CfnCondition(scope, id, {
         expression: Fn.conditionNot(
@@ -209,12 +193,6 @@ export class Parameters {
           Fn.conditionEquals(this.warmReads.value, "12000"),
           Fn.conditionEquals(this.warmWrites.value, "4000"),
         ),
-      ),
-    });
-    this.hasBudget = new CfnCondition(scope, "HasBudget", {
-      expression: Fn.conditionAnd(
-        Fn.conditionNot(Fn.conditionEquals(this.monthlyBudgetUsd.value, "0")),
-        Fn.conditionNot(Fn.conditionEquals(this.budgetEmail.value, "")),
       ),
     });
     this.letsTrainersStoreChunks = is("LetsTrainersStoreChunks", this.trainersStoreChunks, "true");

@@ -1,15 +1,16 @@
 # shellcheck shell=bash disable=SC2154
-# What scripts/deploy and scripts/teardown know of AWS. Sourced; expects AWS, region and fail(). Runs under bash 3.2,
+# Facts about AWS for scripts/deploy and scripts/teardown. Sourced; expects AWS, region and fail(). Runs under bash 3.2,
 # which macOS has.
 
 # Regions without function URLs, by which workers and trainers reach the coordinator, in November 2026:
 # https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html
 # https://docs.aws.amazon.com/govcloud-us/latest/UserGuide/govcloud-lambda.html
 # https://docs.amazonaws.cn/en_us/aws/latest/userguide/lambda.html
+# And mx-central-1, where CloudFormation has no AWS::Lambda::Url.
 has_function_urls() {
     case $1 in
         ap-east-2 | ap-south-2 | ap-southeast-[4-7] | ca-west-1 | eu-central-2 | eu-south-2) return 1 ;;
-        il-central-1 | me-central-1 | us-gov-* | cn-*) return 1 ;;
+        il-central-1 | me-central-1 | mx-central-1 | us-gov-* | cn-*) return 1 ;;
     esac
 }
 
@@ -128,6 +129,23 @@ workers_for() {
 # https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html
 warm_reads_for() { echo $(($1 * 48 / 10 > 12000 ? $1 * 48 / 10 : 12000)); }
 warm_writes_for() { echo $(($1 * 33 / 10 > 4000 ? $1 * 33 / 10 : 4000)); }
+
+budget_name() { echo "gristmill $stack $region"; }
+
+# set_budget ACCOUNT USD EMAIL: the stack's budget. It counts what has a tag which CloudFormation puts onto what it makes.
+set_budget() {
+    local kind notices=''
+    for kind in ACTUAL:80 FORECASTED:100; do
+        notices+="${notices:+, }{\"Notification\": {\"NotificationType\": \"${kind%:*}\", \"ComparisonOperator\": \"GREATER_THAN\",
+            \"Threshold\": ${kind#*:}, \"ThresholdType\": \"PERCENTAGE\"},
+            \"Subscribers\": [{\"SubscriptionType\": \"EMAIL\", \"Address\": \"$3\"}]}"
+    done
+    "$AWS" budgets delete-budget --account-id "$1" --budget-name "$(budget_name)" >/dev/null 2>&1 || true
+    "$AWS" budgets create-budget --account-id "$1" --notifications-with-subscribers "[$notices]" --budget "{
+        \"BudgetName\": \"$(budget_name)\", \"BudgetType\": \"COST\", \"TimeUnit\": \"MONTHLY\",
+        \"BudgetLimit\": {\"Amount\": \"$2\", \"Unit\": \"USD\"},
+        \"CostFilters\": {\"TagKeyValue\": [\"aws:cloudformation:stack-name\$$stack\"]}}"
+}
 
 # old_glibc FILE: ends the script if the program needs a newer glibc than that of provided.al2023, 2.34:
 # https://docs.aws.amazon.com/linux/al2023/ug/core-glibc.html

@@ -178,6 +178,16 @@ class Cloud:
         self.change(f"delete-bucket {name}")
         del self.state["buckets"][name]
 
+    def budgets_create_budget(self, given):
+        budget = json.loads(given["budget"][0])
+        notices = json.loads(given["notifications-with-subscribers"][0])
+        self.change(f"create-budget {budget['BudgetName']}")
+        self.state.setdefault("budgets", {})[budget["BudgetName"]] = {"budget": budget, "notices": notices}
+
+    def budgets_delete_budget(self, given):
+        if self.state.setdefault("budgets", {}).pop(given["budget-name"][0], None) is None:
+            raise Refused("(NotFoundException) Unable to get budget: it doesn't exist")
+
     def logs_describe_log_groups(self, _):
         return {"logGroups": []}
 

@@ -290,7 +290,7 @@ class Arguments(Account):
         key = "arn:aws:kms:eu-west-1:123456789012:key/1"
         for arguments in [("--dataset-key", key.replace("key/", "alias/")), ("--dataset-key", "alias/mine"),
                           ("--dataset-key", key.replace("aws", "aws-cn", 1)), ("--set", "MaxWorker=3"),
-                          ("--set", "MaxWorkers"), ("--set", "MonthlyBudgetUsd=50"), ("--tag", "novalue"), ("--tag", "aws:x=y"), ("--stack",),
+                          ("--set", "MaxWorkers"), ("--budget", "50"), ("--budget", "a@b:50"), ("--tag", "novalue"), ("--tag", "aws:x=y"), ("--stack",),
                           ("--unknown",), ("--unknown", "value"), ("--region", "nowhere"), ("--stack", "a_b")]:
             with self.subTest(arguments):
                 done = self.deploy(*arguments)
@@ -316,6 +316,17 @@ class Arguments(Account):
     def test_programs_that_lambda_cannot_start_are_refused(self):
         (self.built / "WorkerFunction" / "bootstrap").write_bytes(b"\x00GLIBC_2.4\x00GLIBC_2.39\x00GLIBC_2.17\x00")
         self.assert_refused(self.deploy(), "needs glibc 2.39", code=1)
+
+    def test_a_budget_is_made_changed_and_deleted(self):
+        for dollars in (50, 70):
+            self.assert_done(self.deploy("--budget", f"{dollars}:me@example.org"))
+            (made,) = self.state["budgets"].values()
+            self.assertEqual(made["budget"]["BudgetLimit"]["Amount"], str(dollars))
+            self.assertEqual(made["budget"]["CostFilters"]["TagKeyValue"], ["aws:cloudformation:stack-name$gristmill"])
+            notices = [(each["Notification"]["NotificationType"], each["Subscribers"][0]["Address"]) for each in made["notices"]]
+            self.assertEqual(notices, [("ACTUAL", "me@example.org"), ("FORECASTED", "me@example.org")])
+        self.assert_done(self.teardown())
+        self.assertEqual(self.state["budgets"], {})
 
     def test_tags_stay_and_are_added_to(self):
         tags = lambda: self.state["regions"]["eu-west-1"]["stacks"]["gristmill"]["tags"]  # noqa: E731

@@ -98,7 +98,7 @@ class Template(unittest.TestCase):
         condition, warm, _ = table["Properties"]["WarmThroughput"]["If"]
         self.assertEqual(condition, "WarmsTable")
         self.assertEqual(warm, {"ReadUnitsPerSecond": {"Ref": "WarmReads"}, "WriteUnitsPerSecond": {"Ref": "WarmWrites"}})
-        # What a new table has; less is refused.
+        # A new table has this; less is refused.
         for name, least in (("WarmReads", 12000), ("WarmWrites", 4000)):
             parameter = self.template["Parameters"][name]
             self.assertEqual((parameter["Default"], parameter["MinValue"]), (least, least))
