@@ -172,6 +172,7 @@ export class GristmillStack extends Stack {
       new CfnOutput(this, `${id}Output`, { description, value }).overrideLogicalId(id);
     output("Namespace", "GRISTMILL_NAMESPACE of a trainer", parameters.namespace.valueAsString);
     output("CoordinatorUrl", "GRISTMILL_COORDINATOR_URL of a trainer", url.attrFunctionUrl);
+    output("CoordinatorArn", "GRISTMILL_COORDINATOR_URL of a trainer that reaches Lambda's endpoint only (TrainersInvoke)", `arn:${Aws.PARTITION}:lambda:${Aws.REGION}:${Aws.ACCOUNT_ID}:function:${Aws.STACK_NAME}-coordinator:live`);
     output("BucketName", "GRISTMILL_BUCKET of a trainer", bucket);
     output("TableName", "GRISTMILL_TABLE, for inspecting the stack; trainers do not need it", table);
     output("WorkerFunctionName", "GRISTMILL_WORKER_FUNCTION, likewise", workerVersion);

@@ -19,6 +19,7 @@ export class Parameters {
   readonly maxWorkers: CfnParameter;
   readonly allowPrivateSources: CfnParameter;
   readonly trainersStoreChunks: CfnParameter;
+  readonly trainersInvoke: CfnParameter;
   readonly keptTable: CfnParameter;
   readonly keptBucket: CfnParameter;
   readonly alarmTopicArn: CfnParameter;
@@ -35,6 +36,7 @@ export class Parameters {
   readonly makesBucket: CfnCondition;
   readonly hasAlarmTopic: CfnCondition;
   readonly letsTrainersStoreChunks: CfnCondition;
+  readonly letsTrainersInvoke: CfnCondition;
   readonly warmsTable: CfnCondition;
 
   constructor(scope: Construct) {
@@ -134,6 +136,13 @@ export class Parameters {
       description:
         "Whether trainers may store chunks, and not only read them. Local workers of a training run with several trainer processes need it.",
     });
+    this.trainersInvoke = new CfnParameter(scope, "TrainersInvoke", {
+      type: "String",
+      default: "false",
+      allowedValues: ["true", "false"],
+      description:
+        "Whether trainers may also call the coordinator through Lambda's endpoint, by its ARN. Trainers in a subnet without internet need it.",
+    });
     this.logRetentionDays = new CfnParameter(scope, "LogRetentionDays", {
       type: "Number",
       default: "14",
@@ -196,5 +205,6 @@ export class Parameters {
       ),
     });
     this.letsTrainersStoreChunks = is("LetsTrainersStoreChunks", this.trainersStoreChunks, "true");
+    this.letsTrainersInvoke = is("LetsTrainersInvoke", this.trainersInvoke, "true");
   }
 }

@@ -118,6 +118,10 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
     allow("ThroughItsUrlOnly", "lambda:InvokeFunction", coordinator, {
       Bool: { "lambda:InvokedViaFunctionUrl": "true" },
     }),
+    when(
+      parameters.letsTrainersInvoke,
+      allow("WithoutItsUrl", "lambda:InvokeFunction", coordinator),
+    ),
     allow("ReadChunks", "s3:GetObject", ["jobs/*", "datasets/*"].map(arns.objects)),
     // Local workers store chunks for all of several processes that train.
     when(

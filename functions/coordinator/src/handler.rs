@@ -1,4 +1,5 @@
-//! The function's entry points: HTTP requests to its URL, failure reports of the platform, and a schedule.
+//! The function's entry points: calls to its URL or through Lambda's endpoint, failure reports of the
+//! platform, and a schedule.
 
 use crate::Coordinator;
 use gristmill_model::InvocationId;
@@ -19,7 +20,7 @@ pub async fn serve(coordinator: Coordinator) -> Result<(), Error> {
     .await
 }
 
-/// Answers one event: a call to the function's URL, or an event of the platform (`PlatformEvent`).
+/// Answers one request to the function's URL, or one [`Event`].
 pub async fn handle(
     coordinator: &Coordinator,
     request: &HttpRequest,
@@ -28,19 +29,24 @@ pub async fn handle(
     let reported = request.extensions().get::<RequestContext>();
     if matches!(reported, Some(RequestContext::PassThrough)) {
         match serde_json::from_slice(body) {
-            Ok(PlatformEvent::Failed(report)) => release_failed(coordinator, report).await,
+            Ok(Event::Call { .. }) => return answer(coordinator, body).await,
+            Ok(Event::Failed(report)) => release_failed(coordinator, report).await,
             // A scheduled event has no caller to answer: the error makes the platform count it as failed.
-            Ok(PlatformEvent::Scheduled { upkeep: true }) => {
+            Ok(Event::Scheduled { upkeep: true }) => {
                 coordinator.upkeep().await.map(|_| ())?;
             }
-            Ok(PlatformEvent::Scheduled { upkeep: false }) | Err(_) => {
+            Ok(Event::Scheduled { upkeep: false }) | Err(_) => {
                 tracing::warn!(
-                    "ignored an event that is neither a failure report nor a scheduled one"
+                    "ignored an event that is no call, failure report or scheduled event"
                 );
             }
         }
         return Ok(Response::new(Body::Text("null".to_owned())));
     }
+    answer(coordinator, body).await
+}
+
+async fn answer(coordinator: &Coordinator, body: &[u8]) -> Result<Response<Body>, Error> {
     let reply = match parse(body) {
         Ok(request) => coordinator.answer(&request).await,
         Err(refusal) => AnyReply::Refused(refusal),
@@ -58,10 +64,15 @@ fn parse(body: &[u8]) -> Result<Request, Refusal> {
         .map_err(|error| invalid(format!("the call cannot be read: {error}")))
 }
 
-/// Events that the platform sends.
+/// Events that do not arrive through the URL.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum PlatformEvent {
+enum Event {
+    /// A call ([`Request`]) of a trainer that cannot reach the URL.
+    Call {
+        #[serde(rename = "v")]
+        _version: u32,
+    },
     Failed(FailureReport),
     /// `{"upkeep": true}`, sent on a schedule.
     Scheduled {

@@ -3,9 +3,11 @@
 use crate::{
     DynamoTable, HttpCoordinator, LambdaInvoker, Probes, S3Objects, SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
+    coordinator::Address,
     counts::{CountRequests, RequestCounts},
     dynamodb::DynamoClient,
-    lambda::LambdaClient,
+    lambda::{LAMBDA, LambdaClient},
+    service::endpoint_of,
 };
 use aws_config::{
     BehaviorVersion, Region, SdkConfig, environment::EnvironmentVariableRegionProvider,
@@ -217,14 +219,18 @@ impl Aws {
         LambdaInvoker::new(client.clone())
     }
 
-    /// The coordinator of namespace `ns` behind the function URL `url`.
+    /// The coordinator of namespace `ns`. `url` is its function URL, or its ARN: then Lambda's own
+    /// endpoint is called, which a subnet without internet can reach.
     ///
     /// # Errors
-    /// `url` is not an http or https URL.
+    /// `url` is neither.
     pub fn coordinator(&self, url: &str, ns: Namespace) -> Result<HttpCoordinator, SettingsError> {
-        let provider = self.0.sdk.credentials_provider();
-        let Shared { pool, counts, region, .. } = &*self.0;
-        HttpCoordinator::new(url, ns, region.as_ref(), provider, pool.clone(), counts.clone())
+        let Shared { sdk, at, pool, counts, region, .. } = &*self.0;
+        let address = Address::parse(url, region.as_ref(), |region| {
+            at.lambda.clone().unwrap_or_else(|| endpoint_of(LAMBDA, sdk, region))
+        })?;
+        let provider = sdk.credentials_provider();
+        Ok(HttpCoordinator::new(address, ns, provider, pool.clone(), counts.clone()))
     }
 
     /// Read-only queries about the deployment, with short deadlines.

@@ -1,4 +1,4 @@
-//! The coordinator behind its function URL: one signed POST per call.
+//! The coordinator behind its function URL, or behind Lambda's endpoint: one signed POST per call.
 
 use crate::{
     SettingsError,
@@ -6,6 +6,7 @@ use crate::{
     counts::RequestCounts,
     credentials::CredentialsCache,
     fault::{is_passing_status, one_line, reason},
+    lambda::invocations,
     signing::sign_post,
 };
 use async_trait::async_trait;
@@ -22,70 +23,116 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(10);
 const URL_SETTING: &str = "GRISTMILL_COORDINATOR_URL";
 
+/// Header of an answer that the function did not give: it failed.
+const FUNCTION_ERROR: &str = "x-amz-function-error";
+
 /// Calls the coordinator of one namespace. Share it behind an `Arc`.
 #[derive(Debug)]
 pub struct HttpCoordinator {
-    uri: Uri,
-    /// Text of `uri`, for signing and messages.
-    url: String,
+    address: Address,
     ns: Namespace,
-    region: String,
     credentials: CredentialsCache,
     pool: HttpPool,
     counts: RequestCounts,
 }
 
+/// The address that calls are posted to.
+#[derive(Debug)]
+pub(crate) struct Address {
+    uri: Uri,
+    /// Text of `uri`, or the function's ARN, for messages.
+    name: String,
+    /// Region in signatures.
+    region: String,
+    /// Whether the address is on AWS.
+    is_aws: bool,
+    /// Permission that a call needs.
+    permission: &'static str,
+}
+
+impl Address {
+    /// Parses a function URL, the URL of a local service, or an ARN. `endpoint` gives Lambda's
+    /// endpoint in a region; `region` is the one of addresses that name none.
+    pub fn parse(
+        text: &str,
+        region: &str,
+        endpoint: impl FnOnce(&str) -> String,
+    ) -> Result<Self, SettingsError> {
+        let invalid = |reason: &str| SettingsError::invalid(URL_SETTING, text, reason);
+        if text.starts_with("arn:") {
+            let parts: Vec<&str> = text.split(':').collect();
+            let ["arn", _, "lambda", region, _, "function", _, ..] = parts[..] else {
+                return Err(invalid("not the ARN of a function"));
+            };
+            let uri = format!("{}{}", endpoint(region).trim_end_matches('/'), invocations(text));
+            return Ok(Self {
+                uri: uri.parse().map_err(|_| invalid("not the ARN of a function"))?,
+                name: text.to_owned(),
+                region: region.to_owned(),
+                is_aws: true,
+                permission: "lambda:InvokeFunction (parameter TrainersInvoke of the stack)",
+            });
+        }
+        let uri: Uri = text.parse().map_err(|_| invalid("not a URL"))?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
+            return Err(invalid("not a URL that starts with https:// or http://, nor an ARN"));
+        }
+        let own = function_url_region(&uri);
+        Ok(Self {
+            name: uri.to_string(),
+            region: own.unwrap_or(region).to_owned(),
+            is_aws: own.is_some(),
+            permission: "lambda:InvokeFunctionUrl",
+            uri,
+        })
+    }
+}
+
 impl HttpCoordinator {
     pub(crate) fn new(
-        url: &str,
+        address: Address,
         ns: Namespace,
-        region: &str,
         credentials: Option<SharedCredentialsProvider>,
         pool: HttpPool,
         counts: RequestCounts,
-    ) -> Result<Self, SettingsError> {
-        let invalid = |reason: &str| SettingsError::invalid(URL_SETTING, url, reason);
-        let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
-        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
-            return Err(invalid("not a URL that starts with https:// or http://"));
-        }
-        let region = function_url_region(&uri).unwrap_or(region).to_owned();
-        let credentials = CredentialsCache::new(credentials);
-        Ok(Self { url: uri.to_string(), uri, ns, region, credentials, pool, counts })
+    ) -> Self {
+        Self { address, ns, credentials: CredentialsCache::new(credentials), pool, counts }
     }
 
-    /// Region in its URL; `None` if it is not an AWS function URL.
+    /// Region in its address; `None` if that is not on AWS.
     pub fn url_region(&self) -> Option<&str> {
-        function_url_region(&self.uri)
+        self.address.is_aws.then_some(self.address.region.as_str())
     }
 
     async fn send(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        let Address { uri, name, region, .. } = &self.address;
         let body = encode_call(&self.ns, call)?;
         let identity = self.credentials.identity().await;
         let identity = identity.map_err(|error| CallError::Rejected(reason(&error)))?;
-        let signed = sign_post(&self.uri, &self.region, body, &identity);
-        let request =
-            signed.map_err(|text| CallError::Rejected(format!("{}: {text}", self.url)))?;
+        let signed = sign_post(uri, region, body, &identity);
+        let request = signed.map_err(|text| CallError::Rejected(format!("{name}: {text}")))?;
         self.counts.add("coordinator", call.name());
         let answer = self.pool.call(request).await;
         let answer = answer.map_err(|error| {
-            CallError::Unavailable(format!("{} to {}: {}", call.name(), self.url, reason(&error)))
+            CallError::Unavailable(format!("{} to {name}: {}", call.name(), reason(&error)))
         })?;
-        let status = answer.status().as_u16();
+        let status = match answer.headers().contains_key(FUNCTION_ERROR) {
+            true => 502,
+            false => answer.status().as_u16(),
+        };
         if status == 403 {
             self.credentials.forget().await;
         }
         let body = read_answer(answer).await.map_err(|error| match error {
             Unread::TooLong => CallError::Rejected(format!(
-                "{}: the answer of {} has more than {MAX_MESSAGE_BYTES} bytes",
+                "{}: the answer of {name} has more than {MAX_MESSAGE_BYTES} bytes",
                 call.name(),
-                self.url
             )),
             Unread::Broken(text) => {
-                CallError::Unavailable(format!("{} to {}: {text}", call.name(), self.url))
+                CallError::Unavailable(format!("{} to {name}: {text}", call.name()))
             }
         })?;
-        judge(call.name(), &self.url, status, &body)
+        judge(call.name(), &self.address, status, &body)
     }
 }
 
@@ -97,7 +144,7 @@ impl Coordinator for HttpCoordinator {
             Err(_) => Err(CallError::Unavailable(format!(
                 "{} to {}: no answer within {} s",
                 call.name(),
-                self.url,
+                self.address.name,
                 DEADLINE.as_secs()
             ))),
         }
@@ -136,32 +183,36 @@ async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
 }
 
 /// Converts a response to a reply or an error.
-fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<AnyReply, CallError> {
+fn judge(call: &str, address: &Address, status: u16, body: &[u8]) -> Result<AnyReply, CallError> {
+    let Address { name, permission, .. } = address;
     let quote = || message(body);
     match status {
         200..=299 => match serde_json::from_slice(body) {
             Ok(AnyReply::Refused(refusal)) => Err(CallError::Refused(refusal)),
             Ok(reply) => Ok(reply),
             Err(error) => Err(CallError::Rejected(format!(
-                "{call}: cannot read the answer of {url} as protocol version {VERSION}: {error}"
+                "{call}: cannot read the answer of {name} as protocol version {VERSION}: {error}"
             ))),
         },
         403 => Err(CallError::Denied(format!(
-            "{call}: {url} answers 403: {}: check the AWS credentials, their permission \
-             lambda:InvokeFunctionUrl and the clock of this machine",
+            "{call}: {name} answers 403: {}: check the AWS credentials, their permission \
+             {permission} and the clock of this machine",
             quote()
         ))),
         status if is_passing_status(status) => {
-            Err(CallError::Unavailable(format!("{call}: {url} answers {status}: {}", quote())))
+            Err(CallError::Unavailable(format!("{call}: {name} answers {status}: {}", quote())))
         }
-        status => Err(CallError::Denied(format!("{call}: {url} answers {status}: {}", quote()))),
+        status => Err(CallError::Denied(format!("{call}: {name} answers {status}: {}", quote()))),
     }
 }
 
-/// The message of an error response; the platform puts it into `Message` or `message`.
+/// The message of an error response; the platform puts it into `Message` or `message`, and that of a
+/// failed function into `errorMessage`.
 fn message(body: &[u8]) -> String {
     let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let named = json.as_ref().and_then(|json| json.get("Message").or_else(|| json.get("message")));
+    let named = json.as_ref().and_then(|json| {
+        ["Message", "message", "errorMessage"].iter().find_map(|key| json.get(key))
+    });
     match named.and_then(|message| message.as_str()) {
         Some(message) => one_line(message),
         None => one_line(&String::from_utf8_lossy(&body[..body.len().min(1000)])),

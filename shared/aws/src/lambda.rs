@@ -49,8 +49,7 @@ impl LambdaClient {
 
     /// Starts `function` with `event` without waiting for it to run.
     pub async fn invoke(&self, function: &str, event: Bytes) -> Result<Value, ServiceError> {
-        let path = format!("/2015-03-31/functions/{}/invocations", encoded(function));
-        send(&self.invoke, &path, Some(event)).await
+        send(&self.invoke, &invocations(function), Some(event)).await
     }
 
     pub async fn function_configuration(&self, function: &str) -> Result<Value, ServiceError> {
@@ -88,6 +87,11 @@ fn request(path: &str, event: Option<Bytes>) -> Result<HttpRequest, BoxError> {
         None => request.body(SdkBody::empty()),
     };
     Ok(request?.try_into()?)
+}
+
+/// Path that a function, by name or ARN, is invoked at.
+pub(crate) fn invocations(function: &str) -> String {
+    format!("/2015-03-31/functions/{}/invocations", encoded(function))
 }
 
 /// Encodes a path segment: names of functions and ARNs contain colons.

@@ -144,7 +144,8 @@ impl ServiceClient {
         let plugin = StaticRuntimePlugin::new()
             .with_config(config.freeze())
             .with_runtime_components(components);
-        let endpoint = endpoint.map_or_else(|| endpoint_of(service, sdk), str::to_owned);
+        let region = sdk.region().map_or("us-east-1", |region| region.as_ref());
+        let endpoint = endpoint.map_or_else(|| endpoint_of(service, sdk, region), str::to_owned);
         let retries = sdk.retry_config().cloned().unwrap_or_else(RetryConfig::standard);
         Self { service, plugin: SharedRuntimePlugin::new(plugin), retries, endpoint }
     }
@@ -192,8 +193,8 @@ fn refused(response: &HttpResponse, body: &[u8]) -> Refused {
     Refused(refused.build())
 }
 
-/// Endpoint configured in environment or shared files, or the service's public one in the region.
-fn endpoint_of(service: Service, sdk: &SdkConfig) -> String {
+/// Endpoint configured in environment or shared files, or the service's public one in `region`.
+pub(crate) fn endpoint_of(service: Service, sdk: &SdkConfig, region: &str) -> String {
     let key = ServiceConfigKey::builder()
         .service_id(service.id)
         .env("AWS_ENDPOINT_URL")
@@ -203,7 +204,6 @@ fn endpoint_of(service: Service, sdk: &SdkConfig) -> String {
     match own.or_else(|| sdk.endpoint_url().map(str::to_owned)) {
         Some(endpoint) => endpoint,
         None => {
-            let region = sdk.region().map_or("us-east-1", |region| region.as_ref());
             let (fips, dual_stack) = (sdk.use_fips(), sdk.use_dual_stack());
             public(service, region, fips == Some(true), dual_stack == Some(true))
         }

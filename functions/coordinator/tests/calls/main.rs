@@ -15,12 +15,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
 use gristmill_aws::{Aws, Credentials, Endpoints};
-use gristmill_coordinator::{Coordinator, Settings, Upkeep};
+use gristmill_coordinator::{Coordinator, Settings, Upkeep, handle};
 use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::wire::{
     AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Idle, IdleReason, JobSettings,
     JobSpec, JobState, Lease, Mark, Poll, Polled, ReadySplit, Refusal, RefusalKind, Register,
-    Release, Request, SourceFile, Stop, VERSION, Work,
+    Release, Request, SourceFile, Status, Stop, VERSION, Work,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_ports::{
@@ -180,6 +180,35 @@ cases! {
     files_too_many_for_a_call_lie_in_a_listing,
     the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job,
     a_job_is_done_once_under_races_deaths_and_lost_answers,
+}
+
+#[tokio::test]
+async fn a_call_through_the_endpoint_of_lambda_is_answered_as_one_to_the_url() {
+    let world = World::indexing(Arc::new(MemoryTable::default()), 2).await;
+    let status = Status { job: world.job.clone() };
+    let call = Request { v: VERSION, ns: world.ns.clone(), call: status.into() };
+    let call = serde_json::to_string(&call).unwrap();
+    let asked = async |event: &str| {
+        let event = lambda_http::request::from_str(event).unwrap();
+        let answer = handle(&world.coordinator, &event).await.unwrap();
+        match answer.into_body() {
+            lambda_http::Body::Text(text) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let context = serde_json::json!({
+        "http": { "method": "POST", "path": "/", "protocol": "HTTP/1.1", "sourceIp": "::1" },
+        "timeEpoch": 0,
+    });
+    let posted = serde_json::json!({
+        "version": "2.0", "rawPath": "/", "rawQueryString": "", "headers": {},
+        "requestContext": context, "body": call, "isBase64Encoded": false,
+    });
+    let answer = asked(&posted.to_string()).await;
+    assert!(answer.contains(r#""reply":"status""#), "{answer}");
+    assert_eq!(asked(&call).await, answer);
+    assert_eq!(asked(r#"{"upkeep":false}"#).await, "null");
+    assert_eq!(asked(r#"{"v":2}"#).await.split('"').nth(3), Some("refused"));
 }
 
 async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses(table: Arc<dyn Table>) {

@@ -130,13 +130,45 @@ async fn messages_are_capped_both_ways() {
     assert!(server.asked().is_empty());
 }
 
+const ARN: &str = "arn:aws:lambda:eu-west-1:123456789012:function:g-coordinator:live";
+
+#[tokio::test]
+async fn an_arn_is_called_through_the_endpoint_of_lambda() {
+    let failed = r#"{"errorMessage":"RequestId: 1 Error: ended","errorType":"Runtime.ExitError"}"#;
+    let server = Server::start(move |n, _| match n {
+        0 => Answer::status(200, r#"{"reply":"leave"}"#),
+        1 => {
+            let header = ("x-amz-function-error", "Unhandled".to_owned());
+            Answer::Full(200, vec![header], Bytes::from(failed))
+        }
+        _ => Answer::status(403, r#"{"Message":"not authorized"}"#),
+    })
+    .await;
+    let coordinator = server.aws().coordinator(ARN, "team".parse().unwrap()).unwrap();
+    assert_eq!(coordinator.url_region(), Some("eu-west-1"));
+    assert!(matches!(coordinator.exchange(&call()).await, Ok(AnyReply::Leave(Applied {}))));
+    let ended = coordinator.exchange(&call()).await;
+    let Err(CallError::Unavailable(text)) = ended else { panic!("{ended:?}") };
+    assert!(text.ends_with("Error: ended"), "{text}");
+    let denied = coordinator.exchange(&call()).await;
+    let Err(CallError::Denied(text)) = denied else { panic!("{denied:?}") };
+    assert!(text.contains(ARN) && text.contains("TrainersInvoke"), "{text}");
+    let asked = &server.asked()[0];
+    let arn = ARN.replace(':', "%3A");
+    assert_eq!(asked.target, format!("/2015-03-31/functions/{arn}/invocations"));
+    assert!(asked.header("authorization").contains("/eu-west-1/lambda/aws4_request"));
+    assert!(serde_json::from_slice::<Request>(&asked.body).is_ok());
+}
+
 #[test]
 fn urls_are_checked_and_tell_their_region() {
     let uri = "https://abc.lambda-url.eu-west-1.on.aws/".parse().unwrap();
     assert_eq!(function_url_region(&uri), Some("eu-west-1"));
     assert_eq!(function_url_region(&"http://127.0.0.1:1/".parse().unwrap()), None);
     let aws = testing::aws("http://127.0.0.1:1");
-    for url in ["", "abc", "ftp://host/", "/path", "https://"] {
+    for url in
+        ["", "abc", "ftp://host/", "/path", "https://", "arn:aws:s3:::bucket", "arn:aws:lambda:x"]
+    {
         let error = aws.coordinator(url, "team".parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains("GRISTMILL_COORDINATOR_URL"), "{error}");
     }
