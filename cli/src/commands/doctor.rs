@@ -12,7 +12,7 @@ use serde_json::json;
 /// Check the setup before training, and print how to fix each problem
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit code: 0 nothing failed, 1 something did, 2 bad usage.\n\nExamples:\n  gristmill doctor --backend aws --workers 32\n  gristmill doctor --state-dir state"
+    after_help = "Exit code: 0 nothing failed, 1 something did, 2 bad usage.\n\nExamples:\n  gristmill doctor --backend aws --workers 32 --data s3://my-datasets/train\n  gristmill doctor --state-dir state"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -20,9 +20,27 @@ pub struct Args {
     /// Workers that the job will use
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub workers: u32,
+    /// Also read this dataset on S3: s3://bucket/prefix
+    #[arg(long, value_name = "SOURCE", value_parser = parse_dataset)]
+    pub data: Option<DatasetPrefix>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// A dataset to read: the part of a bucket before the first wildcard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatasetPrefix {
+    pub bucket: String,
+    pub prefix: String,
+}
+
+fn parse_dataset(text: &str) -> Result<DatasetPrefix, String> {
+    let address = text.strip_prefix("s3://").filter(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    let address = address.ok_or("name a dataset on S3: s3://bucket/prefix")?;
+    let (bucket, pattern) = address.split_once('/').unwrap_or((address, ""));
+    let prefix = pattern.split(['*', '?', '[', '{']).next().unwrap_or_default();
+    Ok(DatasetPrefix { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
 }
 
 /// The result of a check.
@@ -61,7 +79,7 @@ pub struct Check {
 
 impl Args {
     pub async fn run(self) -> Result<(), Failure> {
-        let findings = probing::probe(&self.service).await?;
+        let findings = probing::probe(&self.service, self.data.as_ref()).await?;
         let checks = verdicts::judge(&findings, self.workers);
         let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
         match self.json {

@@ -25,7 +25,8 @@ pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
 pub use objects::S3Objects;
 pub use probes::{
-    BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, Responder, Trouble,
+    BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, ReadableObject,
+    Responder, Trouble,
 };
 pub use provision::ProvisionError;
 pub use settings::{Settings, SettingsError, function_memory_mb};

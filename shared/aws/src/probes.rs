@@ -1,6 +1,7 @@
 //! Read-only queries about a deployment: identity, access to the bucket, configuration of the functions. Each
 //! returns one answer or one [`Trouble`] within seconds.
 
+mod dataset;
 mod responders;
 
 use crate::{
@@ -16,6 +17,7 @@ use aws_sdk_s3::{
     primitives::ByteStream,
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+pub use dataset::ReadableObject;
 use gristmill_model::stored::keys;
 use gristmill_model::{Fingerprint, Namespace};
 pub use responders::Responder;

@@ -1,8 +1,9 @@
 //! Probing: reads the settings, then asks all services that they name at once.
 
+use super::DatasetPrefix;
 use gristmill_aws::{
-    Aws, BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Quota, Responder, Settings,
-    SettingsError, Trouble,
+    Aws, BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Quota, ReadableObject, Responder,
+    Settings, SettingsError, Trouble,
 };
 use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target};
 use gristmill_host::{DiskUse, ServiceCalls, ServiceStatus};
@@ -36,6 +37,9 @@ pub struct Findings {
     pub rights: Option<BucketRights>,
     pub coordinator_url: Option<String>,
     pub coordinator: Option<Result<AnyReply, CallError>>,
+    /// The dataset that was named, and an object of it.
+    pub dataset: Option<(DatasetPrefix, Result<ReadableObject, Trouble>)>,
+    pub coordinator_function: Option<Result<DeployedFunction, Trouble>>,
     pub worker: Option<Result<DeployedFunction, Trouble>>,
     pub scaler: Option<Result<DeployedFunction, Trouble>>,
     pub quota: Option<Result<Quota, Trouble>>,
@@ -45,10 +49,16 @@ pub struct Findings {
     pub vpc: Option<String>,
 }
 
-/// Probes the service that the arguments name.
-pub async fn probe(options: &ServiceOptions) -> Result<Findings, Failure> {
+/// Probes the service that the arguments name, and a dataset.
+pub async fn probe(
+    options: &ServiceOptions,
+    data: Option<&DatasetPrefix>,
+) -> Result<Findings, Failure> {
     let found = match options.target()? {
-        Target::Deployed => return Ok(probe_deployed().await),
+        Target::Deployed => return Ok(probe_deployed(data).await),
+        Target::Local(_) if data.is_some() => {
+            return Err(Failure::usage("--data needs --backend aws: a local service reads as you do"));
+        }
         Target::Local(found) => found,
     };
     match found {
@@ -66,7 +76,7 @@ pub async fn probe(options: &ServiceOptions) -> Result<Findings, Failure> {
     }
 }
 
-async fn probe_deployed() -> Findings {
+async fn probe_deployed(data: Option<&DatasetPrefix>) -> Findings {
     let overrides = std::env::vars()
         .filter(|(name, value)| name.starts_with("AWS_ENDPOINT_URL") && !value.is_empty());
     let mut findings = Findings {
@@ -117,19 +127,43 @@ async fn probe_deployed() -> Findings {
     let (bucket, ns) = (bucket.as_deref(), &settings.ns);
     let on_aws = findings.overrides.is_empty();
     let function = async |name: Option<&str>| Some(probes.function(name?).await);
-    let (bucket, rights, answer, caller, worker, scaler, quota, vpc) = tokio::join!(
+    let coordinator_function = settings.worker_function.as_deref().and_then(coordinator_of);
+    let dataset = async |DatasetPrefix { bucket, prefix }: &DatasetPrefix| {
+        probes.dataset(bucket, prefix).await
+    };
+    let (bucket, rights, answer, caller, dataset, called, worker, scaler, quota, vpc) = tokio::join!(
         async { Some(probes.bucket_region(bucket?).await) },
         async { Some(probes.bucket_rights(bucket?, ns).await) },
         async { Some(ask_for_job(coordinator.as_ref()?).await) },
         probes.caller(),
+        async { Some((data?.clone(), dataset(data?).await)) },
+        function(coordinator_function.as_deref()),
         function(settings.worker_function.as_deref()),
         function(settings.scaler_function.as_deref()),
         probes.quota(),
         async { if on_aws { probes.vpc().await } else { None } },
     );
     findings.responders = probes.responders();
-    let (coordinator, caller, quota) = (answer, Some(caller), Some(quota));
-    Findings { bucket, rights, coordinator, caller, worker, scaler, quota, vpc, ..findings }
+    Findings {
+        bucket,
+        rights,
+        coordinator: answer,
+        coordinator_function: called,
+        caller: Some(caller),
+        dataset,
+        worker,
+        scaler,
+        quota: Some(quota),
+        vpc,
+        ..findings
+    }
+}
+
+/// Name of the coordinator's function in the stack of a worker's function, by name or ARN.
+fn coordinator_of(worker: &str) -> Option<String> {
+    let (stack, version) = worker.rsplit_once("-worker")?;
+    let is_version = version.is_empty() || version.starts_with(':');
+    is_version.then(|| format!("{stack}-coordinator"))
 }
 
 /// Records a setting, or that it is missing.

@@ -20,7 +20,7 @@ pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
     if findings.backend == Some(Backend::Local) {
         return vec![settings(findings), coordinator(findings), table(findings), disk(findings)];
     }
-    vec![
+    let mut checks = vec![
         settings(findings),
         keys(findings),
         platform(findings),
@@ -32,8 +32,11 @@ pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
         table(findings),
         deployment::functions(findings),
         deployment::concurrency(findings, workers),
+        deployment::calls(findings, workers),
         deployment::gateway(findings),
-    ]
+    ];
+    checks.extend(deployment::dataset(findings));
+    checks
 }
 
 /// Checks that a service on this machine can store objects.

@@ -24,6 +24,37 @@ async fn a_bucket_tells_its_region_even_to_those_who_come_to_another() {
 }
 
 #[tokio::test]
+async fn a_dataset_is_read_in_the_region_of_its_bucket() {
+    let page = "<ListBucketResult><Contents><Key>p/a</Key></Contents></ListBucketResult>";
+    for (read, expected) in
+        [(206, Ok(())), (416, Ok(())), (403, Err("GetObject")), (0, Err("no object"))]
+    {
+        let answer = move |_, asked: &crate::testing::Asked| {
+            let region = vec![("x-amz-bucket-region", "eu-west-1".to_owned())];
+            let is_there = asked.header("authorization").contains("/eu-west-1/");
+            match (is_there, asked.target.contains("list-type"), read) {
+                (false, ..) => Answer::Full(301, region, "".into()),
+                (true, true, 0) => Answer::status(200, "<ListBucketResult></ListBucketResult>"),
+                (true, true, _) => Answer::status(200, page),
+                (true, false, status) => Answer::status(status, "x"),
+            }
+        };
+        let (found, server) = asked(answer, async |probes| probes.dataset("b", "p").await).await;
+        match (found, expected) {
+            (Ok(object), Ok(())) => {
+                assert_eq!(
+                    (object.key.as_str(), object.region.as_deref()),
+                    ("p/a", Some("eu-west-1"))
+                );
+                assert_eq!(server.asked().last().unwrap().header("range"), "bytes=0-0");
+            }
+            (Err(trouble), Err(words)) => assert!(trouble.to_string().contains(words), "{trouble}"),
+            (found, _) => panic!("{read}: {found:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn troubles_are_distinguished() {
     for (status, expected) in [(403, "Denied"), (404, "Missing"), (500, "Other")] {
         let answer = move |_, _: &_| Answer::status(status, "");

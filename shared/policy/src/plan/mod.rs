@@ -6,6 +6,7 @@
 //! where workers, service, fetcher and trainer share one machine.
 
 mod alternatives;
+pub mod deployment;
 mod job;
 mod local;
 mod measured;
@@ -104,6 +105,8 @@ pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
         prices: format!("{} ({})", job.prices.source, job.prices.checked),
     };
     plan.verdicts = verdicts(&plan, job);
+    plan.verdicts.extend(deployment::needs(plan.workers));
+    plan.verdicts.extend(deployment::egress(&work, &job.prices));
     plan
 }
 

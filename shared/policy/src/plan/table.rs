@@ -1,4 +1,4 @@
-//! A plan as text: at most 25 lines.
+//! A plan as text: at most 28 lines.
 
 use super::{Alternative, Plan};
 use crate::cost::Cost;
@@ -7,7 +7,7 @@ use std::fmt;
 /// Most alternatives shown; a pipeline may have any number of points.
 const MAX_ROWS: usize = 10;
 /// Most sentences shown.
-const MAX_VERDICTS: usize = 6;
+const MAX_VERDICTS: usize = 9;
 /// Characters of the name column.
 const NAME_WIDTH: usize = 28;
 

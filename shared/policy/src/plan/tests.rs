@@ -133,6 +133,8 @@ fn it_says_so_when_functions_are_not_the_cheapest() {
              instead of $0.211 an epoch, the accelerator aside)",
             "cache after `batch` pays if it is read again within 2.0 days (saves $0.21 an epoch, keeping it \
              costs $0.107 a day)",
+            "a trainer outside AWS also pays $12.62 an epoch to receive it ($0.09 a GB): train in the stack's \
+             region, compress, or use smaller dtypes",
         ]
     );
     // At 40 % utilisation functions are.
@@ -167,7 +169,7 @@ fn a_network_bound_worker_is_reported() {
     // 38.0 s for 15.6 s of training.
     assert!(plan.verdicts[0].ends_with("waits 59 % of the time for the workers' network"));
     assert_eq!(plan.verdicts[1], "the limit of 100 workers at a time keeps it at 100 workers");
-    assert!(plan.verdicts.last().is_some_and(|said| said.contains("less memory costs less")));
+    assert!(plan.verdicts.iter().any(|said| said.contains("less memory costs less")));
     // 1,769 MB x 0.461 s / 1.409 s = 579 MB: as fast, for 579/1,769 of $0.0875.
     let small = named(&plan, "100 functions of 579 MB");
     assert_near(small.seconds, plan.functions.seconds);
@@ -318,4 +320,35 @@ proptest! {
         }
         prop_assert_eq!(cheap.functions.seconds, dear.functions.seconds);
     }
+}
+
+#[test]
+fn a_large_job_is_told_what_its_stack_needs() {
+    let wide = Job { step_s: 1e-4, records: 10_000_000, ..job() };
+    let planned = |max_workers| plan(&jpegs(), &wide, &Limits { max_workers, ..Limits::default() });
+    let says = |plan: &Plan, words: &str| plan.verdicts.iter().any(|said| said.contains(words));
+    let small = planned(424);
+    assert_eq!(small.workers, 424);
+    assert!(!says(&small, "most accounts") && !says(&small, "AWS adds"), "{:?}", small.verdicts);
+    // 5,000 + 834 + 5, twice; 834 x 10; 4 intervals after the first 1,000.
+    let large = planned(5_000);
+    assert_eq!(large.workers, 5_000);
+    for words in ["need 11678", "serves 8340 requests", "run after 40 s", "a new table serves"] {
+        assert!(says(&large, words), "{words}: {:?}", large.verdicts);
+    }
+}
+
+#[test]
+fn a_trainer_outside_aws_pays_for_what_it_receives() {
+    // 2,605 x 384 x 150,528 B = 140.2 GiB: x $0.09 = $12.6
+    let planned = plan(&jpegs(), &job(), &Limits::default());
+    assert!(
+        planned.verdicts.iter().any(|said| said.contains("$12.62 an epoch")),
+        "{:?}",
+        planned.verdicts
+    );
+    let mut priced = job();
+    priced.prices.transfer.delivery_usd_per_gb = 0.09;
+    let planned = plan(&jpegs(), &priced, &Limits::default());
+    assert!(planned.verdicts.iter().all(|said| !said.contains("outside AWS")));
 }

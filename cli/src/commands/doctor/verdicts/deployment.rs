@@ -2,8 +2,12 @@
 //! quotas, networks.
 
 use super::{Check, Findings, Verdict, line, not_asked, ok, skip};
+use crate::commands::doctor::DatasetPrefix;
 use gristmill_aws::{DeployedFunction, Quota, Trouble};
 use gristmill_client::NUMERICS;
+use gristmill_policy::plan::deployment::{
+    coordinator_concurrency, requests_per_s, url_requests_per_s,
+};
 
 /// Checks that everything is in one region: bytes between regions are billed, and slower.
 pub fn region(findings: &Findings) -> Check {
@@ -16,8 +20,8 @@ pub fn region(findings: &Findings) -> Check {
     let coordinator = findings.url_region.as_deref();
     if let Some(bucket) = bucket.filter(|bucket| bucket != client) {
         let found = format!("requests go to {client}, the bucket is in {bucket}");
-        let advice = format!("set AWS_REGION={bucket}, and train there");
-        return line(NAME, Verdict::Fail, found, &advice);
+        let advice = format!("train in {bucket}: bytes between regions are slower, and billed");
+        return line(NAME, Verdict::Warn, found, &advice);
     }
     if let Some(coordinator) = coordinator.filter(|coordinator| coordinator != client) {
         let found = format!("requests go to {client}, the coordinator is in {coordinator}");
@@ -154,6 +158,76 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
         ),
         Ok((_, found)) => ok(NAME, format!("{found}, and --workers asks for {workers}")),
     }
+}
+
+/// Checks that the coordinator's URL serves the calls of `workers`.
+pub fn calls(findings: &Findings, workers: u32) -> Check {
+    const NAME: &str = "calls";
+    let reserved = match &findings.coordinator_function {
+        None => {
+            return skip(NAME, match may_ask(findings) {
+                true => "not known: GRISTMILL_WORKER_FUNCTION is not set",
+                false => not_asked(findings),
+            });
+        }
+        Some(Err(trouble) | Ok(DeployedFunction { reserved: Err(trouble), .. })) => {
+            return skip(NAME, format!("not known: {trouble}"));
+        }
+        Some(Ok(DeployedFunction { reserved: Ok(reserved), .. })) => *reserved,
+    };
+    let Some(reserved) = reserved else {
+        return ok(NAME, "no concurrency is reserved for the coordinator, and no limit set");
+    };
+    let (needed, served) = (requests_per_s(workers), url_requests_per_s(reserved));
+    let found = format!(
+        "the coordinator serves {served} requests a second; {workers} workers send up to {needed}"
+    );
+    match served < needed {
+        true => {
+            let reserved = coordinator_concurrency(workers);
+            let advice = format!("deploy with --set CoordinatorConcurrency={reserved}");
+            line(NAME, Verdict::Warn, found, &advice)
+        }
+        false => ok(NAME, found),
+    }
+}
+
+/// Checks that these keys read the dataset that was named.
+pub fn dataset(findings: &Findings) -> Option<Check> {
+    const NAME: &str = "dataset";
+    let (DatasetPrefix { bucket, prefix }, read) = findings.dataset.as_ref()?;
+    let object = match read {
+        Ok(object) => object,
+        Err(trouble) => {
+            let advice = match trouble {
+                Trouble::Denied(text) if text.contains("InvalidObjectState") => {
+                    "it is archived: aws s3api restore-object, or name other files"
+                }
+                Trouble::Denied(_) => {
+                    "deploy with --dataset (and --dataset-key, if it is encrypted with a key), and \
+                     attach TrainerPolicy; a bucket of another account must also allow it; \
+                     requester-pays buckets are not supported"
+                }
+                Trouble::Missing(_) => "check bucket and prefix",
+                trouble => super::remedy(trouble),
+            };
+            return Some(line(NAME, Verdict::Fail, trouble, advice));
+        }
+    };
+    let found = format!("s3://{bucket}/{} is readable", object.key);
+    let stack = findings.url_region.as_deref().or(findings.region.as_deref());
+    Some(match (&object.region, stack) {
+        (Some(region), Some(stack)) if region != stack => line(
+            NAME,
+            Verdict::Warn,
+            format!("{found}, in {region}; workers are in {stack}"),
+            &format!(
+                "deploy to {region}, or copy it (aws s3 sync s3://{bucket}/{prefix} ..): workers \
+                 pay for bytes from another region in each epoch that is not cached"
+            ),
+        ),
+        _ => ok(NAME, format!("{found} with these keys; workers read it with their own role")),
+    })
 }
 
 /// Advises on the gateway endpoint for S3: without one, a trainer in a VPC pays NAT for every byte.

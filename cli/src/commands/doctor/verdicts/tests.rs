@@ -1,7 +1,8 @@
 //! Findings of good and of faulty setups.
 
 use super::*;
-use gristmill_aws::{Caller, DeployedFunction, Quota, Responder};
+use crate::commands::doctor::parse_dataset;
+use gristmill_aws::{Caller, DeployedFunction, Quota, ReadableObject, Responder};
 use gristmill_client::NUMERICS;
 use gristmill_model::wire::{AnyReply, Refusal};
 use gristmill_ports::TableError;
@@ -37,6 +38,7 @@ fn good() -> Findings {
         rights: Some(BucketRights { list: Ok(()), get_chunks: Ok(()), put_indices: Ok(()) }),
         coordinator_url: Some("https://x.lambda-url.eu-west-1.on.aws/".to_owned()),
         coordinator: refused(RefusalKind::NotFound, "there is no job x here"),
+        coordinator_function: Some(Ok(worker("aarch64", Some(20)))),
         worker: Some(Ok(worker(here, None))),
         scaler: Some(Ok(worker("aarch64", None))),
         quota: Some(Ok(Quota { limit: 1000, unreserved: 900 })),
@@ -146,10 +148,44 @@ fn clocks_are_compared() {
 #[test]
 fn regions_are_compared() {
     let elsewhere = Findings { bucket: Some(Ok(Some("us-east-2".to_owned()))), ..good() };
-    expect(&elsewhere, "region", Verdict::Fail, "AWS_REGION=us-east-2");
+    expect(&elsewhere, "region", Verdict::Warn, "train in us-east-2");
     let split =
         Findings { url_region: Some("us-east-2".to_owned()), bucket: Some(Ok(None)), ..good() };
     expect(&split, "region", Verdict::Warn, "the coordinator is in us-east-2");
+}
+
+#[test]
+fn the_coordinator_serves_ten_requests_for_each_reserved_call() {
+    let reserving = |reserved| Findings {
+        coordinator_function: Some(Ok(worker("aarch64", reserved))),
+        ..good()
+    };
+    expect(&reserving(Some(6)), "calls", Verdict::Ok, "60 requests a second; 32 workers");
+    expect(&reserving(Some(5)), "calls", Verdict::Warn, "CoordinatorConcurrency=20");
+    expect(&reserving(None), "calls", Verdict::Ok, "no limit");
+    let unknown = Findings { coordinator_function: None, ..good() };
+    expect(&unknown, "calls", Verdict::Skip, "GRISTMILL_WORKER_FUNCTION");
+}
+
+#[test]
+fn a_dataset_is_read_and_its_region_compared() {
+    let found = |read| Findings { dataset: Some((parse_dataset("s3://b/train/x-*").unwrap(), read)), ..good() };
+    let object = |region: Option<&str>| {
+        Ok(ReadableObject { key: "train/x-1".to_owned(), region: region.map(str::to_owned) })
+    };
+    for region in [None, Some("eu-west-1")] {
+        expect(&found(object(region)), "dataset", Verdict::Ok, "s3://b/train/x-1 is readable");
+    }
+    expect(&found(object(Some("us-east-1"))), "dataset", Verdict::Warn, "deploy to us-east-1");
+    let denied = |text: &str| Err(Trouble::Denied(text.to_owned()));
+    expect(&found(denied("AccessDenied")), "dataset", Verdict::Fail, "--dataset");
+    expect(&found(denied("InvalidObjectState: no")), "dataset", Verdict::Fail, "restore-object");
+    let missing = Err(Trouble::Missing("s3://b/train/x-: no object".to_owned()));
+    expect(&found(missing), "dataset", Verdict::Fail, "prefix");
+    assert!(judge(&good(), 1).iter().all(|check| check.name != "dataset"));
+    for wrong in ["b/x", "s3://", "s3:///x", "/data"] {
+        assert!(parse_dataset(wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

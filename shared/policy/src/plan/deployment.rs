@@ -1,0 +1,86 @@
+//! Sizes of a stack that runs a number of workers: those that `scripts/deploy` derives, and what AWS
+//! gives without asking.
+
+use crate::cost::{EpochWork, Prices, TransferPrices, Usd};
+
+/// Concurrency of most accounts, of which a stack uses half.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
+const ACCOUNT_CONCURRENCY: u32 = 1_000;
+/// Concurrency of the scaler.
+const SCALER: u32 = 5;
+/// Least concurrency of the coordinator.
+const COORDINATOR_LEAST: u32 = 20;
+/// Workers whose calls need one more of it, with splits of 0.3 s.
+const WORKERS_PER_COORDINATOR: u32 = 6;
+/// Requests a second that a function URL serves for each reserved call.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html#urls-throttling>
+const URL_REQUESTS_PER_RESERVED: u32 = 10;
+/// Environments that Lambda adds to a function in [`GROWTH_S`] seconds.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/lambda-concurrency.html#concurrency-scaling-rate>
+const GROWTH: u32 = 1_000;
+const GROWTH_S: u32 = 10;
+/// Workers that a new table of on-demand capacity serves.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
+const NEW_TABLE_WORKERS: u32 = 1_200;
+/// Dollars a GB from AWS to the internet, in us-east-1. <https://aws.amazon.com/ec2/pricing/on-demand/>
+const EGRESS_USD_PER_GB: f64 = 0.09;
+
+/// Concurrency to reserve for the coordinator of `workers`.
+pub fn coordinator_concurrency(workers: u32) -> u32 {
+    workers.div_ceil(WORKERS_PER_COORDINATOR).max(COORDINATOR_LEAST)
+}
+
+/// Requests a second that the coordinator's URL serves, with `reserved` concurrency.
+pub fn url_requests_per_s(reserved: u32) -> u32 {
+    reserved.saturating_mul(URL_REQUESTS_PER_RESERVED)
+}
+
+/// Requests a second that `workers` with splits of 0.3 s send.
+pub fn requests_per_s(workers: u32) -> u32 {
+    url_requests_per_s(workers.div_ceil(WORKERS_PER_COORDINATOR))
+}
+
+/// Sentences on what `workers` need beyond what every account has.
+pub(super) fn needs(workers: u32) -> Vec<String> {
+    let mut said = Vec::new();
+    let coordinator = coordinator_concurrency(workers);
+    let account = (u64::from(workers) + u64::from(coordinator + SCALER)) * 2;
+    if account > u64::from(ACCOUNT_CONCURRENCY) {
+        said.push(format!(
+            "most accounts run {ACCOUNT_CONCURRENCY} functions at a time: {workers} workers need {account}, half of \
+             them left to others; scripts/deploy then reserves {coordinator} for the coordinator, whose URL \
+             serves {} requests a second",
+            url_requests_per_s(coordinator),
+        ));
+    }
+    if workers > GROWTH {
+        said.push(format!(
+            "AWS adds {GROWTH} workers in {GROWTH_S} s: all {workers} run after {} s",
+            workers.div_ceil(GROWTH).saturating_sub(1) * GROWTH_S
+        ));
+    }
+    if workers > NEW_TABLE_WORKERS {
+        said.push(format!(
+            "a new table serves about {NEW_TABLE_WORKERS} workers: scripts/deploy warms it for more (WarmReads, \
+             WarmWrites), which AWS charges once"
+        ));
+    }
+    said
+}
+
+/// A sentence on what a trainer outside AWS pays to receive an epoch, unless `prices` have it.
+pub(super) fn egress(work: &EpochWork, prices: &Prices) -> Option<String> {
+    if prices.transfer.delivery_usd_per_gb > 0.0 {
+        return None;
+    }
+    let transfer =
+        TransferPrices { delivery_usd_per_gb: EGRESS_USD_PER_GB, ..TransferPrices::default() };
+    let outside = Prices { transfer, ..prices.clone() };
+    let usd = outside.transferred(0.0, work.splits as f64 * work.split.bytes_out);
+    (usd > Usd(0.01)).then(|| {
+        format!(
+            "a trainer outside AWS also pays {usd} an epoch to receive it (${EGRESS_USD_PER_GB} a GB): train in the \
+             stack's region, compress, or use smaller dtypes"
+        )
+    })
+}
