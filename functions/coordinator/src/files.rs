@@ -8,6 +8,22 @@ use gristmill_model::wire::Refusal;
 use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath};
 use serde::{Serialize, de::DeserializeOwned};
 
+/// Time for which a call deletes objects; its sender waits for 10 s.
+const CALL_MS: u64 = 5_000;
+
+/// Deleted objects, and whether they were all.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Deleted {
+    pub objects: u64,
+    pub all: bool,
+}
+
+impl Deleted {
+    pub fn and(self, then: Self) -> Self {
+        Self { objects: self.objects + then.objects, all: self.all && then.all }
+    }
+}
+
 pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
     match error {
         ObjectError::Unavailable(_) | ObjectError::Full(_) | ObjectError::Denied(_) => {
@@ -60,15 +76,32 @@ impl Coordinator {
         deleted.map_err(|error| object_fault(&error))
     }
 
-    /// Deletes the objects below `prefix` whose keys are `doomed`, and returns their number.
+    /// The time until which a call may delete objects.
+    pub(crate) fn in_time_of_a_call(&self) -> u64 {
+        self.clock.now_ms() + CALL_MS
+    }
+
+    /// Deletes the objects below `prefix` whose keys are `doomed`, page by page, until `until_ms`: at
+    /// least one page, so that repetition ends.
     pub(crate) async fn delete_below(
         &self,
         prefix: &str,
+        until_ms: u64,
         doomed: impl Fn(&str) -> bool,
-    ) -> Result<u64, Refusal> {
-        let found = self.list_objects(prefix).await?.into_iter().map(|object| object.key);
-        let keys: Vec<String> = found.filter(|key| doomed(key)).collect();
-        self.delete_objects(&keys).await?;
-        Ok(keys.len() as u64)
+    ) -> Result<Deleted, Refusal> {
+        let (mut objects, mut after) = (0, String::new());
+        loop {
+            let page = self.objects.list_after(&self.settings.bucket, prefix, &after).await;
+            let page = page.map_err(|error| object_fault(&error))?;
+            let Some(last) = page.last() else { return Ok(Deleted { objects, all: true }) };
+            after.clone_from(&last.key);
+            let keys = page.into_iter().map(|object| object.key).filter(|key| doomed(key));
+            let keys: Vec<String> = keys.collect();
+            self.delete_objects(&keys).await?;
+            objects += keys.len() as u64;
+            if objects > 0 && self.clock.now_ms() >= until_ms {
+                return Ok(Deleted { objects, all: false });
+            }
+        }
     }
 }

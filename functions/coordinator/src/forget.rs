@@ -2,6 +2,7 @@
 
 use crate::{
     Coordinator, Handle,
+    files::Deleted,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     snapshot::JobSnapshot,
     store::invalid,
@@ -27,8 +28,11 @@ impl Handle<Forget> for Coordinator {
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
             )));
         }
-        let objects = self.forget_objects(job, &item).await?;
+        let Deleted { objects, all } = self.forget_objects(job, &item).await?;
         let mut items = 0;
+        if !all {
+            return Ok(Forgotten { items, objects, all });
+        }
         // Bundles exist up to the trainer's epoch, and in the next one if the window reaches it.
         let reached = progress.horizon().fastest.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
@@ -51,16 +55,15 @@ impl Handle<Forget> for Coordinator {
 }
 
 impl Coordinator {
-    async fn forget_objects(&self, job: &JobName, item: &JobItem) -> Result<u64, Refusal> {
-        let ns = &self.settings.ns;
-        let mut objects = match &item.caching {
-            Some(caching) => self.tidy_shelves(caching).await?,
-            None => 0,
-        };
+    async fn forget_objects(&self, job: &JobName, item: &JobItem) -> Result<Deleted, Refusal> {
+        let (ns, until_ms) = (&self.settings.ns, self.in_time_of_a_call());
+        let mut deleted = self.tidy_shelves(item.caching.as_ref(), until_ms).await?;
         for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {
-            objects += self.delete_below(&prefix, |_| true).await?;
+            if deleted.all {
+                deleted = deleted.and(self.delete_below(&prefix, until_ms, |_| true).await?);
+            }
         }
-        Ok(objects)
+        Ok(deleted)
     }
 
     async fn forget_bundles(

@@ -3,6 +3,7 @@
 
 use crate::{
     Coordinator,
+    files::Deleted,
     items::{ItemName, JobItem, Listed},
     kicks::{lacks_workers, scaler_event, window},
     snapshot::JobSnapshot,
@@ -15,6 +16,8 @@ use gristmill_model::wire::{Refusal, RefusalKind, ScalerEvent};
 use serde::Serialize;
 use std::time::Duration;
 
+/// Time for which a round deletes objects; the function is ended after 30 s.
+const ROUND_MS: u64 = 20_000;
 /// After this time, no worker of an ended job can put objects: invocations last at most 15 minutes.
 const GRACE: Duration = Duration::from_secs(3600);
 /// A trainer that polled within this time may be waiting for workers.
@@ -48,11 +51,12 @@ impl Coordinator {
     /// Fails if the list of jobs cannot be read. Failures of a single job are logged and counted.
     pub async fn upkeep(&self) -> Result<Upkeep, Refusal> {
         let mut done = Upkeep::default();
+        let until_ms = self.clock.now_ms() + ROUND_MS;
         for (sk, item) in self.store.query(&keys::jobs_partition(&self.settings.ns)).await? {
             let Ok(job) = sk.parse::<JobName>() else { continue };
             let outcome = async {
                 let listed = decode::<Listed>(&ItemName::Listed(&job), Some(&item))?;
-                self.look_after(&job, listed, &mut done).await
+                self.look_after(&job, listed, until_ms, &mut done).await
             };
             if let Err(error) = outcome.await {
                 tracing::warn!(%job, %error, "upkeep of a job failed; the next round tries again");
@@ -60,7 +64,7 @@ impl Coordinator {
             }
         }
         for fingerprint in self.being_removed().await? {
-            match self.finish_begun_removal(fingerprint).await {
+            match self.finish_begun_removal(fingerprint, until_ms).await {
                 Ok(_) => done.removals += 1,
                 Err(error) => {
                     tracing::warn!(%fingerprint, %error, "a removal is not finished; the next round tries");
@@ -76,6 +80,7 @@ impl Coordinator {
         &self,
         job: &JobName,
         listed: Versioned<Listed>,
+        until_ms: u64,
         done: &mut Upkeep,
     ) -> Result<(), Refusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
@@ -120,22 +125,32 @@ impl Coordinator {
                 if let Some(item) = &item {
                     done.bundles += self.prune(job, item, &progress).await?;
                 }
-                done.chunks += self.tidy(job, listed).await?;
-                done.tidied += 1;
+                let Deleted { objects, all } = self.tidy(job, listed, until_ms).await?;
+                done.chunks += objects;
+                done.tidied += u32::from(all);
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Deletes an ended job's chunks and lets its items expire. Reports of skipped records and quarantined
-    /// records stay as long as the bucket keeps them.
-    async fn tidy(&self, job: &JobName, listed: Versioned<Listed>) -> Result<u64, Refusal> {
+    /// Deletes an ended job's chunks and lets its items expire, if `until_ms` gives time for all chunks.
+    /// Reports of skipped records and quarantined records stay as long as the bucket keeps them.
+    async fn tidy(
+        &self,
+        job: &JobName,
+        listed: Versioned<Listed>,
+        until_ms: u64,
+    ) -> Result<Deleted, Refusal> {
         let prefix = keys::job_prefix(&self.settings.ns, job);
-        let mut objects = self.delete_below(&prefix, keys::is_chunk).await?;
-        let item = self.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
-        if let Some(caching) = item.and_then(|item| item.caching) {
-            objects += self.tidy_shelves(&caching).await?;
+        let mut deleted = self.delete_below(&prefix, until_ms, keys::is_chunk).await?;
+        if deleted.all {
+            let item = self.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
+            let caching = item.and_then(|item| item.caching);
+            deleted = deleted.and(self.tidy_shelves(caching.as_ref(), until_ms).await?);
+        }
+        if !deleted.all {
+            return Ok(deleted);
         }
         for name in [ItemName::Scale(job), ItemName::Progress(job), ItemName::Swept(job)] {
             self.store.expire(&name, PASSED_ITEMS_LIVE).await?;
@@ -152,6 +167,6 @@ impl Coordinator {
         };
         self.store.update_from(&name, listed, tidied).await?;
         self.store.expire(&name, GRACE).await?;
-        Ok(objects)
+        Ok(deleted)
     }
 }

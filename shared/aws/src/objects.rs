@@ -14,11 +14,13 @@ use aws_sdk_s3::{
     Client,
     config::Config,
     error::{ProvideErrorMetadata, SdkError},
+    operation::list_objects_v2::{ListObjectsV2Output, builders::ListObjectsV2FluentBuilder},
     primitives::ByteStream,
-    types::{Delete, ObjectIdentifier},
+    types::{Delete, Object, ObjectIdentifier},
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{
     BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, ReadPatience,
 };
@@ -37,8 +39,9 @@ const KEYS_REFUSED: [&str; 3] = ["ExpiredToken", "InvalidAccessKeyId", "InvalidT
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
 const ACCESS_DENIED: &str = "AccessDenied";
 const LIST: &str = "ListObjectsV2";
-/// Most keys of one `DeleteObjects`.
+/// Most keys of one `DeleteObjects`, and concurrent ones.
 const DELETE_KEYS: usize = 1000;
+const DELETES_AT_ONCE: usize = 4;
 
 /// All buckets that the credentials can access.
 #[derive(Debug, Clone, Default)]
@@ -149,22 +152,10 @@ impl Objects for S3Objects {
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         let (mut found, mut next) = (Vec::new(), None);
         loop {
-            let list = |client: Client| {
-                let request = client.list_objects_v2().bucket(bucket).prefix(prefix);
-                request.set_continuation_token(next.clone()).send()
-            };
-            let page = self
-                .ask(bucket, list)
-                .await
-                .map_err(|error| failed(LIST, &ObjectPath::new(bucket, prefix), &error))?;
+            let page = self.page(bucket, prefix, |list| list.set_continuation_token(next.clone()));
+            let page = page.await?;
             let after = page.next_continuation_token.filter(|token| !token.is_empty());
-            found.extend(page.contents.into_iter().flatten().filter_map(|object| {
-                Some(ObjectInfo {
-                    key: object.key?,
-                    size: u64::try_from(object.size?).ok()?,
-                    etag: object.e_tag?,
-                })
-            }));
+            found.extend(listed(page.contents));
             if after.is_none() || after == next {
                 break;
             }
@@ -175,26 +166,64 @@ impl Objects for S3Objects {
         Ok(found)
     }
 
-    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
-        for batch in keys.chunks(DELETE_KEYS) {
-            let ids = batch.iter().map(|key| ObjectIdentifier::builder().key(key).build());
-            let ids = ids.collect::<Result<Vec<_>, _>>();
-            let delete =
-                ids.and_then(|ids| Delete::builder().set_objects(Some(ids)).quiet(true).build());
-            let delete = delete.map_err(|error| ObjectError::Rejected(error.to_string()))?;
-            let send = |client: Client| {
-                client.delete_objects().bucket(bucket).delete(delete.clone()).send()
-            };
-            let sent = self.ask(bucket, send).await;
-            let path = ObjectPath::new(bucket, batch[0].as_str());
-            let answer = sent.map_err(|error| failed("DeleteObjects", &path, &error))?;
-            let mut errors = answer.errors.into_iter().flatten();
-            if let Some(first) = errors.next() {
-                return Err(undeleted(bucket, first, errors.count()));
-            }
-        }
-        Ok(())
+    async fn list_after(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        after: &str,
+    ) -> Result<Vec<ObjectInfo>, ObjectError> {
+        let page = self.page(bucket, prefix, |list| list.start_after(after)).await?;
+        Ok(listed(page.contents).collect())
     }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        let batches = keys.chunks(DELETE_KEYS).map(|batch| self.delete_batch(bucket, batch));
+        let batches: Vec<_> = batches.collect();
+        stream::iter(batches).buffer_unordered(DELETES_AT_ONCE).try_collect().await
+    }
+}
+
+impl S3Objects {
+    /// One page of a listing, whose request `set` completes.
+    async fn page(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        set: impl Fn(ListObjectsV2FluentBuilder) -> ListObjectsV2FluentBuilder,
+    ) -> Result<ListObjectsV2Output, ObjectError> {
+        let list =
+            |client: Client| set(client.list_objects_v2().bucket(bucket).prefix(prefix)).send();
+        let page = self.ask(bucket, list).await;
+        page.map_err(|error| failed(LIST, &ObjectPath::new(bucket, prefix), &error))
+    }
+
+    async fn delete_batch(&self, bucket: &str, batch: &[String]) -> Result<(), ObjectError> {
+        let ids = batch.iter().map(|key| ObjectIdentifier::builder().key(key).build());
+        let ids = ids.collect::<Result<Vec<_>, _>>();
+        let delete =
+            ids.and_then(|ids| Delete::builder().set_objects(Some(ids)).quiet(true).build());
+        let delete = delete.map_err(|error| ObjectError::Rejected(error.to_string()))?;
+        let send =
+            |client: Client| client.delete_objects().bucket(bucket).delete(delete.clone()).send();
+        let sent = self.ask(bucket, send).await;
+        let path = ObjectPath::new(bucket, batch[0].as_str());
+        let answer = sent.map_err(|error| failed("DeleteObjects", &path, &error))?;
+        let mut errors = answer.errors.into_iter().flatten();
+        match errors.next() {
+            Some(first) => Err(undeleted(bucket, first, errors.count())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn listed(contents: Option<Vec<Object>>) -> impl Iterator<Item = ObjectInfo> {
+    contents.into_iter().flatten().filter_map(|object| {
+        Some(ObjectInfo {
+            key: object.key?,
+            size: u64::try_from(object.size?).ok()?,
+            etag: object.e_tag?,
+        })
+    })
 }
 
 fn undeleted(bucket: &str, first: aws_sdk_s3::types::Error, others: usize) -> ObjectError {

@@ -138,6 +138,19 @@ pub trait Objects: Send + Sync {
     /// All objects under a prefix, in key order.
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError>;
 
+    /// The next objects under a prefix, in key order, after the key `after`: a page of the store's size.
+    /// None are left if it is empty.
+    async fn list_after(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        after: &str,
+    ) -> Result<Vec<ObjectInfo>, ObjectError> {
+        let mut found = self.list(bucket, prefix).await?;
+        found.retain(|object| object.key.as_str() > after);
+        Ok(found)
+    }
+
     /// Deletes those of `keys` that exist.
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError>;
 }

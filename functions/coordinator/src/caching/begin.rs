@@ -141,7 +141,8 @@ impl Coordinator {
             // Finish the removal here, so that other jobs can find what this job stores.
             Mode::Get { point } => {
                 if let Some(found) = found.get(point as usize) {
-                    self.finish_begun_removal(found.view.fingerprint).await?;
+                    self.finish_begun_removal(found.view.fingerprint, self.in_time_of_a_call())
+                        .await?;
                 }
                 "the cached entry is being removed".to_owned()
             }

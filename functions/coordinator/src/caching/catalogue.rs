@@ -2,6 +2,7 @@
 
 use crate::{
     Coordinator, Handle,
+    files::Deleted,
     files::object_fault,
     items::ItemName,
     store::{Unchanged, accepted, busy, decode, invalid},
@@ -209,13 +210,24 @@ impl Coordinator {
         if accepted(self.store.update(&name, removing).await)?.is_none() {
             return Ok(None);
         }
-        self.finish_removal(entry.fingerprint, &entry.shelf).await.map(Some)
+        let until_ms = self.in_time_of_a_call();
+        self.finish_removal(entry.fingerprint, &entry.shelf, until_ms).await.map(Some)
     }
 
     /// Removes the marked shelf and returns its number of objects. Deletes objects first and the entry
-    /// last, so that a later round finds an interrupted removal; repeating any step is safe.
-    async fn finish_removal(&self, fingerprint: Fingerprint, shelf: &str) -> Result<u64, Refusal> {
-        let objects = self.delete_below(shelf, |_| true).await?;
+    /// last, so that a later round finds an interrupted removal; repeating any step is safe. Refused as
+    /// busy if there are more objects than `until_ms` gives time for.
+    async fn finish_removal(
+        &self,
+        fingerprint: Fingerprint,
+        shelf: &str,
+        until_ms: u64,
+    ) -> Result<u64, Refusal> {
+        let Deleted { objects, all } = self.delete_below(shelf, until_ms, |_| true).await?;
+        if !all {
+            let text = format!("{objects} objects of {fingerprint} are deleted, and more remain");
+            return Err(busy(text));
+        }
         let of_shelf = |entry: CacheEntry| entry.shelf == shelf;
         if self.cache_entry(fingerprint).await?.is_some_and(of_shelf) {
             self.delete_objects(&[keys::cache_entry(&self.settings.ns, fingerprint)]).await?;
@@ -232,10 +244,11 @@ impl Coordinator {
     pub(crate) async fn finish_begun_removal(
         &self,
         fingerprint: Fingerprint,
+        until_ms: u64,
     ) -> Result<Option<u64>, Refusal> {
         let used = self.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
         match used.and_then(|used| used.removing) {
-            Some(shelf) => self.finish_removal(fingerprint, &shelf).await.map(Some),
+            Some(shelf) => self.finish_removal(fingerprint, &shelf, until_ms).await.map(Some),
             None => Ok(None),
         }
     }
@@ -255,9 +268,14 @@ impl Coordinator {
     }
 
     /// Deletes shelves that a job wrote and no job can read: of a put that did not finish, or lost the race
-    /// for the entry. Returns the number of objects.
-    pub(crate) async fn tidy_shelves(&self, caching: &super::Caching) -> Result<u64, Refusal> {
-        let mut objects = 0;
+    /// for the entry.
+    pub(crate) async fn tidy_shelves(
+        &self,
+        caching: Option<&super::Caching>,
+        until_ms: u64,
+    ) -> Result<Deleted, Refusal> {
+        let mut deleted = Deleted { objects: 0, all: true };
+        let Some(caching) = caching else { return Ok(deleted) };
         let whole = || caching.view.points.iter().find(|point| point.whole);
         for mode in &caching.view.modes {
             use gristmill_policy::caching::Mode;
@@ -270,11 +288,11 @@ impl Coordinator {
             };
             let Some(point) = point else { continue };
             let entry = self.cache_entry(point.fingerprint).await?;
-            if entry.is_none_or(|entry| entry.shelf != *shelf) {
-                objects += self.delete_below(shelf, |_| true).await?;
+            if deleted.all && entry.is_none_or(|entry| entry.shelf != *shelf) {
+                deleted = deleted.and(self.delete_below(shelf, until_ms, |_| true).await?);
             }
         }
-        Ok(objects)
+        Ok(deleted)
     }
 }
 
@@ -293,7 +311,9 @@ impl Handle<CacheList> for Coordinator {
 impl Handle<CacheRemove> for Coordinator {
     async fn handle(&self, call: &CacheRemove) -> Result<CacheRemoved, Refusal> {
         let CacheRemove { fingerprint } = call;
-        if let Some(objects) = self.finish_begun_removal(*fingerprint).await? {
+        if let Some(objects) =
+            self.finish_begun_removal(*fingerprint, self.in_time_of_a_call()).await?
+        {
             return Ok(CacheRemoved { objects });
         }
         let Some(entry) = self.cache_entry(*fingerprint).await? else {

@@ -189,7 +189,12 @@ impl Coordinator {
             self.put_json(keys::shelf_manifest(&shelf), manifest, "manifest").await?;
         }
         let mut there = self.publish(&entry).await?;
-        if there.shelf != shelf && self.finish_begun_removal(entry.fingerprint).await?.is_some() {
+        if there.shelf != shelf
+            && self
+                .finish_begun_removal(entry.fingerprint, self.in_time_of_a_call())
+                .await?
+                .is_some()
+        {
             there = self.publish(&entry).await?;
         }
         if there.shelf == shelf {

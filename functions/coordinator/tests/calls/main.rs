@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
 mod lost_writes;
+mod many_objects;
 mod prune;
 #[path = "../quiet/mod.rs"]
 mod quiet;

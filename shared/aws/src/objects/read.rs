@@ -32,6 +32,8 @@ const PIECES_AT_ONCE: usize = 4;
 const READ_TRIES: u32 = 6;
 /// Silences of the store before a read gives up: its error then explains the wait.
 const SILENCES: u32 = 3;
+/// Rate below which a read is given up, although the store is never silent.
+const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
 const OPERATION: &str = "GetObject";
 const READ_BACKOFF: Duration = Duration::from_millis(40);
 
@@ -98,7 +100,7 @@ fn passing(why: impl Into<String>) -> ControlFlow<(), Setback> {
 impl S3Objects {
     pub(super) async fn read_whole(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
         let piece = Piece { path, start: 0, end: None, etag: None, buffer: BytesMut::new() };
-        let piece = within_deadline(path, self.read(piece)).await?;
+        let piece = within_deadline(path, MAX_GET_BYTES, self.read(piece)).await?;
         Ok(piece.buffer.freeze())
     }
 
@@ -122,7 +124,7 @@ impl S3Objects {
         let pieces = pieces(path, range, etag, buffer);
         let reads: Vec<_> = pieces.into_iter().map(|piece| self.read(piece)).collect();
         let read = stream::iter(reads).buffered(PIECES_AT_ONCE).try_collect::<Vec<_>>();
-        Ok(self.buffers.lend(join(path, within_deadline(path, read).await?)?))
+        Ok(self.buffers.lend(join(path, within_deadline(path, bytes, read).await?)?))
     }
 
     /// Fills a piece from its current position, over as many requests as it takes.
@@ -255,15 +257,22 @@ fn join(path: &ObjectPath, pieces: Vec<Piece<'_>>) -> Result<BytesMut, ObjectErr
     Ok(whole)
 }
 
-/// Limits the time for a body: the SDK's timeouts end with the headers of a response.
+/// A link that is slow and never silent has the time that its bytes take.
+fn deadline_of(bytes: u64) -> Duration {
+    DATA_OPERATION_TIMEOUT + Duration::from_secs(bytes / SLOWEST_BYTES_PER_S)
+}
+
+/// Limits the time for `bytes` of body: the SDK's timeouts end with the headers of a response.
 async fn within_deadline<T>(
     path: &ObjectPath,
+    bytes: u64,
     read: impl Future<Output = Result<T, ObjectError>>,
 ) -> Result<T, ObjectError> {
-    match tokio::time::timeout(DATA_OPERATION_TIMEOUT, read).await {
+    let deadline = deadline_of(bytes);
+    match tokio::time::timeout(deadline, read).await {
         Ok(outcome) => outcome,
         Err(_) => {
-            let seconds = DATA_OPERATION_TIMEOUT.as_secs();
+            let seconds = deadline.as_secs();
             let text = format!("{OPERATION} on {path}: not done within {seconds} s");
             Err(ObjectError::Unavailable(text))
         }
@@ -296,6 +305,13 @@ mod tests {
         assert_eq!(whole.as_ptr(), address, "the pieces were neighbours");
         assert_eq!((whole[0], whole[whole.len() - 1]), (0, 2));
         assert_eq!(whole.capacity(), capacity, "all of the buffer comes back");
+    }
+
+    #[test]
+    fn a_slow_link_has_the_time_that_its_bytes_take() {
+        assert_eq!(deadline_of(0).as_secs(), 120);
+        // At 64 KiB/s.
+        assert_eq!(deadline_of(64 << 20).as_secs(), 120 + 1_024);
     }
 
     #[test]

@@ -277,3 +277,15 @@ async fn a_key_that_is_not_deleted_is_reported() {
     objects.delete("b", &[]).await.unwrap();
     assert_eq!(server.asked().len(), 1, "nothing to delete is no request");
 }
+
+#[tokio::test]
+async fn a_page_after_a_key_is_one_request() {
+    let object = "<Contents><Key>p/b</Key><Size>1</Size><ETag>e</ETag></Contents>";
+    let page =
+        format!("<ListBucketResult><IsTruncated>true</IsTruncated>{object}</ListBucketResult>");
+    let server = Server::start(move |_, _| Answer::status(200, page.clone())).await;
+    let found = server.aws().objects().list_after("b", "p/", "p/a").await.unwrap();
+    assert_eq!(found.into_iter().map(|object| object.key).collect::<Vec<_>>(), ["p/b"]);
+    let [asked] = &server.asked()[..] else { panic!("one request") };
+    assert!(asked.target.contains("start-after=p%2Fa"), "{}", asked.target);
+}
