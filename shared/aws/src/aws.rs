@@ -233,6 +233,11 @@ impl Aws {
         Ok(HttpCoordinator::new(address, ns, provider, pool.clone(), counts.clone()))
     }
 
+    /// Whether services were given addresses of their own, as those of emulators.
+    pub fn has_own_endpoints(&self) -> bool {
+        self.0.path_style
+    }
+
     /// Read-only queries about the deployment, with short deadlines.
     pub fn probes(&self) -> Probes {
         let Shared { sdk, at, path_style, .. } = &*self.0;

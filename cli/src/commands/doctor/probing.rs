@@ -3,7 +3,7 @@
 use super::DatasetPrefix;
 use gristmill_aws::{
     Aws, BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Quota, ReadableObject, Responder,
-    Settings, SettingsError, Trouble,
+    Settings, SettingsError, Trouble, is_on_aws,
 };
 use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target};
 use gristmill_host::{DiskUse, ServiceCalls, ServiceStatus};
@@ -47,6 +47,8 @@ pub struct Findings {
     /// `AWS_ENDPOINT_URL` and similar variables.
     pub overrides: Vec<(String, String)>,
     pub vpc: Option<String>,
+    /// Whether this machine is in AWS, if it says so.
+    pub is_on_aws: Option<bool>,
 }
 
 /// Probes the service that the arguments name, and a dataset.
@@ -82,6 +84,7 @@ async fn probe_deployed(data: Option<&DatasetPrefix>) -> Findings {
     let mut findings = Findings {
         backend: Some(Backend::Aws),
         overrides: overrides.collect(),
+        is_on_aws: is_on_aws(),
         ..Findings::default()
     };
     let settings = match Settings::from_env() {

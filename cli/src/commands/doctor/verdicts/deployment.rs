@@ -250,6 +250,12 @@ pub fn gateway(findings: &Findings) -> Check {
         ),
         None if !may_ask(findings) => skip(NAME, not_asked(findings)),
         None if !findings.overrides.is_empty() => skip(NAME, "not asked: not all of this is AWS"),
+        None if findings.is_on_aws == Some(false) => line(
+            NAME,
+            Verdict::Warn,
+            "this machine is not in AWS, which bills what it receives (about $0.09 a GB)",
+            "train in the stack's region, compress, or use smaller dtypes",
+        ),
         None => skip(NAME, "not an EC2 instance: traffic from S3 passes no NAT gateway of a VPC"),
     }
 }

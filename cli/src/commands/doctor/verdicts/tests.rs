@@ -16,6 +16,10 @@ fn worker(architecture: &str, reserved: Option<u32>) -> DeployedFunction {
     DeployedFunction { state, architecture, reserved: Ok(reserved) }
 }
 
+fn overrides() -> Vec<(String, String)> {
+    vec![("AWS_ENDPOINT_URL".to_owned(), "http://127.0.0.1:4566".to_owned())]
+}
+
 /// A healthy setup on AWS.
 fn good() -> Findings {
     let responder = Responder {
@@ -189,6 +193,14 @@ fn a_dataset_is_read_and_its_region_compared() {
 }
 
 #[test]
+fn a_machine_outside_aws_pays_for_what_it_receives() {
+    let outside = Findings { is_on_aws: Some(false), ..good() };
+    expect(&outside, "gateway", Verdict::Warn, "$0.09 a GB");
+    let emulated = Findings { overrides: overrides(), ..outside };
+    expect(&emulated, "gateway", Verdict::Skip, "not all of this is AWS");
+}
+
+#[test]
 fn what_may_not_be_asked_is_no_failure() {
     let denied = || Trouble::Denied("AccessDenied".to_owned());
     let findings = Findings {
@@ -264,7 +276,6 @@ fn workers_are_of_this_class_and_have_room() {
 
 #[test]
 fn half_an_emulator_is_reported() {
-    let overrides = || vec![("AWS_ENDPOINT_URL".to_owned(), "http://127.0.0.1:4566".to_owned())];
     let emulated = Findings { overrides: overrides(), url_region: None, ..good() };
     expect(&emulated, "platform", Verdict::Ok, "an emulator: AWS_ENDPOINT_URL=http");
     let half = Findings { overrides: overrides(), ..good() };
