@@ -178,6 +178,7 @@ export class GristmillStack extends Stack {
     output("WorkerFunctionName", "GRISTMILL_WORKER_FUNCTION, likewise", workerVersion);
     output("ScalerFunctionName", "GRISTMILL_SCALER_FUNCTION, likewise", `${Aws.STACK_NAME}-scaler`);
     output("AccountConcurrency", "Unreserved concurrency of the account that MaxWorkers and the reservations were derived from; 0 if they were not", parameters.accountConcurrency.valueAsString);
+    output("WorkerShape", "GRISTMILL_WORKER_SHAPE of a trainer, by which it knows what workers cost", Fn.sub("${WorkerMemory}/${Architecture}"));
     output("WorkerRoleArn", "Role of the workers, for the policy of a bucket or key of another account", worker.role!.roleArn);
     output("TrainerPolicyArn", "Attach this policy to the role that training runs with", trainer.ref);
   }

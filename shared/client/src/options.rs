@@ -1,11 +1,11 @@
 //! Flags of programs that start jobs. Each flag has one name, one default and one help text, whichever
 //! program takes it.
 
-use crate::GivenNames;
+use crate::{GivenNames, service::stack_shape};
 use clap::{Args, Parser, ValueEnum};
 use gristmill_model::wire::{JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
-use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
+use gristmill_policy::cost::{HOUR_S, Prices};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
 use std::{path::PathBuf, time::Duration};
 
@@ -135,7 +135,7 @@ impl JobOptions {
     /// Workers that the budget pays for, at the price of the stack's worker.
     pub fn budget_workers(&self) -> Option<u32> {
         let budget = self.budget_usd_per_hour?;
-        let usd_per_second = FunctionShape::default().usd_per_second(&Prices::default()).0;
+        let usd_per_second = stack_shape().usd_per_second(&Prices::default()).0;
         Some((budget / (usd_per_second * HOUR_S)) as u32)
     }
 

@@ -10,6 +10,7 @@ use gristmill_host::{
 };
 use gristmill_model::Namespace;
 use gristmill_pipeline::Registry;
+use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{CallError, Coordinator, Objects};
 use gristmill_web::{Reach, WithWeb};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -101,11 +102,27 @@ pub async fn connect(
     }
 }
 
+/// Memory and architecture of the stack's workers, as `scripts/deploy` prints it.
+const WORKER_SHAPE: &str = "GRISTMILL_WORKER_SHAPE";
+
+/// The shape of the stack's workers, in money; the default if nothing says it.
+pub(crate) fn stack_shape() -> FunctionShape {
+    parse_shape().unwrap_or_default()
+}
+
+fn parse_shape() -> Result<FunctionShape, String> {
+    match std::env::var(WORKER_SHAPE) {
+        Ok(text) if !text.is_empty() => text.parse(),
+        _ => Ok(FunctionShape::default()),
+    }
+}
+
 impl Service {
     /// The deployed stack that GRISTMILL_* and AWS_* variables name.
     async fn deployed(operators: Arc<Registry>) -> Result<Self, Failure> {
         let settings = Settings::from_env();
         let settings = settings.map_err(Failure::usage)?;
+        parse_shape().map_err(|why| Failure::usage(format!("{WORKER_SHAPE}: {why}")))?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
         let aws = Aws::from_env().await.map_err(Failure::usage)?;

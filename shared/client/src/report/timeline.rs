@@ -1,6 +1,7 @@
 //! The data of a run's page: the causes of each epoch's waits, and the cost of the run on AWS.
 
 use super::{epoch::EpochReport, observer::Observed};
+use crate::service::stack_shape;
 use gristmill_model::wire::{CacheMode, JobSpec, JobView, OpWork, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::{FunctionShape, Prices, Requests};
@@ -71,7 +72,7 @@ pub fn timeline(
     profile: &WorkProfile,
 ) -> Timeline {
     let (spec, known) = (&view.spec, (pipeline, &view.spec, profile));
-    let (shape, prices) = (FunctionShape::default(), Prices::default());
+    let (shape, prices) = (stack_shape(), Prices::default());
     let mut start_s = 0.0;
     let mut total = Cost { basis: BASIS.to_owned(), ..Cost::default() };
     let epochs = observed.epochs.iter().map(|epoch| {

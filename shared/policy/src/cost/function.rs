@@ -3,6 +3,7 @@
 use super::{Prices, Usd, quantity};
 use gristmill_model::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// Sustained network rate of a function in each direction. Inferred from others' reports (600 Mbit/s
 /// and less); neither published nor measured by us.
@@ -39,6 +40,23 @@ impl Default for FunctionShape {
             architecture: Architecture::Arm64,
             network_bytes_per_s: NETWORK_BYTES_PER_S,
         }
+    }
+}
+
+impl FromStr for FunctionShape {
+    type Err = String;
+
+    /// Reads `MB/ARCHITECTURE`, the stack's output `WorkerShape`: `1769/arm64`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not memory and architecture, such as 1769/arm64");
+        let (memory, architecture) = text.split_once('/').ok_or_else(wrong)?;
+        let memory_mb = memory.parse().ok().filter(|mb| (128..=10_240).contains(mb));
+        let architecture = match architecture {
+            "arm64" => Architecture::Arm64,
+            "x86_64" => Architecture::X86_64,
+            _ => return Err(wrong()),
+        };
+        Ok(Self { memory_mb: memory_mb.ok_or_else(wrong)?, architecture, ..Self::default() })
     }
 }
 

@@ -314,3 +314,13 @@ proptest! {
         prop_assert!(needed == 1 || seconds(needed - 1) > seconds(u32::MAX));
     }
 }
+
+#[test]
+fn a_shape_is_memory_and_architecture() {
+    let shape: FunctionShape = "3008/x86_64".parse().unwrap();
+    assert_eq!((shape.memory_mb, shape.architecture), (3008, Architecture::X86_64));
+    assert_eq!("1769/arm64".parse(), Ok(FunctionShape::default()));
+    for wrong in ["", "1769", "1769/arm", "64/arm64", "20000/arm64", "x/arm64", "1769/arm64/"] {
+        assert!(wrong.parse::<FunctionShape>().is_err(), "{wrong}");
+    }
+}
