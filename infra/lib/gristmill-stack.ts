@@ -167,6 +167,15 @@ export class GristmillStack extends Stack {
       description: "gristmill trainer - attach it to the role that training runs with",
       policyDocument: policies.trainerPolicy(parameters, arns),
     });
+    // For trainers without a role of this account: in another account, or on a GPU cloud. A role of the account needs
+    // no permission of the function to call its URL.
+    const trainerRole = new iam.CfnRole(this, "TrainerRole", {
+      description: "gristmill trainer",
+      assumeRolePolicyDocument: parameters.trainerTrust.valueAsString,
+      maxSessionDuration: 43200,
+      managedPolicyArns: [trainer.ref],
+    });
+    trainerRole.cfnOptions.condition = parameters.makesTrainerRole;
 
     const output = (id: string, description: string, value: string) =>
       new CfnOutput(this, `${id}Output`, { description, value }).overrideLogicalId(id);
@@ -181,6 +190,11 @@ export class GristmillStack extends Stack {
     output("WorkerShape", "GRISTMILL_WORKER_SHAPE of a trainer, by which it knows what workers cost", Fn.sub("${WorkerMemory}/${Architecture}"));
     output("WorkerRoleArn", "Role of the workers, for the policy of a bucket or key of another account", worker.role!.roleArn);
     output("TrainerPolicyArn", "Attach this policy to the role that training runs with", trainer.ref);
+    new CfnOutput(this, "TrainerRoleArnOutput", {
+      condition: parameters.makesTrainerRole,
+      description: "Role for trainers that TrainerTrust names",
+      value: trainerRole.attrArn,
+    }).overrideLogicalId("TrainerRoleArn");
   }
 
   /** Table and bucket: those that an earlier stack left, or new ones. */
@@ -350,7 +364,7 @@ export class GristmillStack extends Stack {
       currentVersionOptions: { removalPolicy: RemovalPolicy.RETAIN },
     });
     const inner = made.node.defaultChild as lambda.CfnFunction;
-    inner.loggingConfig = { logGroup: logGroup.ref, logFormat: "JSON", systemLogLevel: "WARN" };
+    inner.loggingConfig = { logGroup: logGroup.ref, logFormat: "JSON", systemLogLevel: this.parameters.systemLogLevel.valueAsString };
     if (props.concurrency) {
       inner.reservedConcurrentExecutions = Token.asNumber(props.concurrency);
     }

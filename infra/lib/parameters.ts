@@ -23,6 +23,8 @@ export class Parameters {
   readonly keptTable: CfnParameter;
   readonly keptBucket: CfnParameter;
   readonly alarmTopicArn: CfnParameter;
+  readonly trainerTrust: CfnParameter;
+  readonly systemLogLevel: CfnParameter;
   readonly accountConcurrency: CfnParameter;
   readonly warmReads: CfnParameter;
   readonly warmWrites: CfnParameter;
@@ -35,6 +37,7 @@ export class Parameters {
   readonly makesTable: CfnCondition;
   readonly makesBucket: CfnCondition;
   readonly hasAlarmTopic: CfnCondition;
+  readonly makesTrainerRole: CfnCondition;
   readonly letsTrainersStoreChunks: CfnCondition;
   readonly letsTrainersInvoke: CfnCondition;
   readonly warmsTable: CfnCondition;
@@ -179,6 +182,17 @@ export class Parameters {
       constraintDescription: "empty, or the ARN of an SNS topic",
       description: "SNS topic that receives alarms; if empty, they are visible in CloudWatch only.",
     });
+    this.trainerTrust = new CfnParameter(scope, "TrainerTrust", {
+      default: "",
+      description:
+        "Trust policy (JSON) of a role for trainers, which they may assume for 12 hours; if empty, there is no such role. scripts/deploy --trainer writes it.",
+    });
+    this.systemLogLevel = new CfnParameter(scope, "SystemLogLevel", {
+      default: "WARN",
+      allowedValues: ["DEBUG", "INFO", "WARN"],
+      description:
+        "Lambda's own lines in the functions' logs. INFO adds some for each call, with its duration and start-up time.",
+    });
     const isNot = (id: string, value: CfnParameter | string, other: string) =>
       new CfnCondition(scope, id, {
         expression: Fn.conditionNot(
@@ -192,6 +206,7 @@ export class Parameters {
     this.limitsCoordinator = isNot("LimitsCoordinator", this.coordinatorConcurrency, "0");
     this.limitsScaler = isNot("LimitsScaler", this.scalerConcurrency, "0");
     this.hasAlarmTopic = isNot("HasAlarmTopic", this.alarmTopicArn, "");
+    this.makesTrainerRole = isNot("MakesTrainerRole", this.trainerTrust, "");
     const is = (id: string, value: CfnParameter, other: string) =>
       new CfnCondition(scope, id, { expression: Fn.conditionEquals(value.value, other) });
     this.makesTable = is("MakesTable", this.keptTable, "");

@@ -54,6 +54,53 @@ key_named() {
     echo "$2"
 }
 
+# trust_of WHO SUBJECT: the trust policy of a role that WHO may assume, or nothing for `none`.
+trust_of() {
+    local partition principal actions='"sts:AssumeRole", "sts:TagSession"' condition='' issuer
+    partition=$(partition_of "$region")
+    case $1 in
+        none)
+            [[ -z $2 ]] || fail "--trainer none takes no --trainer-subject" 2
+            return
+            ;;
+        https://*)
+            issuer=${1#https://} issuer=${issuer%/}
+            [[ $issuer =~ ^[A-Za-z0-9.:/_-]+$ ]] || fail "--trainer takes an issuer such as https://oidc.example.org, not $1" 2
+            [[ ${2:-*} =~ [^*] ]] ||
+                fail "an issuer has tokens for others too: say whose with --trainer-subject, such as system:serviceaccount:NAMESPACE:NAME" 2
+            principal="\"Federated\": \"arn:$partition:iam::$account:oidc-provider/$issuer\""
+            # https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_create_for-idp_oidc.html
+            actions='"sts:AssumeRoleWithWebIdentity"'
+            condition="\"StringEquals\": {\"$issuer:aud\": \"sts.amazonaws.com\"}, \"StringLike\": {\"$issuer:sub\": \"$2\"}"
+            ;;
+        arn:*:rolesanywhere:*:trust-anchor/*)
+            [[ -n $2 ]] || fail "say with --trainer-subject which certificates of the trust anchor: their common name, or *" 2
+            # https://docs.aws.amazon.com/rolesanywhere/latest/userguide/trust-model.html
+            principal='"Service": "rolesanywhere.amazonaws.com"' actions+=', "sts:SetSourceIdentity"'
+            condition="\"ArnEquals\": {\"aws:SourceArn\": \"$1\"}, \"StringLike\": {\"aws:PrincipalTag/x509Subject/CN\": \"$2\"}"
+            ;;
+        [0-9]* | arn:*:iam::*:role/* | arn:*:iam::*:user/*)
+            [[ $1 == arn:* || $1 =~ ^[0-9]{12}$ ]] || fail "an account has 12 digits, not $1" 2
+            [[ -z $2 ]] || fail "--trainer-subject goes with an issuer or a trust anchor" 2
+            principal="\"AWS\": \"$1\""
+            ;;
+        *) fail "--trainer takes an account, the ARN of a user, role or trust anchor, or https://ISSUER, not $1" 2 ;;
+    esac
+    [[ $1$2 != *[[:space:]\"\\]* ]] || fail "--trainer and --trainer-subject have no blanks, quotes or backslashes" 2
+    [[ $1 != arn:* || $1 == "arn:$partition:"* ]] || fail "--trainer $1 is in another partition than $region" 2
+    echo "{\"Version\": \"2012-10-17\", \"Statement\": [{\"Effect\": \"Allow\", \"Action\": [$actions], \"Principal\": {$principal}, \"Condition\": {$condition}}]}"
+}
+
+# must_fit ARN..: ends the script if the policy of trainers, which has each bucket twice, is longer than IAM allows.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+readonly POLICY_MOST=6144 POLICY_BASE=2700
+must_fit() {
+    local arn length=$POLICY_BASE
+    for arn in "$@"; do length=$((length + 2 * ${#arn} + 10)); done
+    [[ $length -le $POLICY_MOST ]] ||
+        fail "the policy of trainers has $POLICY_MOST characters at most, too few for $# buckets with such names: deploy a second stack for some" 2
+}
+
 # owner_of KIND NAME [EXCEPT]: a stack of the region, other than EXCEPT, that made or uses this bucket or table.
 owner_of() {
     local output parameter type said

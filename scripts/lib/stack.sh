@@ -44,24 +44,7 @@ become_trainer() {
     trainer_key=$key
 }
 
-# Whether the emulator knows what the policies ask of a table's keys.
-conditions_on_keys() {
-    local said
-    said=$(as_trainer "$BIN/gristmill" status nobody --backend aws 2>&1) || true
-    echo "$said"
-    [[ $said == *"no job nobody"* ]]
-}
-
-# Until it does. The conditions themselves are evaluated by scripts/peers/permissions.
-allow_without_conditions() {
-    local name document
-    document='{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Resource": "*",
-        "Action": ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:Query"]}]}'
-    for name in $(peer_aws iam list-roles --output text \
-        --query "Roles[?contains(RoleName, 'CoordinatorRole') || contains(RoleName, 'ScalerRole')].RoleName"); do
-        peer_aws iam put-role-policy --role-name "$name" --policy-name stand-in --policy-document "$document"
-    done
-}
+conditions_on_keys() { knows_conditions_on_keys as_trainer "$BIN/gristmill"; }
 
 doctor_finds_all_well() {
     local said
@@ -110,11 +93,7 @@ doctor_names_a_missing_table() {
 }
 
 take_back_permissions() {
-    local name
-    for name in $(peer_aws iam list-roles --output text \
-        --query "Roles[?contains(RoleName, 'CoordinatorRole') || contains(RoleName, 'ScalerRole')].RoleName"); do
-        peer_aws iam delete-role-policy --role-name "$name" --policy-name stand-in
-    done
+    AWS_ENDPOINT_URL=$MINISTACK take_back_allowed "$STACK"
     # A policy that a role has cannot be deleted.
     peer_aws iam detach-role-policy --role-name peers-trainer --policy-arn "$(stack_output TrainerPolicyArn)"
 }
@@ -301,7 +280,7 @@ run_stack() {
     [[ $CHECKED == ok ]] || return 0
     become_trainer
     check ministack stack conditions_on_keys
-    [[ $CHECKED == ok ]] || allow_without_conditions
+    [[ $CHECKED == ok ]] || AWS_ENDPOINT_URL=$MINISTACK allow_without_conditions "$STACK"
     for step in an_epoch_is_delivered each_record_is_there_once batches_are_those_of_the_embedded_run \
         local_workers_take_part damaged_records_are_set_aside \
         what_is_cached_is_read_by_the_next_job a_killed_worker_is_reported status_knows_the_job \
@@ -319,4 +298,13 @@ run_stack() {
     for step in what_was_kept_is_gone_on_with teardown nothing_is_left; do
         check ministack stack "$step"
     done
+}
+
+# On an emulator that has nothing else any more.
+smoke_aws_finds_the_same_batches() {
+    AWS_ENDPOINT_URL=$MINISTACK scripts/smoke-aws --yes --build-dir "$BUILD" --bin-dir "$BIN" --out "$STATE/smoke.json" \
+        --trainer-env "AWS_ENDPOINT_URL=$RELAY" --trainer-env "HTTPS_PROXY=http://${RELAY#https://}" \
+        --trainer-env NO_PROXY=127.0.0.1 --trainer-env "SSL_CERT_FILE=$CA"
+    cat "$STATE/smoke.json"
+    nothing_is_left
 }

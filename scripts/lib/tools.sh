@@ -88,3 +88,14 @@ deploy_profile() {
     export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_STRIP=symbols
     export CARGO_PROFILE_RELEASE_PANIC=unwind
 }
+
+# build_functions DIR ARCHITECTURE: the three functions as they are deployed, and the template that names them. Expects
+# need_sam.
+build_functions() {
+    need_cargo_lambda
+    (
+        deploy_profile "$2"
+        # A function's own folder does not tell that what it is made of has changed.
+        "$SAM" build --no-cached --build-dir "$1" --parameter-overrides "Architecture=$2" >&2
+    )
+}

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import sys
 
 import jmespath
@@ -29,6 +30,18 @@ def options(words):
             found[name] = []
         elif name:
             found[name].append(word)
+    return found
+
+
+def overrides(words):
+    """Parameters as SAM reads them: a value with quotes or without content must be quoted."""
+    found = {}
+    for word in words:
+        name, value = word.split("=", 1)
+        quoted = re.fullmatch(r'"((?:\\.|[^"\\])*)"', value)
+        if not quoted and not re.fullmatch(r'[^ "\\]+', value):
+            sys.exit(f"Error: Invalid value for '--parameter-overrides': {word} is not a valid format")
+        found[name] = quoted.group(1).replace('\\"', '"') if quoted else value
     return found
 
 
@@ -65,6 +78,9 @@ class Cloud:
 
     def sts_get_caller_identity(self, _):
         return {"Account": ACCOUNT, "Arn": f"arn:aws:iam::{ACCOUNT}:user/somebody"}
+
+    def sts_assume_role(self, given):
+        return {"Credentials": {"AccessKeyId": "ASIAKEY", "SecretAccessKey": "secret", "SessionToken": "token"}}
 
     def cloudformation_describe_stacks(self, given):
         names = given.get("stack-name") or list(self.here["stacks"])
@@ -110,6 +126,16 @@ class Cloud:
     def lambda_get_function(self, _):
         raise Refused("(ResourceNotFoundException) Function not found")
 
+    def lambda_invoke(self, given):
+        self.change(f"invoke {given['function-name'][0]} {given['invocation-type'][0]}")
+
+    def logs_filter_log_events(self, given):
+        report = {"durationMs": 12.5, "billedDurationMs": 80, "memorySizeMB": 512, "maxMemoryUsedMB": 30, "initDurationMs": 60.5}
+        return {"events": [{"message": json.dumps({"type": "platform.report", "record": {"metrics": report}})}]}
+
+    def cloudwatch_get_metric_statistics(self, given):
+        return {"Datapoints": [{"Sum": 5.0}]}
+
     def dynamodb_list_tables(self, _):
         return {"TableNames": self.here["tables"]}
 
@@ -130,6 +156,18 @@ class Cloud:
         all_buckets = self.state["buckets"].items()
         listed = [{"Name": name, "BucketRegion": of["region"]} for name, of in all_buckets]
         return {"Buckets": [each for each in listed if region in (None, each["BucketRegion"])]}
+
+    def s3api_create_bucket(self, given):
+        self.change(f"create-bucket {given['bucket'][0]}")
+        self.state["buckets"][given["bucket"][0]] = {"region": self.region, "policy": None, "objects": []}
+
+    def s3_cp(self, _):
+        return None
+
+    def s3_rb(self, given):
+        name = given["force"][0].removeprefix("s3://")
+        self.change(f"delete-bucket {name}")
+        del self.state["buckets"][name]
 
     def s3api_head_bucket(self, given):
         of = self.bucket(given["bucket"][0])
@@ -211,7 +249,7 @@ class Cloud:
             )
             return
         self.change(f"deploy {name}")
-        parameters = dict(each.split("=", 1) for each in given.get("parameter-overrides", []))
+        parameters = overrides(given.get("parameter-overrides", []))
         stack = self.here["stacks"].get(name)
         is_new = stack is None or stack["status"] == "REVIEW_IN_PROGRESS"
         parameters = {**({} if is_new else stack["parameters"]), **parameters}
@@ -237,11 +275,13 @@ class Cloud:
         self.bucket(bucket)["policy"] = f"policy of {name}"
         self.here["reserved"][name] = reserved
         outputs = {"BucketName": bucket, "TableName": table, "CoordinatorUrl": "https://url", "Namespace": "default"}
+        if parameters.get("TrainerTrust"):
+            outputs["TrainerRoleArn"] = "arn:trainer-role"
         tags = dict(each.split("=", 1) for each in given.get("tags", []))
         self.here["stacks"][name] = {
             "status": "CREATE_COMPLETE",
             "parameters": parameters,
-            "outputs": {**outputs, "TrainerPolicyArn": "arn:policy", "WorkerRoleArn": "arn:role"},
+            "outputs": {**outputs, "TrainerPolicyArn": "arn:policy", "WorkerRoleArn": "arn:role", "WorkerFunctionName": "worker:1"},
             "tags": tags,
             "made": made,
         }

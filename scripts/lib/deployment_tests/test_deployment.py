@@ -298,6 +298,53 @@ class Arguments(Account):
         self.assert_done(self.deploy("--dataset-key", key))
         self.assertEqual(self.parameters()["KmsKeyArns"], key)
 
+    def test_buckets_for_which_the_policy_of_trainers_has_no_room_are_refused(self):
+        buckets = [part for n in range(45) for part in ("--dataset", f"{'b' * 30}{n}")]
+        self.assert_refused(self.deploy(*buckets), "too few for 45 buckets")
+        self.assert_done(self.deploy(*buckets[:60]))
+
+    def trust(self, *arguments):
+        """The one statement that deploy writes, and what it prints."""
+        done = self.deploy(*arguments)
+        self.assert_done(done)
+        self.assertIn("arn:trainer-role", done.stdout)
+        (statement,) = json.loads(self.parameters()["TrainerTrust"])["Statement"]
+        return statement
+
+    def test_trainers_that_are_named_may_assume_a_role(self):
+        role = "arn:aws:iam::210987654321:role/of/trainers"
+        for who in ("210987654321", role, role.replace("role/of", "user")):
+            statement = self.trust("--trainer", who)
+            self.assertEqual((statement["Principal"], statement["Condition"]), ({"AWS": who}, {}))
+            # Sessions with tags, such as those of pods in EKS, need both.
+            self.assertEqual(statement["Action"], ["sts:AssumeRole", "sts:TagSession"])
+        subject = "system:serviceaccount:team:*"
+        statement = self.trust("--trainer", "https://oidc.example.org/id/1/", "--trainer-subject", subject)
+        self.assertEqual(statement["Action"], ["sts:AssumeRoleWithWebIdentity"])
+        self.assertEqual(statement["Principal"]["Federated"], "arn:aws:iam::123456789012:oidc-provider/oidc.example.org/id/1")
+        self.assertEqual(statement["Condition"]["StringLike"], {"oidc.example.org/id/1:sub": subject})
+        self.assertEqual(statement["Condition"]["StringEquals"], {"oidc.example.org/id/1:aud": "sts.amazonaws.com"})
+        anchor = "arn:aws:rolesanywhere:eu-west-1:123456789012:trust-anchor/1"
+        statement = self.trust("--trainer", anchor, "--trainer-subject", "trainer")
+        self.assertEqual(statement["Condition"]["ArnEquals"], {"aws:SourceArn": anchor})
+        self.assertIn("sts:SetSourceIdentity", statement["Action"])
+        # An update keeps it.
+        self.assert_done(self.deploy())
+        self.assertEqual(json.loads(self.parameters()["TrainerTrust"])["Statement"], [statement])
+        self.assert_done(self.deploy("--trainer", "none"))
+        self.assertEqual(self.parameters()["TrainerTrust"], "")
+
+    def test_trust_in_nobody_in_particular_is_refused(self):
+        anchor = "arn:aws:rolesanywhere:eu-west-1:123456789012:trust-anchor/1"
+        for arguments in [("*",), ("12345",), ("https://oidc.example.org",), ("https://oidc.example.org", "*"), (anchor,),
+                          ("https://oidc.example.org", 'a"b'), ("https://oidc example.org", "a"), ("210987654321", "a"),
+                          ("arn:aws-cn:iam::210987654321:role/a",), ("arn:aws:iam::210987654321:root",), ("none", "a"),
+                          ("arn:aws:iam::210987654321:role/a b",)]:
+            with self.subTest(arguments):
+                subject = ["--trainer-subject", arguments[1]] if len(arguments) == 2 else []
+                self.assert_refused(self.deploy("--trainer", arguments[0], *subject), "deploy: ")
+        self.assert_refused(self.deploy("--trainer-subject", "a"), "goes with --trainer")
+
     def test_regions_without_function_urls_are_refused(self):
         for region in ["eu-central-2", "eu-south-2", "ap-south-2", "ap-southeast-4", "ap-southeast-5", "il-central-1",
                        "me-central-1", "ca-west-1", "us-gov-west-1", "cn-north-1"]:
@@ -354,8 +401,8 @@ class OldBash(unittest.TestCase):
     }
 
     def test_scripts_for_users_use_nothing_newer(self):
-        scripts = ["scripts/deploy", "scripts/teardown", "scripts/package", "scripts/lib/deployment.sh", "scripts/lib/tools.sh"]
-        for script in scripts:
+        scripts = ["deploy", "teardown", "package", "smoke-aws", "lib/deployment.sh", "lib/emulator.sh", "lib/tools.sh"]
+        for script in (f"scripts/{name}" for name in scripts):
             for number, line in enumerate((ROOT / script).read_text().splitlines(), 1):
                 code = re.sub(r"(^|\s)#.*", "", line)
                 for name, pattern in self.NEWER.items():

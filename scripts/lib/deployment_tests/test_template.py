@@ -1,5 +1,6 @@
 """What template.yaml must say for reasons that no linter knows. scripts/compare-templates holds infra/ against it."""
 
+import json
 import pathlib
 import re
 import unittest
@@ -61,7 +62,8 @@ class Template(unittest.TestCase):
     def test_functions_log_nothing_for_each_call(self):
         for name, function in self.of_type("AWS::Serverless::Function").items():
             logging = function["Properties"]["LoggingConfig"]
-            self.assertEqual((logging["LogFormat"], logging["SystemLogLevel"]), ("JSON", "WARN"), name)
+            self.assertEqual((logging["LogFormat"], logging["SystemLogLevel"]), ("JSON", {"Ref": "SystemLogLevel"}), name)
+        self.assertEqual(self.template["Parameters"]["SystemLogLevel"]["Default"], "WARN")
 
     def test_a_function_that_names_a_version_waits_for_its_event_settings(self):
         named = 0
@@ -92,6 +94,36 @@ class Template(unittest.TestCase):
 
     def test_the_role_that_another_account_names_is_an_output(self):
         self.assertEqual(self.template["Outputs"]["WorkerRoleArn"]["Value"], {"GetAtt": "WorkerRole.Arn"})
+
+    def test_the_role_of_trainers_may_do_what_their_policy_says(self):
+        role = self.resources["TrainerRole"]
+        properties = role["Properties"]
+        self.assertEqual((role["Condition"], self.template["Outputs"]["TrainerRoleArn"]["Condition"]), ("MakesTrainerRole",) * 2)
+        self.assertEqual((properties["ManagedPolicyArns"], properties.get("Policies")), ([{"Ref": "TrainerPolicy"}], None))
+        self.assertEqual(properties["MaxSessionDuration"], 12 * 3600)
+
+    def test_the_policy_of_trainers_has_room_for_what_deploy_allows(self):
+        arn = f"arn:aws:s3:::{'s' * 63}"
+
+        def written(node):
+            if node in ({"Ref": "DatasetBucketArns"}, {"Ref": "KmsKeyArns"}):
+                return []
+            if isinstance(node, dict) and "If" in node:
+                return written(node["If"][1])
+            if isinstance(node, dict) and "Split" in node:
+                return []
+            if isinstance(node, dict) and "Sub" in node:
+                text = node["Sub"][0] if isinstance(node["Sub"], list) else node["Sub"]
+                return re.sub(r"\$\{(\w|::)+\}", "a-name-of-16-let", text.replace("${Arn}", arn))
+            if isinstance(node, dict):
+                return {key: written(value) for key, value in node.items()}
+            return [written(each) for each in node] if isinstance(node, list) else node
+
+        policy = written(self.resources["TrainerPolicy"]["Properties"]["PolicyDocument"])
+        # White space does not count.
+        (base,) = re.findall(r"POLICY_BASE=(\d+)", (TEMPLATE.parent / "scripts/lib/deployment.sh").read_text())
+        length = len(re.sub(r"\s", "", json.dumps(policy)))
+        self.assertTrue(int(base) - 600 < length < int(base), length)
 
     def test_the_table_is_made_ready_for_what_the_parameters_say(self):
         (table,) = self.of_type("AWS::DynamoDB::Table").values()

@@ -8,6 +8,7 @@ mod many_objects;
 mod prune;
 #[path = "../quiet/mod.rs"]
 mod quiet;
+mod reports;
 #[path = "../trainer/mod.rs"]
 mod trainer;
 mod world;

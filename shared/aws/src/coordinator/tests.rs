@@ -8,7 +8,10 @@ use aws_credential_types::{
 };
 use bytes::Bytes;
 use gristmill_model::wire::{Applied, Leave, RefusalKind, Request};
+use gristmill_ports::Invoker as _;
 use std::{
+    env,
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -219,4 +222,32 @@ async fn credentials_are_loaded_once_until_they_end_or_are_refused() {
 async fn absent_credentials_are_explained() {
     let error = CredentialsCache::new(None).identity().await.unwrap_err();
     assert!(reason(&error).contains("AWS_ACCESS_KEY_ID"));
+}
+
+const IN_FUNCTION: &str = "GRISTMILL_TEST_FUNCTION";
+
+/// The side of a process that runs as a function does: calls the coordinator, then invokes another function.
+#[tokio::test]
+async fn a_process_in_a_function() {
+    let Ok(url) = env::var(IN_FUNCTION) else { return };
+    coordinator(&url).exchange(&call()).await.unwrap();
+    testing::aws(&url).invoker().invoke("f", Bytes::from_static(b"{}")).await.unwrap();
+}
+
+/// Lambda ends what it takes for a loop by this header. The scaler starts workers, and those call the coordinator, by
+/// which the scaler runs again: not a loop, since a call to the URL begins a new trace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invocations_carry_a_trace_and_calls_to_the_url_do_not() {
+    let server = Server::start(|_, asked| match asked.target.as_str() {
+        "/" => Answer::status(200, r#"{"reply":"leave"}"#),
+        _ => Answer::status(202, ""),
+    })
+    .await;
+    let mut child = Command::new(env::current_exe().unwrap());
+    child.args(["coordinator::tests::a_process_in_a_function", "--exact"]);
+    child.env(IN_FUNCTION, &server.url);
+    child.env("AWS_LAMBDA_FUNCTION_NAME", "worker").env("_X_AMZN_TRACE_ID", "Root=1-2-3");
+    assert!(child.output().unwrap().status.success());
+    let traces = server.asked().into_iter().map(|asked| asked.header("x-amzn-trace-id").to_owned());
+    assert_eq!(traces.collect::<Vec<_>>(), ["", "Root=1-2-3"]);
 }

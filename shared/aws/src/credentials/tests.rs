@@ -151,6 +151,17 @@ fn outcomes(
     profile: &str,
     token: Option<(&str, String)>,
 ) -> [String; 2] {
+    outcomes_with(server, name, profile, token, &[])
+}
+
+/// The same, with variables in its environment; `~` in one is its home.
+fn outcomes_with(
+    server: &Server,
+    name: &str,
+    profile: &str,
+    token: Option<(&str, String)>,
+    variables: &[(&str, &str)],
+) -> [String; 2] {
     let home = std::env::temp_dir().join(format!("gristmill-{}-{name}", std::process::id()));
     put(&home, ".aws/config", &format!("[default]\n{profile}"));
     if let Some((name, text)) = &token {
@@ -159,8 +170,11 @@ fn outcomes(
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["credentials::tests::a_process_with_a_profile", "--exact", "--nocapture"]);
     child.env_clear().env("HOME", &home).env(CHILD, "1").env("AWS_EC2_METADATA_DISABLED", "true");
-    for service in ["S3", "SSO"] {
+    for service in ["S3", "SSO", "STS"] {
         child.env(format!("AWS_ENDPOINT_URL_{service}"), &server.url);
+    }
+    for (variable, value) in variables {
+        child.env(variable, value.replace('~', home.to_str().unwrap()));
     }
     let output = child.output().unwrap();
     fs::remove_dir_all(&home).unwrap();
@@ -232,5 +246,69 @@ async fn a_process_whose_session_has_ended_takes_up_the_next_one() {
         let [first, then] = outcomes(&server, name, SSO, token);
         assert!(first.contains("SSO token"), "{first}");
         assert_eq!(then, "listed", "{name}");
+    }
+}
+
+/// S3, and an STS whose sessions are so short that each list needs another. Names of the keys say which.
+async fn sessions() -> Server {
+    let begun = AtomicUsize::new(0);
+    Server::start(move |_, asked| {
+        let body = String::from_utf8_lossy(&asked.body);
+        let Some(action) = body.strip_prefix("Action=").and_then(|rest| rest.split('&').next())
+        else {
+            return Answer::status(200, "<ListBucketResult></ListBucketResult>");
+        };
+        let end = aws_smithy_types::DateTime::from(SystemTime::now() + Duration::from_secs(5));
+        let end = end.fmt(aws_smithy_types::date_time::Format::DateTime).unwrap();
+        let n = begun.fetch_add(1, Ordering::Relaxed);
+        Answer::status(
+            200,
+            format!(
+                "<{action}Response><{action}Result><Credentials><AccessKeyId>ASIA{n}</AccessKeyId>\
+                 <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
+                 <Expiration>{end}</Expiration></Credentials></{action}Result></{action}Response>"
+            ),
+        )
+    })
+    .await
+}
+
+const ROLE: &str = "arn:aws:iam::123456789012:role/gristmill-TrainerRole-1";
+
+/// A trainer in another account, in a pod or on a GPU cloud, and one with certificates.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_the_role_of_trainers_is_renewed_in_mid_run() {
+    let chained = format!(
+        "region = us-east-1\nrole_arn = {ROLE}\nsource_profile = base\n[profile base]\n\
+         aws_access_key_id = AKIABASE\naws_secret_access_key = s\n"
+    );
+    // Certificates: the credential helper of IAM Roles Anywhere is such a program.
+    let program = "region = us-east-1\ncredential_process = . $HOME/.program\n";
+    let helper = r#"echo x >>$HOME/.asked; n=-1; while read -r _; do n=$((n + 1)); done <$HOME/.asked
+        printf '{"Version":1,"AccessKeyId":"ASIA%s","SecretAccessKey":"s","SessionToken":"t",' $n
+        echo '"Expiration":"2020-01-01T00:00:00Z"}'"#;
+    let web = [("AWS_ROLE_ARN", ROLE), ("AWS_WEB_IDENTITY_TOKEN_FILE", "~/.token")];
+    for (name, profile, token, variables, action) in [
+        ("chained", chained.as_str(), None, &[][..], "AssumeRole"),
+        (
+            "web",
+            "region = us-east-1\n",
+            Some((".token", "jwt")),
+            &web[..],
+            "AssumeRoleWithWebIdentity",
+        ),
+        ("program", program, Some((".program", helper)), &[], "none"),
+    ] {
+        let token = token.map(|(name, text)| (name, text.to_owned()));
+        let server = sessions().await;
+        assert_eq!(outcomes_with(&server, name, profile, token, variables), ["listed", "listed"]);
+        let asked = server.asked();
+        let (of_sts, of_s3): (Vec<_>, Vec<_>) = asked.iter().partition(|a| !a.body.is_empty());
+        assert_eq!(of_s3.into_iter().map(key_of).collect::<Vec<_>>(), ["ASIA0", "ASIA1"], "{name}");
+        for asked in of_sts {
+            let body = String::from_utf8_lossy(&asked.body).into_owned();
+            assert!(body.starts_with(&format!("Action={action}&")), "{body}");
+            assert!(body.contains("TrainerRole"), "{body}");
+        }
     }
 }

@@ -1,0 +1,62 @@
+//! Failure reports of the platform.
+
+use super::*;
+use bytes::Bytes;
+use gristmill_coordinator::handle;
+use gristmill_model::wire::WorkerEvent;
+use gristmill_ports::{InvokeError, Invoked, Invoker};
+use serde_json::json;
+
+/// Counts what the coordinator starts.
+#[derive(Default)]
+struct Started(AtomicU32);
+
+#[async_trait]
+impl Invoker for Started {
+    async fn invoke(&self, _function: &str, _payload: Bytes) -> Result<Invoked, InvokeError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Invoked::Accepted)
+    }
+}
+
+/// A worker that a report starts, and that fails, would be a loop, which Lambda ends after 16 rounds and bills.
+#[tokio::test]
+async fn a_failure_report_frees_a_lease_and_starts_nobody() {
+    let world = World::indexing(Arc::new(MemoryTable::default()), 4).await;
+    let started = Arc::new(Started::default());
+    let coordinator = Coordinator::new(
+        Arc::clone(&world.table),
+        Arc::clone(&world.objects) as _,
+        Arc::clone(&started) as _,
+        Arc::clone(&world.clock) as _,
+        Settings::new(world.ns.clone(), "bucket".into(), "scaler".into()),
+    );
+    for worker in 1..=3 {
+        let claim =
+            world.claim_with(Nonce([worker as u8; 8]), InvocationId::of(worker, "r"), "one");
+        leased(claim.await);
+    }
+    assert_eq!(world.poll().await.claimable, 1);
+    // Each twice, as the platform may send them.
+    for worker in [1, 2, 3, 1, 2, 3, 4] {
+        let event =
+            WorkerEvent { v: VERSION, ns: world.ns.clone(), job: world.job.clone(), worker };
+        let report = json!({
+            "version": "1.0",
+            "requestContext": {"requestId": "r", "condition": "RetriesExhausted"},
+            "requestPayload": event,
+            "responsePayload": {"errorMessage": "signal: killed"},
+        });
+        let report = lambda_http::request::from_str(&report.to_string()).unwrap();
+        handle(&coordinator, &report).await.unwrap();
+        world.clock.sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(started.0.load(Ordering::Relaxed), 0);
+    assert_eq!(world.poll().await.claimable, 4);
+    // The trainer's next poll does, once so many deaths were long enough ago.
+    world.clock.sleep(Duration::from_secs(60)).await;
+    let poll = trainer::asks(&world.job, Place::default());
+    let poll = Request { v: VERSION, ns: world.ns.clone(), call: poll.into() };
+    coordinator.answer(&poll).await;
+    assert_eq!(started.0.load(Ordering::Relaxed), 1);
+}
