@@ -2,7 +2,7 @@
 
 use super::DatasetPrefix;
 use gristmill_aws::{
-    Aws, BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Quota, ReadableObject, Responder,
+    Aws, BucketRights, Caller, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, Probes, Quota, ReadableObject, Responder,
     Settings, SettingsError, Trouble, is_on_aws,
 };
 use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target};
@@ -95,7 +95,7 @@ async fn probe_deployed(data: Option<&DatasetPrefix>) -> Findings {
         }
     };
     findings.named = format!("namespace {}", settings.ns);
-    let bucket = note(&mut findings, "bucket", settings.bucket());
+    note(&mut findings, "bucket", settings.bucket());
     let url = note(&mut findings, "coordinator", settings.coordinator_url());
     let aws = match tokio::time::timeout(CONFIG_PATIENCE, Aws::from_env()).await {
         Ok(Ok(aws)) => aws,
@@ -127,7 +127,18 @@ async fn probe_deployed(data: Option<&DatasetPrefix>) -> Findings {
     };
     findings.url_region = coordinator.as_ref().and_then(|c| c.url_region()).map(str::to_owned);
     findings.coordinator_url = url;
-    let (bucket, ns) = (bucket.as_deref(), &settings.ns);
+    ask_all(findings, &settings, &probes, coordinator.as_ref(), data).await
+}
+
+/// Asks all services at once.
+async fn ask_all(
+    mut findings: Findings,
+    settings: &Settings,
+    probes: &Probes,
+    coordinator: Option<&HttpCoordinator>,
+    data: Option<&DatasetPrefix>,
+) -> Findings {
+    let (bucket, ns) = (settings.bucket.as_deref(), &settings.ns);
     let on_aws = findings.overrides.is_empty();
     let function = async |name: Option<&str>| Some(probes.function(name?).await);
     let coordinator_function = settings.worker_function.as_deref().and_then(coordinator_of);
@@ -137,7 +148,7 @@ async fn probe_deployed(data: Option<&DatasetPrefix>) -> Findings {
     let (bucket, rights, answer, caller, dataset, called, worker, scaler, quota, vpc) = tokio::join!(
         async { Some(probes.bucket_region(bucket?).await) },
         async { Some(probes.bucket_rights(bucket?, ns).await) },
-        async { Some(ask_for_job(coordinator.as_ref()?).await) },
+        async { Some(ask_for_job(coordinator?).await) },
         probes.caller(),
         async { Some((data?.clone(), dataset(data?).await)) },
         function(coordinator_function.as_deref()),

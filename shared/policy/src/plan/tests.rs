@@ -323,7 +323,7 @@ proptest! {
 }
 
 #[test]
-fn a_large_job_is_told_what_its_stack_needs() {
+fn a_plan_of_a_large_job_says_what_its_stack_needs() {
     let wide = Job { step_s: 1e-4, records: 10_000_000, ..job() };
     let planned = |max_workers| plan(&jpegs(), &wide, &Limits { max_workers, ..Limits::default() });
     let says = |plan: &Plan, words: &str| plan.verdicts.iter().any(|said| said.contains(words));
