@@ -79,6 +79,10 @@ fn batch_files(dir: &Path) -> Result<BTreeMap<(u32, u64), PathBuf>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
+        // A kill leaves the draft of the batch that was being written.
+        if path.extension().is_some_and(|extension| extension == "part") {
+            continue;
+        }
         let name = path.file_stem().and_then(|name| name.to_str()).context("a file name")?;
         let (epoch, g) = name.split_once("-b").context("a batch's file name")?;
         let epoch: u32 = epoch.strip_prefix('e').context("an epoch")?.parse()?;

@@ -32,10 +32,13 @@ impl Sink {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// Writes one batch, as it was delivered.
+    /// Writes one batch, as it was delivered. A file that is there is whole, also after a kill.
     pub fn write(&self, batch: &Batch) -> Result<(), Failure> {
-        let path = self.dir.join(format!("e{}-b{:06}.safetensors", batch.epoch, batch.batch_index));
-        let named = |error| Failure::failed(format!("cannot write {}: {error}", path.display()));
-        fs::write(&path, &batch.frame).map_err(named)
+        let name = format!("e{}-b{:06}", batch.epoch, batch.batch_index);
+        let path = self.dir.join(format!("{name}.safetensors"));
+        let draft = self.dir.join(format!("{name}.part"));
+        let written = fs::write(&draft, &batch.frame).and_then(|()| fs::rename(&draft, &path));
+        written
+            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
     }
 }
