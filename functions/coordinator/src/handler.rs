@@ -20,7 +20,7 @@ pub async fn serve(coordinator: Coordinator) -> Result<(), Error> {
     .await
 }
 
-/// Answers one request to the function's URL, or one [`Event`].
+/// Answers one request to the function's URL, or one event that does not arrive through it.
 pub async fn handle(
     coordinator: &Coordinator,
     request: &HttpRequest,
