@@ -13,12 +13,12 @@ const CALL_MS: u64 = 5_000;
 
 /// Deleted objects, and whether they were all.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Deleted {
+pub(crate) struct DeletedObjects {
     pub objects: u64,
     pub all: bool,
 }
 
-impl Deleted {
+impl DeletedObjects {
     pub fn and(self, then: Self) -> Self {
         Self { objects: self.objects + then.objects, all: self.all && then.all }
     }
@@ -88,19 +88,19 @@ impl Coordinator {
         prefix: &str,
         until_ms: u64,
         doomed: impl Fn(&str) -> bool,
-    ) -> Result<Deleted, Refusal> {
+    ) -> Result<DeletedObjects, Refusal> {
         let (mut objects, mut after) = (0, String::new());
         loop {
             let page = self.objects.list_after(&self.settings.bucket, prefix, &after).await;
             let page = page.map_err(|error| object_fault(&error))?;
-            let Some(last) = page.last() else { return Ok(Deleted { objects, all: true }) };
+            let Some(last) = page.last() else { return Ok(DeletedObjects { objects, all: true }) };
             after.clone_from(&last.key);
             let keys = page.into_iter().map(|object| object.key).filter(|key| doomed(key));
             let keys: Vec<String> = keys.collect();
             self.delete_objects(&keys).await?;
             objects += keys.len() as u64;
             if objects > 0 && self.clock.now_ms() >= until_ms {
-                return Ok(Deleted { objects, all: false });
+                return Ok(DeletedObjects { objects, all: false });
             }
         }
     }

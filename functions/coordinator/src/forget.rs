@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator, Handle,
-    files::Deleted,
+    files::DeletedObjects,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     snapshot::JobSnapshot,
     store::invalid,
@@ -28,7 +28,7 @@ impl Handle<Forget> for Coordinator {
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
             )));
         }
-        let Deleted { objects, all } = self.forget_objects(job, &item).await?;
+        let DeletedObjects { objects, all } = self.forget_objects(job, &item).await?;
         let mut items = 0;
         if !all {
             return Ok(Forgotten { items, objects, all });
@@ -55,7 +55,11 @@ impl Handle<Forget> for Coordinator {
 }
 
 impl Coordinator {
-    async fn forget_objects(&self, job: &JobName, item: &JobItem) -> Result<Deleted, Refusal> {
+    async fn forget_objects(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+    ) -> Result<DeletedObjects, Refusal> {
         let (ns, until_ms) = (&self.settings.ns, self.in_time_of_a_call());
         let mut deleted = self.tidy_shelves(item.caching.as_ref(), until_ms).await?;
         for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {

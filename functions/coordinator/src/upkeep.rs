@@ -3,7 +3,7 @@
 
 use crate::{
     Coordinator,
-    files::Deleted,
+    files::DeletedObjects,
     items::{ItemName, JobItem, Listed},
     kicks::{lacks_workers, scaler_event, window},
     snapshot::JobSnapshot,
@@ -125,7 +125,7 @@ impl Coordinator {
                 if let Some(item) = &item {
                     done.bundles += self.prune(job, item, &progress).await?;
                 }
-                let Deleted { objects, all } = self.tidy(job, listed, until_ms).await?;
+                let DeletedObjects { objects, all } = self.tidy(job, listed, until_ms).await?;
                 done.chunks += objects;
                 done.tidied += u32::from(all);
             }
@@ -141,7 +141,7 @@ impl Coordinator {
         job: &JobName,
         listed: Versioned<Listed>,
         until_ms: u64,
-    ) -> Result<Deleted, Refusal> {
+    ) -> Result<DeletedObjects, Refusal> {
         let prefix = keys::job_prefix(&self.settings.ns, job);
         let mut deleted = self.delete_below(&prefix, until_ms, keys::is_chunk).await?;
         if deleted.all {

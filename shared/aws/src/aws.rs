@@ -3,7 +3,7 @@
 use crate::{
     DynamoTable, HttpCoordinator, LambdaInvoker, Probes, S3Objects, SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
-    coordinator::Address,
+    coordinator::CallAddress,
     counts::{CountRequests, RequestCounts},
     dynamodb::DynamoClient,
     lambda::{LAMBDA, LambdaClient},
@@ -226,7 +226,7 @@ impl Aws {
     /// `url` is neither.
     pub fn coordinator(&self, url: &str, ns: Namespace) -> Result<HttpCoordinator, SettingsError> {
         let Shared { sdk, at, pool, counts, region, .. } = &*self.0;
-        let address = Address::parse(url, region.as_ref(), |region| {
+        let address = CallAddress::parse(url, region.as_ref(), |region| {
             at.lambda.clone().unwrap_or_else(|| endpoint_of(LAMBDA, sdk, region))
         })?;
         let provider = sdk.credentials_provider();

@@ -29,7 +29,7 @@ const FUNCTION_ERROR: &str = "x-amz-function-error";
 /// Calls the coordinator of one namespace. Share it behind an `Arc`.
 #[derive(Debug)]
 pub struct HttpCoordinator {
-    address: Address,
+    address: CallAddress,
     ns: Namespace,
     credentials: CredentialsCache,
     pool: HttpPool,
@@ -38,7 +38,7 @@ pub struct HttpCoordinator {
 
 /// The address that calls are posted to.
 #[derive(Debug)]
-pub(crate) struct Address {
+pub(crate) struct CallAddress {
     uri: Uri,
     /// Text of `uri`, or the function's ARN, for messages.
     name: String,
@@ -50,7 +50,7 @@ pub(crate) struct Address {
     permission: &'static str,
 }
 
-impl Address {
+impl CallAddress {
     /// Parses a function URL, the URL of a local service, or an ARN. `endpoint` gives Lambda's
     /// endpoint in a region; `region` is the one of addresses that name none.
     pub fn parse(
@@ -90,7 +90,7 @@ impl Address {
 
 impl HttpCoordinator {
     pub(crate) fn new(
-        address: Address,
+        address: CallAddress,
         ns: Namespace,
         credentials: Option<SharedCredentialsProvider>,
         pool: HttpPool,
@@ -105,7 +105,7 @@ impl HttpCoordinator {
     }
 
     async fn send(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
-        let Address { uri, name, region, .. } = &self.address;
+        let CallAddress { uri, name, region, .. } = &self.address;
         let body = encode_call(&self.ns, call)?;
         let identity = self.credentials.identity().await;
         let identity = identity.map_err(|error| CallError::Rejected(reason(&error)))?;
@@ -116,10 +116,8 @@ impl HttpCoordinator {
         let answer = answer.map_err(|error| {
             CallError::Unavailable(format!("{} to {name}: {}", call.name(), reason(&error)))
         })?;
-        let status = match answer.headers().contains_key(FUNCTION_ERROR) {
-            true => 502,
-            false => answer.status().as_u16(),
-        };
+        let has_failed = answer.headers().contains_key(FUNCTION_ERROR);
+        let status = if has_failed { 502 } else { answer.status().as_u16() };
         if status == 403 {
             self.credentials.forget().await;
         }
@@ -183,8 +181,13 @@ async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
 }
 
 /// Converts a response to a reply or an error.
-fn judge(call: &str, address: &Address, status: u16, body: &[u8]) -> Result<AnyReply, CallError> {
-    let Address { name, permission, .. } = address;
+fn judge(
+    call: &str,
+    address: &CallAddress,
+    status: u16,
+    body: &[u8],
+) -> Result<AnyReply, CallError> {
+    let CallAddress { name, permission, .. } = address;
     let quote = || message(body);
     match status {
         200..=299 => match serde_json::from_slice(body) {

@@ -24,7 +24,7 @@ mod testing;
 pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
-pub use machine::is_on_aws;
+pub use machine::{OUTSIDE_AWS, is_on_aws};
 pub use objects::S3Objects;
 pub use probes::{
     BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, ReadableObject,

@@ -8,6 +8,12 @@ const AMAZON: &str = "Amazon EC2";
 /// Variables of containers and functions, whose machines hide their firmware.
 const OF_AWS: [&str; 2] = ["AWS_EXECUTION_ENV", "ECS_CONTAINER_METADATA_URI_V4"];
 
+/// A finding about a machine outside AWS, and the advice.
+pub const OUTSIDE_AWS: (&str, &str) = (
+    "this machine is not in AWS, which bills what it receives (about $0.09 a GB)",
+    "train in the stack's region, compress, or use smaller dtypes",
+);
+
 /// Whether this machine is in AWS; none if it does not say.
 pub fn is_on_aws() -> Option<bool> {
     let runs_in_aws = OF_AWS.iter().any(|name| env::var_os(name).is_some());

@@ -4,7 +4,7 @@ use crate::{
     Backend, Failure, FetcherPorts, Folders, ServiceOptions, complain, own::Held, trouble::give_up,
     waiting::Link,
 };
-use gristmill_aws::{Aws, Credentials, Endpoints, S3Objects, Settings, is_on_aws};
+use gristmill_aws::{Aws, Credentials, Endpoints, OUTSIDE_AWS, S3Objects, Settings, is_on_aws};
 use gristmill_host::{
     AttachError, ClientLock, FolderRegistry, ForeignS3, HostObjects, ServiceCalls, ServiceFile,
 };
@@ -127,10 +127,8 @@ impl Service {
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
         let aws = Aws::from_env().await.map_err(Failure::usage)?;
         if is_on_aws() == Some(false) && !aws.has_own_endpoints() {
-            complain!(
-                "this machine is not in AWS, which bills what it receives (about $0.09 a GB): train in \
-                 the stack's region, compress, or use smaller dtypes"
-            );
+            let (found, advice) = OUTSIDE_AWS;
+            complain!("{found}: {advice}");
         }
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
         let objects = Arc::new(aws.objects());

@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator, Handle,
-    files::Deleted,
+    files::DeletedObjects,
     files::object_fault,
     items::ItemName,
     store::{Unchanged, accepted, busy, decode, invalid},
@@ -223,7 +223,7 @@ impl Coordinator {
         shelf: &str,
         until_ms: u64,
     ) -> Result<u64, Refusal> {
-        let Deleted { objects, all } = self.delete_below(shelf, until_ms, |_| true).await?;
+        let DeletedObjects { objects, all } = self.delete_below(shelf, until_ms, |_| true).await?;
         if !all {
             let text = format!("{objects} objects of {fingerprint} are deleted, and more remain");
             return Err(busy(text));
@@ -273,8 +273,8 @@ impl Coordinator {
         &self,
         caching: Option<&super::Caching>,
         until_ms: u64,
-    ) -> Result<Deleted, Refusal> {
-        let mut deleted = Deleted { objects: 0, all: true };
+    ) -> Result<DeletedObjects, Refusal> {
+        let mut deleted = DeletedObjects { objects: 0, all: true };
         let Some(caching) = caching else { return Ok(deleted) };
         let whole = || caching.view.points.iter().find(|point| point.whole);
         for mode in &caching.view.modes {

@@ -3,7 +3,7 @@
 
 use super::{Check, Findings, Verdict, line, not_asked, ok, skip};
 use crate::commands::doctor::DatasetPrefix;
-use gristmill_aws::{DeployedFunction, Quota, Trouble};
+use gristmill_aws::{DeployedFunction, OUTSIDE_AWS, Quota, Trouble};
 use gristmill_client::NUMERICS;
 use gristmill_policy::plan::deployment::{
     coordinator_concurrency, requests_per_s, url_requests_per_s,
@@ -164,12 +164,10 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
 pub fn calls(findings: &Findings, workers: u32) -> Check {
     const NAME: &str = "calls";
     let reserved = match &findings.coordinator_function {
-        None => {
-            return skip(NAME, match may_ask(findings) {
-                true => "not known: GRISTMILL_WORKER_FUNCTION is not set",
-                false => not_asked(findings),
-            });
+        None if may_ask(findings) => {
+            return skip(NAME, "not known: GRISTMILL_WORKER_FUNCTION is not set");
         }
+        None => return skip(NAME, not_asked(findings)),
         Some(Err(trouble) | Ok(DeployedFunction { reserved: Err(trouble), .. })) => {
             return skip(NAME, format!("not known: {trouble}"));
         }
@@ -182,14 +180,12 @@ pub fn calls(findings: &Findings, workers: u32) -> Check {
     let found = format!(
         "the coordinator serves {served} requests a second; {workers} workers send up to {needed}"
     );
-    match served < needed {
-        true => {
-            let reserved = coordinator_concurrency(workers);
-            let advice = format!("deploy with --set CoordinatorConcurrency={reserved}");
-            line(NAME, Verdict::Warn, found, &advice)
-        }
-        false => ok(NAME, found),
+    if served >= needed {
+        return ok(NAME, found);
     }
+    let reserved = coordinator_concurrency(workers);
+    let advice = format!("deploy with --set CoordinatorConcurrency={reserved}");
+    line(NAME, Verdict::Warn, found, &advice)
 }
 
 /// Checks that these keys read the dataset that was named.
@@ -250,12 +246,10 @@ pub fn gateway(findings: &Findings) -> Check {
         ),
         None if !may_ask(findings) => skip(NAME, not_asked(findings)),
         None if !findings.overrides.is_empty() => skip(NAME, "not asked: not all of this is AWS"),
-        None if findings.is_on_aws == Some(false) => line(
-            NAME,
-            Verdict::Warn,
-            "this machine is not in AWS, which bills what it receives (about $0.09 a GB)",
-            "train in the stack's region, compress, or use smaller dtypes",
-        ),
+        None if findings.is_on_aws == Some(false) => {
+            let (found, advice) = OUTSIDE_AWS;
+            line(NAME, Verdict::Warn, found, advice)
+        }
         None => skip(NAME, "not an EC2 instance: traffic from S3 passes no NAT gateway of a VPC"),
     }
 }
