@@ -113,7 +113,8 @@ def test_a_run_ends_with_its_causes_of_waiting(place: Place) -> None:
     known = {"queue", "source read", "object put", "fetch", "decode", "other", "workers"}
     named = {re.sub(r" [\d.]+ \w+$", "", cause) for cause in causes.split(", ")}
     assert [name for name in named - known if not name.startswith("op ")] == []
-    assert named >= {"queue", "fetch", "op flip"}
+    # The queue is no cause where workers are ahead of the trainer from the first batch on.
+    assert named >= {"fetch", "op flip"}
 
 
 def test_too_many_bad_records_fail_the_job_with_counts_that_agree(place: Place) -> None:
