@@ -2,7 +2,9 @@
 
 use futures::future::join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Left, ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_model::wire::{
+    AccountRoom, Left, ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent,
+};
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
@@ -89,11 +91,12 @@ impl Scaler {
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
             let before = state.clone();
+            let expired = state.outstanding.expired(&left);
             state.outstanding.settle(&left);
-            let workers = plan(&mut state, event)?;
+            let workers = plan(&mut state, event, expired)?;
             let outstanding = state.outstanding.len();
-            if workers.is_empty() && state.policy == before.policy && state.target == before.target
-            {
+            let same = |of: &ScaleState| (of.policy.clone(), of.target, of.room);
+            if workers.is_empty() && same(&state) == same(&before) {
                 return Ok(Scaled { outstanding, ..Scaled::default() });
             }
             let function =
@@ -260,14 +263,16 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
     }
 }
 
-/// Applies the policy to the scaler's state; returns the numbers of the workers to invoke.
-fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleError> {
+/// Applies the policy to the scaler's state; returns the numbers of the workers to invoke. Events to `expired` workers
+/// expired since the last one.
+fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec<u32>, ScaleError> {
     // Worker numbers are never reused, so a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
         !silent.contains(&worker) && event.at_ms.saturating_sub(sent_ms) < LIFE_MS
     });
     let outstanding = state.outstanding.len();
+    see_room(state, event, expired);
     let facts = ScalerFacts {
         clients: 1,
         claimable: event.claimable,
@@ -276,7 +281,7 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleEr
         mode: event.mode,
     };
     settle_target(state, event, &facts)?;
-    let top_up = top_up(&facts, state.target);
+    let top_up = top_up(&facts, state.attainable(state.target, event.at_ms));
     let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
         return Ok(workers);
@@ -291,6 +296,22 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleEr
     Ok(workers)
 }
 
+/// Learns the account's room from events that expired, or from such as did not.
+fn see_room(state: &mut ScaleState, event: &ScalerEvent, expired: u32) {
+    let (outstanding, at_ms) = (state.outstanding.len(), event.at_ms);
+    if expired == 0 {
+        state.room = state.room.and_then(|room| room.tried(outstanding, event.wanted, at_ms));
+        return;
+    }
+    if state.room.is_none() {
+        let reason = format!(
+            "the account has no room for {expired} more workers within a minute: fewer are tried from now on"
+        );
+        log(state, event.batches, outstanding, reason);
+    }
+    state.room = Some(AccountRoom::seen(outstanding, at_ms));
+}
+
 /// Sets the target: the job's fixed number of workers, or the policy's decision on the trainer's report.
 fn settle_target(
     state: &mut ScaleState,
@@ -303,7 +324,7 @@ fn settle_target(
     }
     let settings = Settings {
         start: START_WORKERS,
-        max_workers: event.wanted,
+        max_workers: state.attainable(event.wanted, event.at_ms),
         // At one dollar per worker-hour, the budget is a number of workers.
         budget_usd_per_hour: event.budget_workers.map(f64::from),
         usd_per_worker_hour: 1.0,
@@ -428,7 +449,7 @@ mod tests {
         let event = event(0, &[], 0);
         for (shard, bits) in [(0, u32::MAX), (1, u32::MAX), (2, 0b101)] {
             let (pk, sk) = keys::left(&event.ns, &event.job, shard);
-            let body = serde_json::to_vec(&Left { bits }).unwrap().into();
+            let body = serde_json::to_vec(&Left { bits, expired: 0 }).unwrap().into();
             scaler.table.write(&ItemKey { pk, sk }, 0, body, None).await.unwrap();
         }
         assert_eq!(scaler.handle(&many(2_000)).await.unwrap(), scaled(66, 100));

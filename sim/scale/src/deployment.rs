@@ -1,6 +1,11 @@
 //! One simulated deployment: time, randomness, stored data and measurements.
 
-use crate::{figures::Meter, platform::Environment, table::Store};
+use crate::{
+    figures::Meter,
+    platform::Environment,
+    stack::{StackLimits, StackSizes},
+    table::Store,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::{JobName, Namespace, Nonce};
@@ -42,6 +47,8 @@ pub struct Setting {
     pub real: bool,
     /// Invocations after which the first scaler is killed.
     pub kill_scaler_at: Option<u32>,
+    /// The stack whose limits are kept, if any.
+    pub stack: Option<StackSizes>,
     pub seed: u64,
 }
 
@@ -52,6 +59,7 @@ pub struct Deployment {
     pub job: JobName,
     pub meter: Meter,
     pub objects: MemoryObjects,
+    pub stack: Option<StackLimits>,
     store: Mutex<Store>,
     random: Mutex<fastrand::Rng>,
     /// Clocks so far. Each draws nonces of its own: a name that one draws must not change anything for the others.
@@ -62,6 +70,13 @@ pub struct Deployment {
     pub context: OnceLock<JobContext>,
 }
 
+impl Setting {
+    /// Workers that can run at one time.
+    pub fn runnable(&self) -> u32 {
+        self.stack.map_or(self.workers, |stack| self.workers.min(stack.room))
+    }
+}
+
 impl Deployment {
     pub fn new(setting: Setting, ns: Namespace, job: JobName) -> Arc<Self> {
         Arc::new(Self {
@@ -70,7 +85,10 @@ impl Deployment {
             job,
             meter: Meter::default(),
             objects: MemoryObjects::default(),
-            store: Mutex::default(),
+            stack: setting.stack.map(StackLimits::new),
+            store: Mutex::new(Store::of_partitions(
+                setting.stack.map_or(0, |stack| stack.partitions()),
+            )),
             random: Mutex::new(fastrand::Rng::with_seed(setting.seed)),
             clocks: AtomicU64::new(0),
             environments: Mutex::default(),
@@ -85,6 +103,13 @@ impl Deployment {
 
     pub fn idle_environments(&self) -> MutexGuard<'_, Vec<Environment>> {
         self.environments.lock()
+    }
+
+    /// Ends a call that the stack's limits allowed.
+    pub fn end_call(&self) {
+        if let Some(stack) = &self.stack {
+            stack.end_call();
+        }
     }
 
     pub fn now(&self) -> Duration {

@@ -10,6 +10,7 @@ mod partition;
 mod platform;
 pub mod readers;
 mod report;
+mod stack;
 mod table;
 mod training;
 

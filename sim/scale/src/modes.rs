@@ -5,11 +5,13 @@ use crate::{
     deployment::{Deployment, Setting},
     figures::Figures,
     report::{self, Bar, Row},
+    stack::StackSizes,
     training::{self, Failure},
 };
 use bytes::Bytes;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::ScaleState;
+use gristmill_ports::limits::{GROWTH, GROWTH_PERIOD};
 use gristmill_ports::{ItemKey, Table as _};
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
@@ -66,8 +68,12 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         unreported: args.unreported,
         real: args.real,
         kill_scaler_at: None,
+        stack: None,
         seed: args.seed,
     };
+    if args.deployed {
+        return Ok(vec![trained(deployed(setting, args))?]);
+    }
     if let Some(outstanding) = args.outstanding {
         return Ok(vec![leaves(setting, outstanding, args.leaves_ms)?]);
     }
@@ -85,6 +91,19 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         return Ok(vec![trained(setting)?, trained(killed)?]);
     }
     Ok(vec![trained(setting)?])
+}
+
+/// The setting of a stack that is deployed for its workers.
+fn deployed(setting: Setting, args: &Args) -> Setting {
+    let stack = Some(StackSizes::of(setting.workers, args.room));
+    let mut setting = Setting { limits: true, real: true, stack, ..setting };
+    // As many splits as are made while the workers begin, and then as without limits.
+    let begins = f64::from(setting.runnable().saturating_sub(GROWTH)) / f64::from(GROWTH)
+        * GROWTH_PERIOD.as_secs_f64();
+    let meanwhile = (begins / 2.0 / setting.split.as_secs_f64()) as u32;
+    let splits = setting.runnable() * (SPLITS_A_STARTED_WORKER + meanwhile);
+    setting.splits = args.splits.unwrap_or(splits.max(LEAST_SPLITS));
+    setting
 }
 
 /// Builds a simulation and runs `work` in it.
@@ -119,8 +138,12 @@ pub async fn start_workers(deployment: &Arc<Deployment>) -> Result<(), Failure> 
 
 /// Completes when the measured part can no longer meet its bars, or the job does not end.
 async fn give_up(deployment: &Deployment) {
-    let Setting { splits, workers, split, .. } = &deployment.setting;
-    let ideal = split.mul_f64(f64::from(*splits) / f64::from(*workers));
+    let Setting { splits, split, .. } = &deployment.setting;
+    let ideal = split.mul_f64(f64::from(*splits) / f64::from(deployment.setting.runnable()));
+    if deployment.stack.is_some() {
+        // Time for the workers to begin.
+        deployment.time.sleep(GROWTH_PERIOD * (deployment.setting.runnable() / GROWTH)).await;
+    }
     // A job that does not get going is measured where it is.
     deployment.time.sleep(ideal.mul_f64(0.5) + GIVE_UP / 4).await;
     {

@@ -48,7 +48,9 @@ pub fn committed(figures: &mut Figures, deployment: &Deployment, splits: u64) {
         figures.measured += splits;
     }
     let part = figures.committed as f64 / total;
-    if figures.began.is_none() && part >= FROM {
+    // A stack is measured once all workers run that can.
+    let is_ready = deployment.stack.is_none() || figures.all_started.is_some();
+    if figures.began.is_none() && part >= FROM && is_ready {
         begin(figures, deployment);
     } else if figures.is_measuring() && part >= TO {
         figures.ended = Some(deployment.now());
@@ -218,12 +220,21 @@ async fn report_death(
     }
 }
 
+/// Notes how many workers run, of which one has just begun.
+pub fn note_running(deployment: &Deployment, running: u32) {
+    let mut figures = deployment.meter.figures();
+    figures.surplus += u32::from(running > deployment.setting.workers);
+    if figures.all_started.is_none() && running >= deployment.setting.runnable() {
+        figures.all_started = Some(deployment.now());
+    }
+}
+
 /// A worker that the scaler invoked.
 pub async fn invoked_worker(deployment: Arc<Deployment>, number: u32) {
     {
         let mut figures = deployment.meter.figures();
         figures.started += 1;
-        if figures.started == deployment.setting.workers {
+        if deployment.stack.is_none() && figures.started == deployment.setting.workers {
             figures.all_started = Some(deployment.now());
         }
     }
