@@ -9,6 +9,7 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::{JobName, Namespace, Nonce};
+use gristmill_ports::limits::PAGE_KEYS;
 use gristmill_ports::{
     Clock, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
 };
@@ -26,8 +27,9 @@ use std::{
 
 pub const BUCKET: &str = "chunks";
 pub const DATA: &str = "data";
-/// Latency of deleting 1,000 objects.
+/// Latency of deleting 1,000 objects, and concurrent ones as in the adapter.
 const DELETE: Duration = Duration::from_millis(50);
+const DELETES_AT_ONCE: usize = 4;
 
 /// Parameters of a simulation.
 #[derive(Debug, Clone, Default)]
@@ -204,9 +206,9 @@ impl Objects for DelayedObjects {
     }
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
-        for batch in keys.chunks(1_000) {
+        for batches in keys.chunks(PAGE_KEYS * DELETES_AT_ONCE) {
             self.deployment.pause(DELETE).await;
-            self.deployment.objects.delete(bucket, batch).await?;
+            self.deployment.objects.delete(bucket, batches).await?;
         }
         Ok(())
     }

@@ -108,7 +108,7 @@ impl Coordinator for Link {
         {
             deployment.meter.figures().note_refused_call();
             deployment.pause(CALL / 2).await;
-            return Err(CallError::Unavailable("429: too many requests".to_owned()));
+            return Err(CallError::Throttled("429: too many requests".to_owned()));
         }
         // It goes on if its caller gives up.
         let serving = tokio::spawn(Self::serve(Arc::clone(deployment), request));

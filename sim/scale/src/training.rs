@@ -222,9 +222,10 @@ async fn report_death(
 
 /// Notes how many workers run, of which one has just begun.
 pub fn note_running(deployment: &Deployment, running: u32) {
+    let runnable = deployment.setting.runnable();
     let mut figures = deployment.meter.figures();
     figures.surplus += u32::from(running > deployment.setting.workers);
-    if figures.all_started.is_none() && running >= deployment.setting.runnable() {
+    if figures.all_started.is_none() && u64::from(running) * 100 >= u64::from(runnable) * 99 {
         figures.all_started = Some(deployment.now());
     }
 }
@@ -242,7 +243,7 @@ pub async fn invoked_worker(deployment: Arc<Deployment>, number: u32) {
     let Some(context) = deployment.context.get().cloned() else { return };
     let described = Describe { job: deployment.job.clone() };
     let _ = call_with_retry(&*runner.coordinator, &*runner.clock, described, LEAVE_PATIENCE).await;
-    let invocation = InvocationId(format!("{number:08x}-0000-4000-8000-000000000000"));
+    let invocation = InvocationId::of(number, "0000-4000-8000-000000000000");
     let deadline_ms = runner.clock.now_ms() + LIFE_MS;
     match live(&deployment, &runner, &context, &invocation, deadline_ms).await {
         None => return report_death(deployment, runner, invocation, number).await,
