@@ -3,6 +3,7 @@
 //! run.
 
 mod args;
+mod deployed;
 mod deployment;
 mod figures;
 mod modes;

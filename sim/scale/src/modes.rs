@@ -2,10 +2,10 @@
 
 use crate::{
     args::Args,
+    deployed,
     deployment::{Deployment, Setting},
     figures::Figures,
     report::{self, Bar, Row},
-    stack::StackSizes,
     training::{self, Failure},
 };
 use bytes::Bytes;
@@ -18,9 +18,9 @@ use std::{sync::Arc, time::Duration};
 
 /// Splits of a job: bundles of eight per worker, with a minimum.
 const SPLITS_A_WORKER: u32 = 64;
-const LEAST_SPLITS: u32 = 8_192;
+pub const LEAST_SPLITS: u32 = 8_192;
 /// With a scaler or deaths the job must last longer, to show their effect.
-const SPLITS_A_STARTED_WORKER: u32 = 96;
+pub const SPLITS_A_STARTED_WORKER: u32 = 96;
 const SPLITS_A_MORTAL_WORKER: u32 = 128;
 /// Batches delivered before the trainer restarts, and left afterwards.
 const RESTARTS_AFTER: u32 = 50_000;
@@ -72,7 +72,9 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         seed: args.seed,
     };
     if args.deployed {
-        return Ok(vec![trained(deployed(setting, args))?]);
+        let mut setting = deployed::with_stack(setting, args.room);
+        setting.splits = args.splits.unwrap_or(setting.splits);
+        return Ok(vec![trained(setting)?]);
     }
     if let Some(outstanding) = args.outstanding {
         return Ok(vec![leaves(setting, outstanding, args.leaves_ms)?]);
@@ -91,19 +93,6 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         return Ok(vec![trained(setting)?, trained(killed)?]);
     }
     Ok(vec![trained(setting)?])
-}
-
-/// The setting of a stack that is deployed for its workers.
-fn deployed(setting: Setting, args: &Args) -> Setting {
-    let stack = Some(StackSizes::of(setting.workers, args.room));
-    let mut setting = Setting { limits: true, real: true, stack, ..setting };
-    // As many splits as are made while the workers begin, and then as without limits.
-    let begins = f64::from(setting.runnable().saturating_sub(GROWTH)) / f64::from(GROWTH)
-        * GROWTH_PERIOD.as_secs_f64();
-    let meanwhile = (begins / 2.0 / setting.split.as_secs_f64()) as u32;
-    let splits = setting.runnable() * (SPLITS_A_STARTED_WORKER + meanwhile);
-    setting.splits = args.splits.unwrap_or(splits.max(LEAST_SPLITS));
-    setting
 }
 
 /// Builds a simulation and runs `work` in it.
@@ -161,7 +150,7 @@ async fn give_up(deployment: &Deployment) {
 }
 
 /// A whole job, at its workers' speed.
-fn trained(setting: Setting) -> Result<Row, Failure> {
+pub fn trained(setting: Setting) -> Result<Row, Failure> {
     let (delivered, figures, deployment) = in_deployment(setting, async |deployment| {
         start_workers(deployment).await?;
         let training = training::train(deployment, u64::MAX, true);

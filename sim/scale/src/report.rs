@@ -83,11 +83,11 @@ pub struct Row {
 
 /// Calls of one kind.
 #[derive(Debug, Serialize)]
-struct CallRow {
+pub struct CallRow {
     name: &'static str,
-    calls: u64,
-    read_units: f64,
-    write_units: f64,
+    pub calls: u64,
+    pub read_units: f64,
+    pub write_units: f64,
     round_trips: f64,
     p50_ms: f64,
     p99_ms: f64,
@@ -116,6 +116,12 @@ impl Row {
             Some(readers) => format!("{readers} readers, {} workers", self.workers),
             None => format!("{} workers", self.workers),
         }
+    }
+
+    /// The calls of one kind, if there were any.
+    #[cfg(test)]
+    pub fn call(&self, name: &str) -> Option<&CallRow> {
+        self.calls.iter().find(|call| call.name == name)
     }
 
     pub fn holds(&self) -> bool {
