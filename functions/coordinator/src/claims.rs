@@ -7,7 +7,7 @@ use self::leasing::leased;
 use crate::{
     Coordinator, Handle,
     bundles::ScannedBundle,
-    items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
+    items::{INDEX_EPOCH, ItemName, bundle_partition, parse_bundle_sk},
     scan::Reach,
     snapshot::{FEW_ACTIVE, JobSnapshot},
     store::{Unchanged, busy, invalid},
@@ -19,13 +19,15 @@ use gristmill_model::splits::{
     window::Ahead,
 };
 use gristmill_model::wire::{Claim, ClaimReply, Idle, IdleReason, Refusal};
-use gristmill_model::{BundleIndex, Epoch, JobName};
+use gristmill_model::{BundleIndex, Epoch};
 
 /// A claim picks one of this many returned bundles at random.
 const FIRST_RETURNED: usize = 4;
 /// Latest bundles to read of a partition; they fit in one read unit. An earlier sending of the claim may
 /// have leased one of them.
 const LATEST: usize = 4;
+/// The same for a claim that is sent again: its nonce leads it to the same partitions, and others have claimed since.
+const LATEST_OF_RESENT: usize = 64;
 
 /// A claim in progress.
 struct Claiming<'a> {
@@ -89,6 +91,7 @@ impl Handle<Claim> for Coordinator {
             return self.take_needed(&claiming, place).await;
         }
         if claim.resent
+            && !snapshot.has_many_workers()
             && let Some(reply) = self.lease_taken_before(&claiming).await?
         {
             return Ok(reply);
@@ -248,7 +251,7 @@ impl Coordinator {
         let Claiming { claim: Claim { job, .. }, snapshot, .. } = claiming;
         let item = &snapshot.item;
         if course.len() > ends.len() || !snapshot.has_few_workers() {
-            let look = |end: &End| self.latest(job, item, course, *end);
+            let look = |end: &End| self.latest(claiming, course, *end);
             return try_join_all(ends.iter().map(look)).await;
         }
         let bundles = self.read_bundles(job, item, course).await?;
@@ -268,16 +271,18 @@ impl Coordinator {
     /// The latest bundles of a partition.
     async fn latest(
         &self,
-        job: &JobName,
-        item: &JobItem,
+        Claiming { claim, snapshot, .. }: &Claiming<'_>,
         course: &Course,
         end: End,
     ) -> Result<Vec<ScannedBundle>, Refusal> {
+        let (job, item) = (&claim.job, &snapshot.item);
         let Some(leg) = course.legs.get(end.leg) else { return Ok(Vec::new()) };
         let home = item.homes(end.partition);
         let pk = bundle_partition(&self.settings.ns, job, home, leg.epoch);
         let mut latest = Vec::new();
-        for (sk, stored) in self.store.last(&pk, LATEST).await? {
+        let is_again = claim.resent && snapshot.has_many_workers();
+        let most = if is_again { LATEST_OF_RESENT } else { LATEST };
+        for (sk, stored) in self.store.last(&pk, most).await? {
             let Some(index) = parse_bundle_sk(&sk) else { continue };
             let name = ItemName::Bundle(job, home, leg.epoch, index);
             let mut bundle = ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), index);

@@ -112,7 +112,7 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
         ns: event.ns,
         call: Release {
             job: event.job,
-            // A split can be at fault only if the function ran and failed.
+            // Without retries, an event expires only if the function never ran.
             blameless: request_context.condition != "RetriesExhausted",
             invocation: InvocationId::of(event.worker, &request_context.request_id),
             worker: Some(event.worker),

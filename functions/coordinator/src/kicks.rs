@@ -62,8 +62,9 @@ impl Kicks {
 }
 
 /// A worker that was invoked this long ago and has no current or recent lease is presumed gone: its event
-/// or its Leave call was lost. Longer than a cold start; a worker replaced by mistake leaves as surplus.
-const SILENT_MS: u64 = 20_000;
+/// or its Leave call was lost. Until then, its event may wait for an environment: it expires after 60 s, and Lambda adds
+/// a hundred environments a second. A worker replaced by mistake leaves as surplus.
+const SILENT_MS: u64 = 70_000;
 
 /// An event about a job of which only its record is known, in the epoch that is delivered. An ended job wants no workers.
 pub(crate) fn scaler_event(
@@ -132,7 +133,7 @@ fn needs_workers(
     }
     let living = scale.outstanding.len().saturating_sub(silent.len() as u32);
     scan.claimable(now_ms) > 0
-        && living < target(item, scale)
+        && living < scale.attainable(target(item, scale), now_ms)
         && (scan.is_head_of_line_blocked(now_ms) || scan.needs_workers(living > 0))
 }
 

@@ -20,6 +20,8 @@ use std::{
 
 /// With fewer active workers than this, a claim looks at all partitions of a small job.
 pub(crate) const FEW_ACTIVE: u32 = 5;
+/// With this many, a claim that is sent again looks for its lease only where it may have taken one.
+const MANY_ACTIVE: u32 = 128;
 /// Most readers whose run is remembered.
 const MOST_RUNS: usize = 1024;
 /// Bundles read together with a job's items in a poll. Most polls find only a few that are ready.
@@ -49,6 +51,11 @@ impl JobSnapshot {
     /// Whether at least one worker is active, but fewer than [`FEW_ACTIVE`].
     pub fn has_few_workers(&self) -> bool {
         (1..FEW_ACTIVE).contains(&self.active())
+    }
+
+    /// Whether so many workers are active that a claim must not read the window.
+    pub fn has_many_workers(&self) -> bool {
+        self.active() >= MANY_ACTIVE
     }
 
     /// Active workers at the time of the last look.
@@ -98,7 +105,7 @@ impl Memory {
         let JobSnapshot { item, .. } = snapshot;
         let fits = *job == claim.job
             && item.registered_ms == claim.registered_ms
-            && !claim.resent
+            && (!claim.resent || snapshot.has_many_workers())
             && item.plan.is_some()
             && item.caching.is_none()
             && item.spec.numerics == claim.numerics

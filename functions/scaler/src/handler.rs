@@ -2,7 +2,9 @@
 
 use futures::future::join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Left, ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_model::wire::{
+    AccountRoom, Left, ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent,
+};
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
@@ -89,11 +91,12 @@ impl Scaler {
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
             let before = state.clone();
+            let expired = state.outstanding.expired(&left);
             state.outstanding.settle(&left);
-            let workers = plan(&mut state, event)?;
+            let workers = plan(&mut state, event, expired)?;
             let outstanding = state.outstanding.len();
-            if workers.is_empty() && state.policy == before.policy && state.target == before.target
-            {
+            let same = |of: &ScaleState| (of.policy.clone(), of.target, of.room);
+            if workers.is_empty() && same(&state) == same(&before) {
                 return Ok(Scaled { outstanding, ..Scaled::default() });
             }
             let function =
@@ -260,14 +263,16 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
     }
 }
 
-/// Applies the policy to the scaler's state; returns the numbers of the workers to invoke.
-fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleError> {
+/// Applies the policy to the scaler's state; returns the numbers of the workers to invoke. Events to `expired` workers
+/// expired since the last one.
+fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec<u32>, ScaleError> {
     // Worker numbers are never reused, so a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
         !silent.contains(&worker) && event.at_ms.saturating_sub(sent_ms) < LIFE_MS
     });
     let outstanding = state.outstanding.len();
+    see_room(state, event, expired);
     let facts = ScalerFacts {
         clients: 1,
         claimable: event.claimable,
@@ -276,7 +281,7 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleEr
         mode: event.mode,
     };
     settle_target(state, event, &facts)?;
-    let top_up = top_up(&facts, state.target);
+    let top_up = top_up(&facts, state.attainable(state.target, event.at_ms));
     let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
         return Ok(workers);
@@ -291,6 +296,22 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Result<Vec<u32>, ScaleEr
     Ok(workers)
 }
 
+/// Learns the account's room from events that expired, or from such as did not.
+fn see_room(state: &mut ScaleState, event: &ScalerEvent, expired: u32) {
+    let (outstanding, at_ms) = (state.outstanding.len(), event.at_ms);
+    if expired == 0 {
+        state.room = state.room.and_then(|room| room.tried(outstanding, event.wanted, at_ms));
+        return;
+    }
+    if state.room.is_none() {
+        let reason = format!(
+            "the account has no room for {expired} more workers within a minute: fewer are tried from now on"
+        );
+        log(state, event.batches, outstanding, reason);
+    }
+    state.room = Some(AccountRoom::seen(outstanding, at_ms));
+}
+
 /// Sets the target: the job's fixed number of workers, or the policy's decision on the trainer's report.
 fn settle_target(
     state: &mut ScaleState,
@@ -303,7 +324,7 @@ fn settle_target(
     }
     let settings = Settings {
         start: START_WORKERS,
-        max_workers: event.wanted,
+        max_workers: state.attainable(event.wanted, event.at_ms),
         // At one dollar per worker-hour, the budget is a number of workers.
         budget_usd_per_hour: event.budget_workers.map(f64::from),
         usd_per_worker_hour: 1.0,
@@ -420,6 +441,94 @@ mod tests {
         assert_eq!(numbers, [0, 1, 2, 3], "numbers are never reused");
     }
 
+    /// Records that the events to `workers` expired.
+    async fn expire(scaler: &Scaler, event: &ScalerEvent, workers: std::ops::Range<u32>) {
+        for worker in workers {
+            let (pk, sk) =
+                keys::left(&event.ns, &event.job, worker / gristmill_model::wire::LEFT_SHARD);
+            let key = ItemKey { pk, sk };
+            let item = scaler.table.read(std::slice::from_ref(&key)).await.unwrap().pop().flatten();
+            let left = item
+                .as_ref()
+                .map_or(Left::default(), |item| serde_json::from_slice(&item.body).unwrap());
+            let body = serde_json::to_vec(&left.with_expired(worker)).unwrap().into();
+            let version = item.map_or(0, |item| item.version);
+            scaler.table.write(&key, version, body, None).await.unwrap();
+        }
+    }
+
+    async fn state_of(scaler: &Scaler, event: &ScalerEvent) -> ScaleState {
+        let pk = keys::job_partition(&event.ns, &event.job);
+        let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
+        decode(item[0].as_ref()).unwrap().1
+    }
+
+    #[tokio::test]
+    async fn events_that_expire_are_not_sent_again_before_there_may_be_room() {
+        let (scaler, _) = scaler();
+        let wanted = |at_ms| ScalerEvent { wanted: 975, ..event(10_000, &[], at_ms) };
+        assert_eq!(scaler.handle(&wanted(0)).await.unwrap(), scaled(975, 975));
+        // The account runs 200 of them. The others expire within a second or two.
+        expire(&scaler, &wanted(0), 200..500).await;
+        assert_eq!(scaler.handle(&wanted(60_500)).await.unwrap(), scaled(0, 675));
+        expire(&scaler, &wanted(0), 500..975).await;
+        let mut sent = 0;
+        for s in 62..400 {
+            sent += scaler.handle(&wanted(s * 1_000)).await.unwrap().invoked;
+            let state = state_of(&scaler, &wanted(0)).await;
+            // Those that were sent a minute ago expire too.
+            if s % 60 == 0 {
+                let first = state.next_worker - (state.outstanding.len() - 200);
+                expire(&scaler, &wanted(0), first..state.next_worker).await;
+            }
+        }
+        assert!((32..=6 * 32).contains(&sent), "{sent} of 775 in six minutes");
+        let log = state_of(&scaler, &wanted(0)).await.log;
+        assert!(log.iter().any(|decision| decision.reason.contains("no room")), "{log:?}");
+    }
+
+    #[tokio::test]
+    async fn once_there_is_room_all_that_are_wanted_are_started() {
+        let (scaler, _) = scaler();
+        let wanted = |at_ms| ScalerEvent { wanted: 975, ..event(10_000, &[], at_ms) };
+        scaler.handle(&wanted(0)).await.unwrap();
+        expire(&scaler, &wanted(0), 200..975).await;
+        let mut least = 975;
+        for s in 61..420 {
+            let outstanding = scaler.handle(&wanted(s * 1_000)).await.unwrap().outstanding;
+            least = least.min(outstanding);
+        }
+        assert_eq!(least, 200);
+        assert_eq!(state_of(&scaler, &wanted(0)).await.outstanding.len(), 975);
+    }
+
+    #[tokio::test]
+    async fn a_policy_does_not_want_more_than_the_account_runs() {
+        let (scaler, _) = scaler();
+        let auto =
+            |at_ms| ScalerEvent { autoscale: true, wanted: 400, ..event(10_000, &[], at_ms) };
+        scaler.handle(&auto(0)).await.unwrap();
+        // A worker takes 100 times as long as a step.
+        let slow = TrainingReport { remote_compute_s: 5.0, ..report(100) };
+        let mut event = ScalerEvent { training: Some(slow), ..auto(1_000) };
+        let mut batches = 100;
+        for s in 1..60 {
+            batches += 10;
+            let training = Some(TrainingReport { batches, ..slow });
+            event = ScalerEvent { training, at_ms: s * 1_000, ..event };
+            scaler.handle(&event).await.unwrap();
+        }
+        let target = state_of(&scaler, &event).await.target;
+        assert!(target > 80, "{target}");
+        expire(&scaler, &event, 10..state_of(&scaler, &event).await.next_worker).await;
+        for s in 61..68 {
+            let training = Some(TrainingReport { batches: batches + s, ..slow });
+            event = ScalerEvent { training, at_ms: s * 1_000, ..event };
+            scaler.handle(&event).await.unwrap();
+        }
+        assert_eq!(state_of(&scaler, &event).await.target, 10);
+    }
+
     #[tokio::test]
     async fn those_that_have_left_or_outlived_every_invocation_are_replaced() {
         let (scaler, recorder) = scaler();
@@ -428,7 +537,7 @@ mod tests {
         let event = event(0, &[], 0);
         for (shard, bits) in [(0, u32::MAX), (1, u32::MAX), (2, 0b101)] {
             let (pk, sk) = keys::left(&event.ns, &event.job, shard);
-            let body = serde_json::to_vec(&Left { bits }).unwrap().into();
+            let body = serde_json::to_vec(&Left { bits, expired: 0 }).unwrap().into();
             scaler.table.write(&ItemKey { pk, sk }, 0, body, None).await.unwrap();
         }
         assert_eq!(scaler.handle(&many(2_000)).await.unwrap(), scaled(66, 100));

@@ -6,7 +6,7 @@ use crate::{
     counts::RequestCounts,
     credentials::CredentialsCache,
     fault::{is_passing_status, one_line, reason},
-    lambda::invocations,
+    lambda::{TOO_MANY_REQUESTS, invocations},
     signing::sign_post,
 };
 use async_trait::async_trait;
@@ -202,6 +202,9 @@ fn judge(
              {permission} and the clock of this machine",
             quote()
         ))),
+        TOO_MANY_REQUESTS => {
+            Err(CallError::Throttled(format!("{call}: {name} answers {status}: {}", quote())))
+        }
         status if is_passing_status(status) => {
             Err(CallError::Unavailable(format!("{call}: {name} answers {status}: {}", quote())))
         }

@@ -74,9 +74,10 @@ impl From<CallError> for FetchError {
                 gristmill_model::wire::RefusalKind::Fenced => Self::Fenced(refusal.message.clone()),
                 _ => Self::Refused(refusal.message.clone()),
             },
-            CallError::Unavailable(_) | CallError::Denied(_) | CallError::Rejected(_) => {
-                Self::Unusable(error.to_string())
-            }
+            CallError::Unavailable(_)
+            | CallError::Throttled(_)
+            | CallError::Denied(_)
+            | CallError::Rejected(_) => Self::Unusable(error.to_string()),
         }
     }
 }

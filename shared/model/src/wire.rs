@@ -17,6 +17,7 @@ mod outstanding;
 mod pack;
 mod polls;
 mod readers;
+mod room;
 mod settings;
 mod training_report;
 
@@ -45,6 +46,7 @@ pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
 pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics};
 pub use readers::{ReaderStanding, ReaderStatus, RunStatus};
+pub use room::AccountRoom;
 pub use settings::JobSettings;
 pub use training_report::TrainingReport;
 

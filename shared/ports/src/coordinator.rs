@@ -4,7 +4,7 @@ use crate::{Clock, outlast};
 use async_trait::async_trait;
 use gristmill_model::{
     Namespace,
-    wire::{AnyCall, AnyReply, Call, MAX_MESSAGE_BYTES, Refusal, Request, VERSION},
+    wire::{AnyCall, AnyReply, Call, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Request, VERSION},
 };
 use std::{pin::pin, time::Duration};
 
@@ -14,6 +14,9 @@ pub enum CallError {
     /// No answer or a transient fault: the call may have had its effect. Send it again.
     #[error("coordinator: {0}")]
     Unavailable(String),
+    /// The platform has no room for the call, which has had no effect. Send it again.
+    #[error("coordinator: {0}")]
+    Throttled(String),
     /// The coordinator refused the call.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -29,10 +32,24 @@ impl CallError {
     /// Whether sending the same call again may succeed.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Unavailable(_) => true,
+            Self::Unavailable(_) | Self::Throttled(_) => true,
             Self::Refused(refusal) => refusal.kind.is_passing(),
             Self::Denied(_) | Self::Rejected(_) => false,
         }
+    }
+
+    /// Whether the call may have had its effect.
+    fn may_have_effect(&self) -> bool {
+        match self {
+            Self::Throttled(_) => false,
+            Self::Refused(refusal) => refusal.kind != RefusalKind::Busy,
+            Self::Unavailable(_) | Self::Denied(_) | Self::Rejected(_) => true,
+        }
+    }
+
+    /// Whether others most likely get the same answer at the same time.
+    fn is_crowded(&self) -> bool {
+        matches!(self, Self::Throttled(_) | Self::Refused(_))
     }
 }
 
@@ -71,6 +88,12 @@ pub fn encode_call(ns: &Namespace, call: &AnyCall) -> Result<Vec<u8>, CallError>
     Ok(body)
 }
 
+/// A factor from half to one and a half.
+fn spread(clock: &dyn Clock) -> f64 {
+    let chance = u64::from_be_bytes(clock.nonce().0) as f64 / u64::MAX as f64;
+    0.5 + chance
+}
+
 fn reply_to<C: Call>(reply: AnyReply) -> Result<C::Reply, CallError> {
     C::reply_from(reply).map_err(|other| {
         let (asked, answered) = (C::NAME, other.name());
@@ -79,7 +102,8 @@ fn reply_to<C: Call>(reply: AnyReply) -> Result<C::Reply, CallError> {
 }
 
 /// Sends `call` until it is answered or this process has run for `patience`; every call is idempotent. Waits 20 ms,
-/// doubling to 1 s, so that a restarted coordinator is found within a second of its return.
+/// doubling to 1 s, so that a restarted coordinator is found within a second of its return. After refusals the waits
+/// differ by chance: callers that were refused together do not return together.
 ///
 /// # Errors
 /// The last one, as the variants of [`CallError`].
@@ -102,11 +126,14 @@ pub async fn call_with_retry<C: Call>(
             },
             () = &mut over => return Err(last),
         }
-        call.note_resent();
+        if last.may_have_effect() {
+            call.note_resent();
+        }
+        let spread = if last.is_crowded() { spread(clock) } else { 1.0 };
         tokio::select! {
             biased;
             () = &mut over => return Err(last),
-            () = clock.sleep(wait) => wait = (wait * 2).min(Duration::from_secs(1)),
+            () = clock.sleep(wait.mul_f64(spread)) => wait = (wait * 2).min(Duration::from_secs(1)),
         }
     }
 }

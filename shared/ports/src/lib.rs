@@ -7,6 +7,7 @@ mod clock;
 pub mod conformance;
 mod coordinator;
 mod invoker;
+pub mod limits;
 pub mod memory;
 mod metrics;
 mod objects;

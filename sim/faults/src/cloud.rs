@@ -223,7 +223,7 @@ impl Cloud {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
             let Some(_slot) = cloud.slot(Kind::Coordinator) else {
-                let full = CallError::Unavailable("429: too many functions (simulated)".to_owned());
+                let full = CallError::Throttled("429: too many functions (simulated)".to_owned());
                 // The caller may be gone.
                 return answer.map_or((), |answer| drop(answer.send(Err(full))));
             };

@@ -1,7 +1,7 @@
 //! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
 //! kinds.
 
-use crate::memory::ModelledMemory;
+use crate::{limits::SmallRates, memory::ModelledMemory};
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -111,6 +111,10 @@ pub enum Fault {
     DiskLost,
     /// A rank that has had everything returns with the checkpoint after its last batch.
     FinishedRankReturns,
+    /// The coordinator's URL serves no more requests in this second: 429. Counted, not drawn.
+    UrlThrottled,
+    /// A bucket serves no more requests in this second: 503. Counted, not drawn.
+    PrefixThrottled,
 }
 
 /// Every fault with its usual probability per occasion.
@@ -201,6 +205,7 @@ pub struct FaultPlan {
     pub partition_writes: u64,
     /// Concurrency of the account, if limited: (reserved for coordinators, others).
     pub concurrency: Option<(u32, u32)>,
+    pub rates: SmallRates,
     pub memory: ModelledMemory,
 }
 
@@ -213,6 +218,7 @@ impl FaultPlan {
             skew: Duration::ZERO,
             partition_writes: 1000,
             concurrency: None,
+            rates: SmallRates::default(),
             memory: ModelledMemory::usual(),
         }
     }
@@ -247,12 +253,19 @@ impl FaultPlan {
             skew: Duration::from_secs(if random.bool() { 0 } else { 600 }),
             partition_writes: random.u64(2..20),
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
+            rates: SmallRates::default(),
             memory: ModelledMemory::draw(random),
         };
         match plan.probability(Fault::AccountFull) > 0.0 {
             true => plan,
             false => Self { concurrency: None, ..plan },
         }
+    }
+
+    /// The plan with small limits in some simulations.
+    #[must_use]
+    pub fn with_rates(self, random: &mut Rng) -> Self {
+        Self { rates: SmallRates::draw(random), ..self }
     }
 
     /// The plan with each fault of several ranks in every other simulation.

@@ -16,6 +16,7 @@ mod histories;
 mod host;
 mod jobs;
 mod joins;
+mod limits;
 mod link;
 mod memory;
 mod mutant;

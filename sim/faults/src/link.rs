@@ -161,6 +161,9 @@ impl Coordinator for Link {
             sim.time.sleep(CALL_TIMEOUT).await;
             return Err(no_answer("the call was lost"));
         }
+        if sim.is_url_crowded() {
+            return Err(CallError::Throttled("429: too many requests (simulated)".to_owned()));
+        }
         if sim.happens(Fault::CallDenied) {
             // As in the adapter.
             return Err(CallError::Denied(DENIED.to_owned()));

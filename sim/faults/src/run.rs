@@ -45,7 +45,7 @@ pub struct Outcome {
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = Scenario::draw(&mut random);
-    let plan = FaultPlan::draw(&mut random);
+    let plan = FaultPlan::draw(&mut random).with_rates(&mut rates_of(seed));
     scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
     let plan = fitted(plan, (&scenario, seed), mutant);
     let jobs = Jobs::draw(&mut random, &scenario);
@@ -57,6 +57,11 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
     };
     run(random.u64(..), (&scenario, jobs), plan, mutant, &expected, verbose)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+/// The source of small limits, apart from that of faults.
+fn rates_of(seed: u64) -> fastrand::Rng {
+    fastrand::Rng::with_seed(seed ^ 0x6c69_6d69_7473)
 }
 
 /// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
@@ -92,6 +97,7 @@ pub fn simulate_ranks(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::R
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = Scenario::draw_for_ranks(&mut random);
     let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
+    let plan = plan.with_rates(&mut rates_of(seed));
     let plan = fitted(plan, (&scenario, seed), mutant);
     let expected = [expectation(&scenario)?];
     let ranked = (&scenario, Jobs::OfRanks);

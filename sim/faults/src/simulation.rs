@@ -1,6 +1,6 @@
 //! State common to one simulation: time, randomness, faults so far, and its processes.
 
-use crate::{Fault, FaultPlan, Mutant, faults::LASTING_MAX};
+use crate::{Fault, FaultPlan, Mutant, faults::LASTING_MAX, limits::RatesLeft};
 use gristmill_model::splits::invariants::Check;
 use gristmill_model::{Attempt, Epoch, Position};
 use gristmill_virtual_time::VirtualTime;
@@ -33,6 +33,8 @@ pub struct Simulation {
     pub plan: FaultPlan,
     /// The deliberate bug of this simulation, if any.
     pub mutant: Option<Mutant>,
+    /// What the limits of AWS still serve.
+    pub(crate) rates: RatesLeft,
     /// Whether to print every event.
     verbose: bool,
     state: Mutex<State>,
@@ -71,7 +73,8 @@ impl Simulation {
             violations: Vec::new(),
             trace: blake3::Hasher::new(),
         };
-        Arc::new(Self { time, plan, mutant, verbose, state: Mutex::new(state) })
+        let rates = RatesLeft::new(plan.rates);
+        Arc::new(Self { time, plan, mutant, rates, verbose, state: Mutex::new(state) })
     }
 
     /// Draws whether a fault happens now.
@@ -114,6 +117,11 @@ impl Simulation {
             state.lasting.insert(fault, end);
         }
         begins
+    }
+
+    /// Whether faults may still happen.
+    pub fn is_disturbed(&self) -> bool {
+        self.time.now() < self.state.lock().until
     }
 
     /// Counts a fault that was not drawn.

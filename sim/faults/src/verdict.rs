@@ -23,7 +23,7 @@ const UNHEARD: [Fault; 9] = [
 ];
 
 /// Faults that keep workers from starting, from finishing, or from reporting it.
-pub(crate) const HINDRANCES: [Fault; 25] = [
+pub(crate) const HINDRANCES: [Fault; 27] = [
     Fault::WorkerDies,
     Fault::CoordinatorDies,
     Fault::ScalerDies,
@@ -49,6 +49,8 @@ pub(crate) const HINDRANCES: [Fault; 25] = [
     Fault::Slow,
     Fault::AccountFull,
     Fault::ServiceDown,
+    Fault::UrlThrottled,
+    Fault::PrefixThrottled,
 ];
 /// Number of hindrances after which giving a job up is justified: one may cost several workers.
 const GIVEN_UP_AFTER: u64 = 10;

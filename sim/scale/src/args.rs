@@ -12,6 +12,11 @@ use std::time::Duration;
 /// fails. With --limits a partition rejects requests beyond 3,000 read or 1,000 write units a second (one
 /// idle second is saved), and the SDK's retries follow.
 ///
+/// With --deployed all limits of AWS apply to a stack that scripts/deploy sizes for the workers: the URL serves
+/// 10 requests a second for each reserved call of the coordinator, a function gets 1,000 environments in 10 s,
+/// events wait for an environment for up to 60 s, and the table has as many partitions as its warm throughput
+/// needs. The scaler invokes the workers.
+///
 /// Each row is one number of workers: read units, round trips and write units of a successful claim, its
 /// latency, throughput as a share of workers / --split-s, concurrent coordinators, rejected requests, peak
 /// demand of a partition in units per second, and dollars of control (table, coordinator and its requests)
@@ -24,10 +29,12 @@ use std::time::Duration;
 ///   simulate-scale --workers 10,100,1000,5000 --limits
 ///   simulate-scale --workers 1000 --limits --die-s 60
 ///   simulate-scale --real --workers 5000
+///   simulate-scale --deployed --workers 10,100,1000
+///   simulate-scale --deployed --workers 975 --room 200
 ///   simulate-scale --index --files 10000
 #[derive(Debug, Clone, Parser)]
 #[command(name = "simulate-scale", max_term_width = 100, verbatim_doc_comment)]
-#[command(group = ArgGroup::new("mode").args(["outstanding", "real", "index", "restart"]))]
+#[command(group = ArgGroup::new("mode").args(["outstanding", "real", "deployed", "index", "restart"]))]
 pub struct Args {
     /// Numbers of workers, a row each [default: 10,100,1000,5000; 100 with --index and --restart]
     #[arg(long, value_delimiter = ',', value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=20_000))]
@@ -56,6 +63,12 @@ pub struct Args {
     /// The scaler invokes the workers; then again, with the first scaler killed halfway
     #[arg(long)]
     pub real: bool,
+    /// Keep all limits of AWS, for a stack that is deployed for the workers
+    #[arg(long)]
+    pub deployed: bool,
+    /// Environments that the account has for workers [default: enough for all]
+    #[arg(long, value_name = "N", requires = "deployed", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub room: Option<u32>,
     /// Only index --files files of one record
     #[arg(long)]
     pub index: bool,

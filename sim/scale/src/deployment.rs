@@ -1,9 +1,15 @@
 //! One simulated deployment: time, randomness, stored data and measurements.
 
-use crate::{figures::Meter, platform::Environment, table::Store};
+use crate::{
+    figures::Meter,
+    platform::Environment,
+    stack::{StackLimits, StackSizes},
+    table::Store,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::{JobName, Namespace, Nonce};
+use gristmill_ports::limits::PAGE_KEYS;
 use gristmill_ports::{
     Clock, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
 };
@@ -21,8 +27,9 @@ use std::{
 
 pub const BUCKET: &str = "chunks";
 pub const DATA: &str = "data";
-/// Latency of deleting 1,000 objects.
+/// Latency of deleting 1,000 objects, and concurrent ones as in the adapter.
 const DELETE: Duration = Duration::from_millis(50);
+const DELETES_AT_ONCE: usize = 4;
 
 /// Parameters of a simulation.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +49,8 @@ pub struct Setting {
     pub real: bool,
     /// Invocations after which the first scaler is killed.
     pub kill_scaler_at: Option<u32>,
+    /// The stack whose limits are kept, if any.
+    pub stack: Option<StackSizes>,
     pub seed: u64,
 }
 
@@ -52,6 +61,7 @@ pub struct Deployment {
     pub job: JobName,
     pub meter: Meter,
     pub objects: MemoryObjects,
+    pub stack: Option<StackLimits>,
     store: Mutex<Store>,
     random: Mutex<fastrand::Rng>,
     /// Clocks so far. Each draws nonces of its own: a name that one draws must not change anything for the others.
@@ -62,6 +72,13 @@ pub struct Deployment {
     pub context: OnceLock<JobContext>,
 }
 
+impl Setting {
+    /// Workers that can run at one time.
+    pub fn runnable(&self) -> u32 {
+        self.stack.map_or(self.workers, |stack| self.workers.min(stack.room))
+    }
+}
+
 impl Deployment {
     pub fn new(setting: Setting, ns: Namespace, job: JobName) -> Arc<Self> {
         Arc::new(Self {
@@ -70,7 +87,10 @@ impl Deployment {
             job,
             meter: Meter::default(),
             objects: MemoryObjects::default(),
-            store: Mutex::default(),
+            stack: setting.stack.map(StackLimits::new),
+            store: Mutex::new(Store::of_partitions(
+                setting.stack.map_or(0, |stack| stack.partitions()),
+            )),
             random: Mutex::new(fastrand::Rng::with_seed(setting.seed)),
             clocks: AtomicU64::new(0),
             environments: Mutex::default(),
@@ -85,6 +105,13 @@ impl Deployment {
 
     pub fn idle_environments(&self) -> MutexGuard<'_, Vec<Environment>> {
         self.environments.lock()
+    }
+
+    /// Ends a call that the stack's limits allowed.
+    pub fn end_call(&self) {
+        if let Some(stack) = &self.stack {
+            stack.end_call();
+        }
     }
 
     pub fn now(&self) -> Duration {
@@ -179,9 +206,9 @@ impl Objects for DelayedObjects {
     }
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
-        for batch in keys.chunks(1_000) {
+        for batches in keys.chunks(PAGE_KEYS * DELETES_AT_ONCE) {
             self.deployment.pause(DELETE).await;
-            self.deployment.objects.delete(bucket, batch).await?;
+            self.deployment.objects.delete(bucket, batches).await?;
         }
         Ok(())
     }

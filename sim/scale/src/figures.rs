@@ -52,6 +52,13 @@ pub struct Figures {
     pub started: u32,
     pub all_started: Option<Duration>,
     pub scaler_killed: Option<Duration>,
+    /// Events sent to workers, and those of them that expired.
+    pub events: u32,
+    pub expired: u32,
+    /// Workers that began while as many as wanted were running.
+    pub surplus: u32,
+    /// Calls that the URL rejected in the measured part.
+    pub refused_calls: u64,
     /// The readers of a run in the measured part, by their first rank.
     pub readers: BTreeMap<u32, ReaderFigures>,
     /// Steps of all ranks in the measured part.
@@ -105,6 +112,11 @@ impl Figures {
                 reader.reports.add(at);
             }
         }
+    }
+
+    /// Records a call that the URL rejects.
+    pub fn note_refused_call(&mut self) {
+        self.refused_calls += u64::from(self.is_measuring());
     }
 
     /// Duration of the measured part in seconds.

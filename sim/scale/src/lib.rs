@@ -3,6 +3,7 @@
 //! run.
 
 mod args;
+mod deployed;
 mod deployment;
 mod figures;
 mod modes;
@@ -10,6 +11,7 @@ mod partition;
 mod platform;
 pub mod readers;
 mod report;
+mod stack;
 mod table;
 mod training;
 

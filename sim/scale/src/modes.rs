@@ -2,6 +2,7 @@
 
 use crate::{
     args::Args,
+    deployed,
     deployment::{Deployment, Setting},
     figures::Figures,
     report::{self, Bar, Row},
@@ -10,15 +11,16 @@ use crate::{
 use bytes::Bytes;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::ScaleState;
+use gristmill_ports::limits::{GROWTH, GROWTH_PERIOD};
 use gristmill_ports::{ItemKey, Table as _};
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 
 /// Splits of a job: bundles of eight per worker, with a minimum.
 const SPLITS_A_WORKER: u32 = 64;
-const LEAST_SPLITS: u32 = 8_192;
+pub const LEAST_SPLITS: u32 = 8_192;
 /// With a scaler or deaths the job must last longer, to show their effect.
-const SPLITS_A_STARTED_WORKER: u32 = 96;
+pub const SPLITS_A_STARTED_WORKER: u32 = 96;
 const SPLITS_A_MORTAL_WORKER: u32 = 128;
 /// Batches delivered before the trainer restarts, and left afterwards.
 const RESTARTS_AFTER: u32 = 50_000;
@@ -66,8 +68,14 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         unreported: args.unreported,
         real: args.real,
         kill_scaler_at: None,
+        stack: None,
         seed: args.seed,
     };
+    if args.deployed {
+        let mut setting = deployed::with_stack(setting, args.room);
+        setting.splits = args.splits.unwrap_or(setting.splits);
+        return Ok(vec![trained(setting)?]);
+    }
     if let Some(outstanding) = args.outstanding {
         return Ok(vec![leaves(setting, outstanding, args.leaves_ms)?]);
     }
@@ -119,8 +127,12 @@ pub async fn start_workers(deployment: &Arc<Deployment>) -> Result<(), Failure> 
 
 /// Completes when the measured part can no longer meet its bars, or the job does not end.
 async fn give_up(deployment: &Deployment) {
-    let Setting { splits, workers, split, .. } = &deployment.setting;
-    let ideal = split.mul_f64(f64::from(*splits) / f64::from(*workers));
+    let Setting { splits, split, .. } = &deployment.setting;
+    let ideal = split.mul_f64(f64::from(*splits) / f64::from(deployment.setting.runnable()));
+    if deployment.stack.is_some() {
+        // Time for the workers to begin.
+        deployment.time.sleep(GROWTH_PERIOD * (deployment.setting.runnable() / GROWTH)).await;
+    }
     // A job that does not get going is measured where it is.
     deployment.time.sleep(ideal.mul_f64(0.5) + GIVE_UP / 4).await;
     {
@@ -138,7 +150,7 @@ async fn give_up(deployment: &Deployment) {
 }
 
 /// A whole job, at its workers' speed.
-fn trained(setting: Setting) -> Result<Row, Failure> {
+pub fn trained(setting: Setting) -> Result<Row, Failure> {
     let (delivered, figures, deployment) = in_deployment(setting, async |deployment| {
         start_workers(deployment).await?;
         let training = training::train(deployment, u64::MAX, true);

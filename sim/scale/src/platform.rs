@@ -9,9 +9,11 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator as Function, Settings};
+use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, ClaimReply, IdleReason, Request, ScalerEvent, VERSION, WorkerEvent,
+    AnyCall, AnyReply, ClaimReply, IdleReason, Release, Request, ScalerEvent, VERSION, WorkerEvent,
 };
+use gristmill_ports::limits::{EVENT_AGE, event_backoff};
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
 use gristmill_scaler::Scaler;
 use parking_lot::Mutex;
@@ -30,6 +32,8 @@ const MAX_ANSWER_BYTES: u64 = 6 << 20;
 /// Latency of an asynchronous invocation for its sender, and until a new environment starts.
 const INVOKE: Duration = Duration::from_millis(20);
 const COLD_START: Duration = Duration::from_millis(300);
+/// Time until the platform reports that an event expired.
+const REPORTED: Duration = Duration::from_millis(500);
 /// Latencies of the object store for functions.
 const GET: Duration = Duration::from_millis(20);
 const PUT: Duration = Duration::from_millis(60);
@@ -80,11 +84,13 @@ impl Link {
             () = deployment.time.sleep(COORDINATOR_TIMEOUT) => {
                 let name = request.call.name();
                 deployment.meter.trouble(&format!("{name}: the coordinator was ended after 30 s"));
+                deployment.end_call();
                 return None;
             }
         };
         let (used, busy) = (environment.table.take_used(), deployment.now() - began);
         deployment.idle_environments().push(environment);
+        deployment.end_call();
         Some(Answered { reply, used, busy })
     }
 }
@@ -97,6 +103,13 @@ impl Coordinator for Link {
         deployment.meter.figures().note_poll(call, began);
         let request = Request { v: VERSION, ns: deployment.ns.clone(), call: call.clone() };
         deployment.pause(CALL / 2).await;
+        if let Some(stack) = &deployment.stack
+            && !stack.begin_call(deployment.now())
+        {
+            deployment.meter.figures().note_refused_call();
+            deployment.pause(CALL / 2).await;
+            return Err(CallError::Throttled("429: too many requests".to_owned()));
+        }
         // It goes on if its caller gives up.
         let serving = tokio::spawn(Self::serve(Arc::clone(deployment), request));
         let answered = tokio::select! {
@@ -221,12 +234,62 @@ impl Invoker for Platform {
         } else if self.is_killed() {
             std::future::pending::<()>().await;
         } else if let Ok(event) = serde_json::from_slice::<WorkerEvent>(&payload) {
-            tokio::spawn(async move {
-                deployment.pause(COLD_START).await;
-                training::invoked_worker(deployment, event.worker).await;
-            });
+            deployment.meter.figures().events += 1;
+            tokio::spawn(run_event(deployment, event));
         }
         Ok(Invoked::Accepted)
+    }
+}
+
+/// A worker's event: it waits until there is an environment, or expires, which the platform reports.
+async fn run_event(deployment: Arc<Deployment>, event: WorkerEvent) {
+    if let Some(stack) = &deployment.stack {
+        let expires = deployment.now() + EVENT_AGE;
+        let mut tries = 0;
+        while !stack.begin_worker(deployment.now()) {
+            tries += 1;
+            let wait = event_backoff(tries, deployment.uniform());
+            deployment.time.sleep(wait.min(expires.saturating_sub(deployment.now()))).await;
+            if deployment.now() >= expires {
+                deployment.meter.figures().expired += 1;
+                return report_expired(deployment, event).await;
+            }
+        }
+        training::note_running(&deployment, stack.workers());
+    }
+    deployment.pause(COLD_START).await;
+    training::invoked_worker(Arc::clone(&deployment), event.worker).await;
+    if let Some(stack) = &deployment.stack {
+        stack.end_worker();
+    }
+}
+
+/// The platform sends the report of an event to the coordinator as another event.
+async fn report_expired(deployment: Arc<Deployment>, event: WorkerEvent) {
+    let release = Release {
+        job: event.job,
+        invocation: InvocationId::of(event.worker, &format!("expired-{}", event.worker)),
+        worker: Some(event.worker),
+        blameless: true,
+        error: String::new(),
+    };
+    deployment.pause(REPORTED).await;
+    let mut tries = 0;
+    while deployment.stack.as_ref().is_some_and(|stack| !stack.begin_event()) {
+        tries += 1;
+        deployment.time.sleep(event_backoff(tries, deployment.uniform())).await;
+    }
+    let began = deployment.now();
+    let request = Request { v: VERSION, ns: deployment.ns.clone(), call: release.into() };
+    let served = Link::serve(Arc::clone(&deployment), request).await;
+    let Some(Answered { reply, used, busy }) = served else { return };
+    if let AnyReply::Refused(refusal) = reply {
+        deployment.meter.trouble(&format!("the report of an expired event: {refusal}"));
+    }
+    let mut figures = deployment.meter.figures();
+    figures.record("release, expired", &used, deployment.now() - began);
+    if figures.is_measuring() {
+        figures.busy += busy;
     }
 }
 

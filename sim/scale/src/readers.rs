@@ -5,7 +5,6 @@ mod fleet;
 use crate::{
     deployment::{Deployment, Setting},
     figures::{Figures, ReaderFigures},
-    partition,
     platform::{FOLLOWING, LEADING},
     report::{self, Bar, Row},
     table::Used,
@@ -13,6 +12,7 @@ use crate::{
 };
 use fleet::{Fleet, RANKS};
 use gristmill_model::splits::readers::poll_every_ms;
+use gristmill_ports::limits::{PARTITION_READS_PER_S, PARTITION_WRITES_PER_S};
 use serde_json::json;
 use std::{io::Write, time::Duration};
 
@@ -168,7 +168,7 @@ fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
         ("requests rejected", all.rejected as f64),
     ];
     let at_most = Bar::at_most;
-    let (reads, writes) = (partition::READS as f64, partition::WRITES as f64);
+    let (reads, writes) = (f64::from(PARTITION_READS_PER_S), f64::from(PARTITION_WRITES_PER_S));
     row.bars = vec![
         match readers {
             1 => at_most("polls a second of a reader that is alone", leading, LONE_POLLS),

@@ -4,9 +4,12 @@ use crate::{
     args::Args,
     deployment::{Deployment, Setting},
     figures::Figures,
-    partition,
+    stack::StackLimits,
 };
 use gristmill_policy::cost::Prices;
+use gristmill_ports::limits::{
+    GROWTH, GROWTH_PERIOD, PARTITION_READS_PER_S, PARTITION_WRITES_PER_S,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -21,6 +24,11 @@ const MANY: u32 = 5_000;
 const LONG_SPLIT: Duration = Duration::from_millis(1_600);
 /// Worker lifetime below which deaths are frequent.
 const OFTEN: Duration = Duration::from_secs(600);
+
+/// Partition keys that are named, those asked most for.
+const HOTTEST: usize = 4;
+/// Seconds in which all workers run, beside those in which Lambda adds their environments.
+const BEGUN_WITHIN_S: f64 = 15.0;
 
 /// A figure and its required bound.
 #[derive(Debug, Clone)]
@@ -68,16 +76,18 @@ pub struct Row {
     pub facts: Vec<(&'static str, f64)>,
     pub bars: Vec<Bar>,
     calls: Vec<CallRow>,
+    /// Lines that are printed with the calls.
+    notes: Vec<String>,
     troubles: Vec<(String, u64)>,
 }
 
 /// Calls of one kind.
 #[derive(Debug, Serialize)]
-struct CallRow {
+pub struct CallRow {
     name: &'static str,
-    calls: u64,
-    read_units: f64,
-    write_units: f64,
+    pub calls: u64,
+    pub read_units: f64,
+    pub write_units: f64,
     round_trips: f64,
     p50_ms: f64,
     p99_ms: f64,
@@ -108,6 +118,12 @@ impl Row {
         }
     }
 
+    /// The calls of one kind, if there were any.
+    #[cfg(test)]
+    pub fn call(&self, name: &str) -> Option<&CallRow> {
+        self.calls.iter().find(|call| call.name == name)
+    }
+
     pub fn holds(&self) -> bool {
         self.bars.iter().all(Bar::holds)
     }
@@ -132,6 +148,7 @@ pub fn plain_row(deployment: &Deployment, figures: &Figures) -> Row {
         facts: vec![("seconds measured", figures.seconds())],
         bars: Vec::new(),
         calls: calls.collect(),
+        notes: Vec::new(),
         troubles: figures.troubles.iter().map(|(text, n)| (text.clone(), *n)).collect(),
     }
 }
@@ -161,7 +178,7 @@ pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Optio
         _ => claims.per_call(value),
     };
     let seconds = figures.seconds();
-    let ideal = f64::from(setting.workers) / setting.split.as_secs_f64();
+    let ideal = f64::from(setting.runnable()) / setting.split.as_secs_f64();
     let percent = 100.0 * figures.measured as f64 / seconds / ideal;
     let p99_ms = if claims.calls == 0 { f64::NAN } else { claims.latency_ms(0.99) };
     let (most_reads, most_writes) = deployment.store().most_asked();
@@ -183,6 +200,7 @@ pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Optio
     ]);
     row.at_most("splits not delivered", 0.0);
     match setting.die {
+        _ if deployment.stack.is_some() => stack_facts(&mut row, deployment, figures),
         _ if setting.real => real_facts(&mut row, figures),
         // Each costs the trainer the time until the others' progress reveals it, and its work is repeated.
         Some(mean) if setting.unreported && mean < OFTEN => {}
@@ -195,8 +213,8 @@ pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Optio
             row.at_most("read units a claim", 6.0);
             row.at_most("write units a claim", if setting.workers == 1_000 { 1.25 } else { 1.9 });
             row.at_most("claim p99 ms", if is_many { 100.0 } else { 65.0 });
-            row.at_most("most reads of a partition in 1 s", partition::READS as f64);
-            row.at_most("most writes of a partition in 1 s", partition::WRITES as f64);
+            row.at_most("most reads of a partition in 1 s", f64::from(PARTITION_READS_PER_S));
+            row.at_most("most writes of a partition in 1 s", f64::from(PARTITION_WRITES_PER_S));
             row.at_least("% of the ideal", least_percent(setting));
             if setting.workers >= 100 {
                 row.at_most("$ of control per million records", 0.0016);
@@ -232,6 +250,35 @@ fn real_facts(row: &mut Row, figures: &Figures) {
     }
 }
 
+/// What a stack's limits did, and the least that it reaches within them.
+fn stack_facts(row: &mut Row, deployment: &Deployment, figures: &Figures) {
+    let most_used = deployment.stack.as_ref().map_or(0, StackLimits::most_used);
+    let setting = &deployment.setting;
+    let seconds = figures.seconds();
+    let used = figures.used();
+    row.facts.extend([
+        ("calls rejected by the URL", figures.refused_calls as f64),
+        ("read units a second", used.read_units as f64 / seconds),
+        ("write units a second", used.write_units as f64 / seconds),
+        ("events sent per worker", f64::from(figures.events) / f64::from(setting.runnable())),
+        ("events expired", f64::from(figures.expired)),
+        ("workers started twice", f64::from(figures.surplus)),
+        ("99 % run after s", figures.all_started.map_or(f64::NAN, |at| at.as_secs_f64())),
+        ("most of the account used", f64::from(most_used)),
+    ]);
+    for (key, (reads, writes)) in deployment.store().hottest(HOTTEST) {
+        row.notes.push(format!("{key}: at most {reads} reads and {writes} writes in 1 s"));
+    }
+    row.at_most("workers started twice", 0.0);
+    row.at_least("% of the ideal", if setting.split >= LONG_SPLIT { 95.0 } else { 90.0 });
+    row.at_most(
+        "events sent per worker",
+        if setting.runnable() < setting.workers { 8.0 } else { 3.0 },
+    );
+    let ramp = f64::from(setting.runnable()) / f64::from(GROWTH) * GROWTH_PERIOD.as_secs_f64();
+    row.at_most("99 % run after s", ramp + BEGUN_WITHIN_S);
+}
+
 fn number(value: f64) -> String {
     match value {
         value if !value.is_finite() => "-".to_owned(),
@@ -262,6 +309,7 @@ pub fn row_text(row: &Row, is_first: bool, calls: bool) -> String {
                  {p99_ms:>11.1}{unanswered:>11}{largest_bytes:>11}"
             ));
         }
+        lines.extend(row.notes.iter().map(|note| format!("  {note}")));
     }
     for (text, count) in row.troubles.iter().take(8) {
         lines.push(format!("  {count} times: {text}"));

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
 use parking_lot::Mutex;
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     ops::Bound,
     sync::Arc,
     time::Duration,
@@ -42,37 +44,83 @@ struct Partition {
 
 /// Stored items, shared by all processes.
 #[derive(Default)]
-pub struct Store(HashMap<String, Partition>);
+pub struct Store {
+    keys: HashMap<String, Partition>,
+    /// The table's own partitions, onto which partition keys are hashed; without any, each key has one to itself.
+    shards: Vec<Throughput>,
+}
+
+/// The throughput by which requests of one partition key are served.
+struct Admission<'a> {
+    of_key: &'a mut Throughput,
+    shard: Option<&'a mut Throughput>,
+}
+
+impl Admission<'_> {
+    fn read(&mut self, now: Duration, units: u64, limits: bool) -> bool {
+        let by_key = self.of_key.read(now, units, limits && self.shard.is_none());
+        self.shard.as_mut().map_or(by_key, |shard| shard.read(now, units, limits))
+    }
+
+    fn write(&mut self, now: Duration, units: u64, limits: bool) -> bool {
+        let by_key = self.of_key.write(now, units, limits && self.shard.is_none());
+        self.shard.as_mut().map_or(by_key, |shard| shard.write(now, units, limits))
+    }
+}
 
 impl Store {
-    fn partition(&mut self, pk: &str) -> &mut Partition {
-        if !self.0.contains_key(pk) {
-            self.0.insert(pk.to_owned(), Partition::default());
+    /// A store over a table of so many partitions.
+    pub fn of_partitions(partitions: u32) -> Self {
+        let shards = (0..partitions).map(|_| Throughput::default()).collect();
+        Self { shards, ..Self::default() }
+    }
+
+    fn partition(&mut self, pk: &str) -> (&mut BTreeMap<String, StoredItem>, Admission<'_>) {
+        if !self.keys.contains_key(pk) {
+            self.keys.insert(pk.to_owned(), Partition::default());
         }
-        self.0.entry(pk.to_owned()).or_default()
+        let mut hasher = DefaultHasher::new();
+        pk.hash(&mut hasher);
+        let at = hasher.finish().checked_rem(self.shards.len() as u64).unwrap_or(0);
+        let Partition { items, throughput } = self.keys.entry(pk.to_owned()).or_default();
+        let shard = self.shards.get_mut(at as usize);
+        (items, Admission { of_key: throughput, shard })
     }
 
     /// Body and size of an item.
     pub fn body(&self, key: &ItemKey) -> Option<(Bytes, u64)> {
-        let stored = self.0.get(&key.pk)?.items.get(&key.sk)?;
+        let stored = self.keys.get(&key.pk)?.items.get(&key.sk)?;
         Some((stored.item.body.clone(), stored.size))
     }
 
     /// Version of an item, 0 if absent.
     pub fn version(&self, key: &ItemKey) -> u64 {
-        let stored = self.0.get(&key.pk).and_then(|partition| partition.items.get(&key.sk));
+        let stored = self.keys.get(&key.pk).and_then(|partition| partition.items.get(&key.sk));
         stored.map_or(0, |stored| stored.item.version)
     }
 
     /// Peak demand of any partition in read and write units per second.
     pub fn most_asked(&self) -> (u64, u64) {
-        let asked = self.0.values().map(|partition| partition.throughput.most_asked());
+        let of_keys = self.keys.values().map(|partition| &partition.throughput);
+        let asked = of_keys.chain(&self.shards).map(Throughput::most_asked);
         asked.fold((0, 0), |most, asked| (most.0.max(asked.0), most.1.max(asked.1)))
+    }
+
+    /// The partition keys that were asked most for, in read and write units per second.
+    pub fn hottest(&self, count: usize) -> Vec<(String, (u64, u64))> {
+        let asked = |(key, partition): (&String, &Partition)| {
+            (key.clone(), partition.throughput.most_asked())
+        };
+        let mut keys: Vec<_> = self.keys.iter().map(asked).collect();
+        keys.sort_by_key(|(key, (reads, writes))| (Reverse(reads + 3 * writes), key.clone()));
+        keys.truncate(count);
+        keys
     }
 
     /// Resets the peak demand.
     pub fn forget(&mut self) {
-        self.0.values_mut().for_each(|partition| partition.throughput.forget());
+        self.keys.values_mut().for_each(|partition| partition.throughput.forget());
+        self.shards.iter_mut().for_each(Throughput::forget);
     }
 }
 
@@ -132,10 +180,10 @@ impl MeteredTable {
     async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
         let limits = self.deployment.setting.limits;
         let serve = |store: &mut Store, now| {
-            let partition = store.partition(&key.pk);
-            let stored = partition.items.get(&key.sk);
+            let (items, mut admission) = store.partition(&key.pk);
+            let stored = items.get(&key.sk);
             let units = read_units(stored.map_or(0, |stored| stored.size));
-            if !partition.throughput.read(now, units, limits) {
+            if !admission.read(now, units, limits) {
                 return None;
             }
             self.used.lock().read_units += units;
@@ -161,10 +209,10 @@ impl MeteredTable {
                 let mut left = Vec::new();
                 let mut used = self.used.lock();
                 for &i in wanted {
-                    let partition = store.partition(&keys[i].pk);
-                    let stored = partition.items.get(&keys[i].sk);
+                    let (items, mut admission) = store.partition(&keys[i].pk);
+                    let stored = items.get(&keys[i].sk);
                     let units = read_units(stored.map_or(0, |stored| stored.size));
-                    if partition.throughput.read(now, units, limits) {
+                    if admission.read(now, units, limits) {
                         used.read_units += units;
                         found[start + i] = stored.map(|stored| stored.item.clone());
                     } else {
@@ -195,9 +243,9 @@ impl MeteredTable {
         let mut from = Bound::Included(from.to_owned());
         loop {
             let serve = |store: &mut Store, now| {
-                let partition = store.partition(pk);
+                let (stored, mut admission) = store.partition(pk);
                 let bounds = (from.as_ref().map(String::as_str), Bound::Included(to));
-                let items = partition.items.range::<str, _>(bounds);
+                let items = stored.range::<str, _>(bounds);
                 let (mut page, mut bytes, mut whole) = (Vec::new(), 0, true);
                 for (sk, stored) in items {
                     bytes += stored.size;
@@ -208,7 +256,7 @@ impl MeteredTable {
                     }
                 }
                 let units = read_units(bytes);
-                if !partition.throughput.read(now, units, limits) {
+                if !admission.read(now, units, limits) {
                     return None;
                 }
                 self.used.lock().read_units += units;
@@ -261,11 +309,11 @@ impl Table for MeteredTable {
         let limits = self.deployment.setting.limits;
         let size = size_of(key, &body, expires_at_s.is_some());
         let serve = |store: &mut Store, now| {
-            let partition = store.partition(&key.pk);
-            let before = partition.items.get(&key.sk);
+            let (items, mut admission) = store.partition(&key.pk);
+            let before = items.get(&key.sk);
             let (version, old) = before.map_or((0, 0), |stored| (stored.item.version, stored.size));
             let units = size.max(old).div_ceil(1024).max(1);
-            if !partition.throughput.write(now, units, limits) {
+            if !admission.write(now, units, limits) {
                 return None;
             }
             let mut used = self.used.lock();
@@ -275,7 +323,7 @@ impl Table for MeteredTable {
                 return Some((WriteOutcome::Conflict(current), Duration::ZERO));
             }
             let item = Item { version: expected + 1, body: body.clone() };
-            partition.items.insert(key.sk.clone(), StoredItem { item, size });
+            items.insert(key.sk.clone(), StoredItem { item, size });
             Some((WriteOutcome::Written, Duration::ZERO))
         };
         self.request(REQUEST, serve).await
@@ -297,13 +345,13 @@ impl Table for MeteredTable {
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
         let limits = self.deployment.setting.limits;
         let serve = |store: &mut Store, now| {
-            let partition = store.partition(pk);
-            let items = partition.items.iter().rev().take(limit);
+            let (stored, mut admission) = store.partition(pk);
+            let items = stored.iter().rev().take(limit);
             let bytes = items.clone().map(|(_, stored)| stored.size).sum();
             let units = read_units(bytes);
             let found: Vec<_> =
                 items.map(|(sk, stored)| (sk.clone(), stored.item.clone())).collect();
-            if !partition.throughput.read(now, units, limits) {
+            if !admission.read(now, units, limits) {
                 return None;
             }
             self.used.lock().read_units += units;

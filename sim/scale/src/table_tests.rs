@@ -16,6 +16,7 @@ fn deployment(limits: bool) -> Arc<Deployment> {
         unreported: false,
         real: false,
         kill_scaler_at: None,
+        stack: None,
         seed: 0,
     };
     Deployment::new(setting, "scale".parse().unwrap(), "job".parse().unwrap())

@@ -48,7 +48,9 @@ pub fn committed(figures: &mut Figures, deployment: &Deployment, splits: u64) {
         figures.measured += splits;
     }
     let part = figures.committed as f64 / total;
-    if figures.began.is_none() && part >= FROM {
+    // A stack is measured once all workers run that can.
+    let is_ready = deployment.stack.is_none() || figures.all_started.is_some();
+    if figures.began.is_none() && part >= FROM && is_ready {
         begin(figures, deployment);
     } else if figures.is_measuring() && part >= TO {
         figures.ended = Some(deployment.now());
@@ -218,12 +220,22 @@ async fn report_death(
     }
 }
 
+/// Notes how many workers run, of which one has just begun.
+pub fn note_running(deployment: &Deployment, running: u32) {
+    let runnable = deployment.setting.runnable();
+    let mut figures = deployment.meter.figures();
+    figures.surplus += u32::from(running > deployment.setting.workers);
+    if figures.all_started.is_none() && u64::from(running) * 100 >= u64::from(runnable) * 99 {
+        figures.all_started = Some(deployment.now());
+    }
+}
+
 /// A worker that the scaler invoked.
 pub async fn invoked_worker(deployment: Arc<Deployment>, number: u32) {
     {
         let mut figures = deployment.meter.figures();
         figures.started += 1;
-        if figures.started == deployment.setting.workers {
+        if deployment.stack.is_none() && figures.started == deployment.setting.workers {
             figures.all_started = Some(deployment.now());
         }
     }
@@ -231,7 +243,7 @@ pub async fn invoked_worker(deployment: Arc<Deployment>, number: u32) {
     let Some(context) = deployment.context.get().cloned() else { return };
     let described = Describe { job: deployment.job.clone() };
     let _ = call_with_retry(&*runner.coordinator, &*runner.clock, described, LEAVE_PATIENCE).await;
-    let invocation = InvocationId(format!("{number:08x}-0000-4000-8000-000000000000"));
+    let invocation = InvocationId::of(number, "0000-4000-8000-000000000000");
     let deadline_ms = runner.clock.now_ms() + LIFE_MS;
     match live(&deployment, &runner, &context, &invocation, deadline_ms).await {
         None => return report_death(deployment, runner, invocation, number).await,

@@ -68,7 +68,10 @@ fn skip(name: &'static str, why: impl ToString) -> Check {
 /// The message of an error, without the coordinator's name, which the check has already.
 fn said(error: &CallError) -> &str {
     match error {
-        CallError::Unavailable(text) | CallError::Denied(text) | CallError::Rejected(text) => text,
+        CallError::Unavailable(text)
+        | CallError::Throttled(text)
+        | CallError::Denied(text)
+        | CallError::Rejected(text) => text,
         CallError::Refused(refusal) => &refusal.message,
     }
 }
@@ -267,6 +270,11 @@ fn coordinator(findings: &Findings) -> Check {
                      the network; then the coordinator's log"
                 }
             };
+            return line(NAME, Verdict::Fail, said(error), advice);
+        }
+        Err(error @ CallError::Throttled(_)) => {
+            let advice = "other calls use up the coordinator's concurrency: end jobs, or deploy with more \
+                          CoordinatorConcurrency";
             return line(NAME, Verdict::Fail, said(error), advice);
         }
         Err(error @ (CallError::Denied(_) | CallError::Rejected(_))) => {

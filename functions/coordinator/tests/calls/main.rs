@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
+mod expired;
 mod lost_writes;
 mod many_objects;
 mod prune;

@@ -274,15 +274,22 @@ async fn silent_workers_are_reported_while_another_works() {
     let before = world.kicked();
     world.poll(0, None).await;
     assert_eq!(world.kicked(), before, "they may be on their way");
-    world.pass(21).await;
+    world.pass(60).await;
+    world.poll(0, None).await;
+    assert_eq!(world.kicked(), before, "events wait so long for an environment");
+    world.pass(11).await;
     world.poll(0, None).await;
     assert_eq!(world.kicked(), before + 1);
+    assert_eq!(world.last_kick().silent, [10, 11, 12], "the first lease has run out");
+    world.leased(11).await;
+    world.pass(1).await;
+    world.poll(0, None).await;
     assert_eq!(world.last_kick().silent, [10, 12], "one holds a lease");
     // A worker between two leases is not silent.
     let lease = world.leased(10).await;
     world.flush(&lease, BATCH, 0).await;
     world.poll(0, None).await;
-    assert_eq!(world.kicked(), before + 1, "the scaler has done nothing yet");
+    assert_eq!(world.kicked(), before + 2, "the scaler has done nothing yet");
     world.pass(1).await;
     world.poll(0, None).await;
     assert_eq!(world.last_kick().silent, [12]);

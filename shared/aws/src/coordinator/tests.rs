@@ -72,11 +72,13 @@ async fn answers_mean_what_the_caller_does_next() {
     let refused = r#"{"reply":"refused","kind":"lease_lost","message":"gone"}"#;
     let refused = outcome(move || Answer::status(200, refused)).await;
     assert!(matches!(refused, Err(CallError::Refused(r)) if r.kind == RefusalKind::LeaseLost));
-    for status in [429, 500, 502, 503, 504] {
+    for status in [500, 502, 503, 504] {
         let passing = outcome(move || Answer::status(status, "{\"Message\":\"later\"}")).await;
         let Err(CallError::Unavailable(text)) = passing else { panic!("{status}: {passing:?}") };
         assert!(text.contains(&status.to_string()) && text.ends_with("later"), "{text}");
     }
+    let crowded = outcome(|| Answer::status(429, "{\"Message\":\"later\"}")).await;
+    assert!(matches!(crowded, Err(CallError::Throttled(text)) if text.ends_with("later")));
     let denied = outcome(|| Answer::status(403, "{\"Message\":\"Forbidden\"}")).await;
     let Err(CallError::Denied(text)) = denied else { panic!("{denied:?}") };
     assert!(text.contains("Forbidden") && text.contains("clock"), "{text}");

@@ -1,6 +1,6 @@
 //! Events that invoke the worker and the scaler function, and the scaler's state.
 
-use crate::wire::{Outstanding, TrainingReport};
+use crate::wire::{AccountRoom, Outstanding, TrainingReport};
 use crate::{InvocationId, JobName, Namespace};
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,9 @@ pub struct ScaleState {
     /// Invocations that the platform refused since the previous report.
     #[serde(default)]
     pub throttled: u32,
+    /// The account's room for workers, while events that expired show that it is less than wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<AccountRoom>,
     /// The worker function, version included, that the job began with and keeps: workers of two
     /// versions might give different bytes.
     #[serde(default)]
@@ -85,6 +88,11 @@ pub struct ScaleState {
 }
 
 impl ScaleState {
+    /// Most workers to have outstanding at `now_ms`, of `wanted`.
+    pub fn attainable(&self, wanted: u32, now_ms: u64) -> u32 {
+        self.room.map_or(wanted, |room| wanted.min(room.most(now_ms)))
+    }
+
     /// This state without the policy's.
     #[must_use]
     pub fn without_policy(self) -> Self {

@@ -169,14 +169,14 @@ pub struct Fail {
     pub blameless: bool,
 }
 
-/// The platform reported that an invocation died: the bundle that it held may be claimed at once.
+/// The platform reported that an invocation died: the bundle that it held may be claimed at once. Or that it never ran.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Release {
     pub job: JobName,
     pub invocation: InvocationId,
     /// The worker's number within the job.
     pub worker: Option<u32>,
-    /// The worker did not fail itself: no split is suspected.
+    /// Its event expired before the platform had room for it: no worker ran, and there is no lease.
     pub blameless: bool,
     /// The platform's error, one line; empty if there is none.
     #[serde(default)]

@@ -11,13 +11,26 @@ pub const LEFT_SHARD: u32 = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Left {
     pub bits: u32,
+    /// Those of them whose events expired: they never ran.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub expired: u32,
+}
+
+fn is_none(bits: &u32) -> bool {
+    *bits == 0
 }
 
 impl Left {
     /// This shard with `worker` added.
     #[must_use]
     pub fn with(self, worker: u32) -> Self {
-        Self { bits: self.bits | 1 << (worker % LEFT_SHARD) }
+        Self { bits: self.bits | 1 << (worker % LEFT_SHARD), ..self }
+    }
+
+    /// This shard with `worker` added, whose event expired.
+    #[must_use]
+    pub fn with_expired(self, worker: u32) -> Self {
+        Self { expired: self.expired | 1 << (worker % LEFT_SHARD), ..self.with(worker) }
     }
 
     pub fn has(self, worker: u32) -> bool {
@@ -95,6 +108,15 @@ impl Outstanding {
         let has_left =
             |number: u32| left.get(&(number / LEFT_SHARD)).is_some_and(|l| l.has(number));
         self.retain(|number, _| !has_left(number));
+    }
+
+    /// Number of invocations whose events expired, according to their shards.
+    pub fn expired(&self, left: &BTreeMap<u32, Left>) -> u32 {
+        let is_expired = |number: u32| {
+            let shard = left.get(&(number / LEFT_SHARD));
+            shard.is_some_and(|shard| shard.expired >> (number % LEFT_SHARD) & 1 == 1)
+        };
+        self.iter().filter(|(number, _)| is_expired(*number)).count() as u32
     }
 
     /// Each number, and when it was sent, in milliseconds.

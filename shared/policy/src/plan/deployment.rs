@@ -6,8 +6,8 @@ use crate::cost::{EpochWork, Prices, TransferPrices, Usd};
 /// Concurrency of most accounts, of which a stack uses half.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
 const ACCOUNT_CONCURRENCY: u32 = 1_000;
-/// Concurrency of the scaler.
-const SCALER: u32 = 5;
+/// Concurrency to reserve for the scaler.
+pub const SCALER_CONCURRENCY: u32 = 5;
 /// Least concurrency of the coordinator.
 const COORDINATOR_LEAST: u32 = 20;
 /// Workers whose calls need one more of it, with splits of 0.3 s.
@@ -19,6 +19,10 @@ const URL_REQUESTS_PER_RESERVED: u32 = 10;
 /// <https://docs.aws.amazon.com/lambda/latest/dg/lambda-concurrency.html#concurrency-scaling-rate>
 const GROWTH: u32 = 1_000;
 const GROWTH_S: u32 = 10;
+/// Units a second that a new table of on-demand capacity serves.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
+const NEW_TABLE_READS_PER_S: u32 = 12_000;
+const NEW_TABLE_WRITES_PER_S: u32 = 4_000;
 /// Workers that a new table of on-demand capacity serves.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
 const NEW_TABLE_WORKERS: u32 = 1_200;
@@ -28,6 +32,17 @@ const EGRESS_USD_PER_GB: f64 = 0.09;
 /// Concurrency to reserve for the coordinator of `workers`.
 pub fn coordinator_concurrency(workers: u32) -> u32 {
     workers.div_ceil(WORKERS_PER_COORDINATOR).max(COORDINATOR_LEAST)
+}
+
+/// Read units a second that the table serves at once, for `workers` with splits of 1.6 s. They read 2.4 each; keys do not
+/// fall evenly onto partitions.
+pub fn warm_reads_per_s(workers: u32) -> u32 {
+    (workers.saturating_mul(48) / 10).max(NEW_TABLE_READS_PER_S)
+}
+
+/// Write units a second, likewise. Such workers write 1.65 each.
+pub fn warm_writes_per_s(workers: u32) -> u32 {
+    (workers.saturating_mul(33) / 10).max(NEW_TABLE_WRITES_PER_S)
 }
 
 /// Requests a second that the coordinator's URL serves, with `reserved` concurrency.
@@ -44,7 +59,7 @@ pub fn requests_per_s(workers: u32) -> u32 {
 pub(super) fn needs(workers: u32) -> Vec<String> {
     let mut said = Vec::new();
     let coordinator = coordinator_concurrency(workers);
-    let account = (u64::from(workers) + u64::from(coordinator + SCALER)) * 2;
+    let account = (u64::from(workers) + u64::from(coordinator + SCALER_CONCURRENCY)) * 2;
     if account > u64::from(ACCOUNT_CONCURRENCY) {
         said.push(format!(
             "most accounts run {ACCOUNT_CONCURRENCY} functions at a time: {workers} workers need {account}, half of \

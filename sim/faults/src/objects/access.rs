@@ -36,7 +36,10 @@ impl SimObjects {
     ) -> Result<Bytes, ObjectError> {
         self.process.point(LATENCY_MS).await;
         let sim = self.process.sim();
-        if sim.happens(Fault::GetFails) || sim.lasts(Fault::StoreThrottled) {
+        if sim.happens(Fault::GetFails)
+            || sim.lasts(Fault::StoreThrottled)
+            || sim.is_bucket_crowded(&path.bucket)
+        {
             return Err(unavailable(path));
         }
         if sim.happens(Fault::ObjectDenied) {
@@ -210,7 +213,7 @@ impl Objects for SimObjects {
         if full {
             return Err(ObjectError::Full(format!("{path}: simulated")));
         }
-        if throttled || sim.happens(Fault::PutFails) {
+        if throttled || sim.happens(Fault::PutFails) || sim.is_bucket_crowded(&path.bucket) {
             return Err(unavailable(path));
         }
         if sim.happens(Fault::ObjectDenied) {
