@@ -1,7 +1,7 @@
 //! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
 //! kinds.
 
-use crate::memory::ModelledMemory;
+use crate::{memory::ModelledMemory, releases::Release, upgrades::Upgrade};
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -111,6 +111,10 @@ pub enum Fault {
     DiskLost,
     /// A rank that has had everything returns with the checkpoint after its last batch.
     FinishedRankReturns,
+    /// Coordinator and scaler are replaced by those of the other release, and its worker function is added.
+    StackReplaced,
+    /// The programs on the trainers' hosts end, and those of the other release start.
+    HostsReplaced,
 }
 
 /// Every fault with its usual probability per occasion.
@@ -179,11 +183,14 @@ const OF_RANKS: [(Fault, f64); 5] = [
     (Fault::FinishedRankReturns, 0.3),
 ];
 
-const KINDS: usize = USUAL.len() + OF_RANKS.len();
+/// The faults of upgrades, drawn apart from the others. An occasion is a minute at most.
+const OF_RELEASES: [(Fault, f64); 2] = [(Fault::StackReplaced, 0.2), (Fault::HostsReplaced, 0.2)];
+
+const KINDS: usize = USUAL.len() + OF_RANKS.len() + OF_RELEASES.len();
 
 /// The usual probability of the fault with that number.
 fn usual(number: usize) -> f64 {
-    USUAL.iter().chain(&OF_RANKS).nth(number).map_or(0.0, |(_, usual)| *usual)
+    USUAL.iter().chain(&OF_RANKS).chain(&OF_RELEASES).nth(number).map_or(0.0, |(_, usual)| *usual)
 }
 
 /// Longest duration of a lasting fault.
@@ -202,6 +209,10 @@ pub struct FaultPlan {
     /// Concurrency of the account, if limited: (reserved for coordinators, others).
     pub concurrency: Option<(u32, u32)>,
     pub memory: ModelledMemory,
+    /// The releases of stack and hosts at the beginning.
+    pub releases: (Release, Release),
+    /// The upgrade that a test has chosen.
+    pub upgrade: Option<Upgrade>,
 }
 
 impl FaultPlan {
@@ -214,7 +225,15 @@ impl FaultPlan {
             partition_writes: 1000,
             concurrency: None,
             memory: ModelledMemory::usual(),
+            releases: (Release::Present, Release::Present),
+            upgrade: None,
         }
+    }
+
+    /// No faults but an upgrade from the release before.
+    pub fn upgrading(upgrade: Upgrade) -> Self {
+        let releases = (Release::Before, Release::Before);
+        Self { upgrade: Some(upgrade), releases, ..Self::none() }
     }
 
     /// Only these faults, each at one occasion in twenty.
@@ -248,6 +267,7 @@ impl FaultPlan {
             partition_writes: random.u64(2..20),
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
             memory: ModelledMemory::draw(random),
+            ..Self::none()
         };
         match plan.probability(Fault::AccountFull) > 0.0 {
             true => plan,
@@ -261,6 +281,17 @@ impl FaultPlan {
         for (fault, usual) in OF_RANKS {
             self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
         }
+        self
+    }
+
+    /// The plan with stack and hosts of any release, and in every other simulation each fault of upgrades.
+    #[must_use]
+    pub fn with_releases(mut self, random: &mut Rng) -> Self {
+        for (fault, usual) in OF_RELEASES {
+            self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
+        }
+        let mut release = || [Release::Before, Release::Present][random.usize(0..2)];
+        self.releases = (release(), release());
         self
     }
 
@@ -294,7 +325,7 @@ mod tests {
 
     #[test]
     fn faults_are_listed_in_order() {
-        for (i, (fault, usual)) in USUAL.iter().chain(&OF_RANKS).enumerate() {
+        for (i, (fault, usual)) in USUAL.iter().chain(&OF_RANKS).chain(&OF_RELEASES).enumerate() {
             assert_eq!((*fault as usize, *usual > 0.0), (i, true));
         }
     }

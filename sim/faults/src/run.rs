@@ -13,6 +13,7 @@ use crate::{
     scenario::{Cached, Expected, Scenario, expected, remember},
     serving,
     trainer::{Log, train, train_second},
+    upgrades::{self, Upgrade},
 };
 use gristmill_model::wire::Register;
 use gristmill_model::{JobName, Visitation};
@@ -45,7 +46,7 @@ pub struct Outcome {
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = Scenario::draw(&mut random);
-    let plan = FaultPlan::draw(&mut random);
+    let plan = FaultPlan::draw(&mut random).with_releases(&mut releases_of(seed));
     scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
     let plan = fitted(plan, (&scenario, seed), mutant);
     let jobs = Jobs::draw(&mut random, &scenario);
@@ -57,6 +58,11 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
     };
     run(random.u64(..), (&scenario, jobs), plan, mutant, &expected, verbose)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+/// The source of releases and their replacements, apart from that of other faults.
+fn releases_of(seed: u64) -> fastrand::Rng {
+    fastrand::Rng::with_seed(seed ^ 0x7265_6c65_6173_6573)
 }
 
 /// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
@@ -92,6 +98,7 @@ pub fn simulate_ranks(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::R
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = Scenario::draw_for_ranks(&mut random);
     let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
+    let plan = plan.with_releases(&mut releases_of(seed));
     let plan = fitted(plan, (&scenario, seed), mutant);
     let expected = [expectation(&scenario)?];
     let ranked = (&scenario, Jobs::OfRanks);
@@ -136,6 +143,20 @@ pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
     let expected = [expectation(&scenario)?];
     run(random.u64(..), (&scenario, Jobs::One), plan, None, &expected, false)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+/// Runs a job whose only fault is an upgrade in mid-job.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_upgrade(
+    scenario: &Scenario,
+    upgrade: Upgrade,
+    mutant: Option<Mutant>,
+) -> io::Result<Outcome> {
+    let expected = [expectation(scenario)?];
+    let plan = FaultPlan::upgrading(upgrade);
+    run(0, (scenario, Jobs::One), plan, mutant, &expected, false).map(|(outcome, _)| outcome)
 }
 
 fn run(
@@ -191,6 +212,11 @@ async fn run_jobs(
     if sim.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
     }
+    let upgrading = (Arc::clone(&cloud), Arc::clone(&logs[0]));
+    tokio::spawn(async move {
+        let (cloud, log) = upgrading;
+        tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), upgrades::perform(&cloud, &log));
+    });
     let mut clouds = vec![Arc::clone(&cloud)];
     match jobs {
         Jobs::One => tokio::select! {

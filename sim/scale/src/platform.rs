@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator as Function, Settings};
 use gristmill_model::wire::{
-    AnyCall, AnyReply, ClaimReply, IdleReason, Request, ScalerEvent, VERSION, WorkerEvent,
+    AnyCall, AnyReply, ClaimReply, IdleReason, Request, ScalerEvent, SpokenVersions, VERSION,
+    WorkerEvent,
 };
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
 use gristmill_scaler::Scaler;
@@ -134,6 +135,8 @@ impl Coordinator for Link {
             reply => Ok(reply),
         }
     }
+
+    fn speak(&self, _: u32) {}
 }
 
 /// Adds one call to the figures.
@@ -241,6 +244,7 @@ async fn scale(deployment: Arc<Deployment>, event: ScalerEvent) {
         invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
         worker_function: "worker".to_owned(),
         max_workers: None,
+        spoken: SpokenVersions::BUILD,
         metrics: Metrics::default(),
     };
     tokio::select! {
