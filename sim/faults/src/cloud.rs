@@ -16,8 +16,8 @@ use gristmill_coordinator::{
 };
 use gristmill_model::splits::{BundleState, Commit, JobProgress};
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Claim, Flush, LeaseRef, Refusal, Request, SpokenVersions, VERSION,
-    protocol,
+    AnyCall, AnyReply, Call, Claim, Flush, LeaseRef, Refusal, RefusalKind, Request, SpokenVersions,
+    VERSION, protocol,
 };
 use gristmill_model::{JobName, wire};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
@@ -250,6 +250,8 @@ impl Cloud {
             if let (AnyCall::Flush(flush), Some(AnyReply::Refused(refusal))) =
                 (&request.call, &reply)
                 && !refusal.kind.is_passing()
+                // Its caller sends it again in another version.
+                && !matches!(refusal.kind, RefusalKind::OtherVersion { .. })
             {
                 cloud.check_refused(flush, refusal).await;
             }

@@ -74,6 +74,8 @@ pub async fn perform(cloud: &Arc<Cloud>, log: &Log) {
     }
     let waits = moment == UpgradeMoment::JobWaits;
     if waits {
+        // No batch comes meanwhile.
+        sim.unsettled_for(2 * WAITS + APART * order.steps().len() as u32);
         cloud.deployed.stop_hosts();
         sim.time.sleep(WAITS).await;
     }
