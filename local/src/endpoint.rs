@@ -193,17 +193,19 @@ async fn call(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
         Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
         Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the request does not end"),
     };
-    match serde_json::from_slice::<Request>(&body) {
-        Ok(request) => json(&shared.call(&request).await),
-        Err(error) => {
-            let message = format!("the call cannot be read: {error}");
-            json(&AnyReply::Refused(Refusal { kind: RefusalKind::Invalid, message }))
-        }
-    }
+    let reply = match Request::read(&body, shared.spoken()) {
+        Ok(request) => shared.call(&request).await,
+        Err(refusal) => AnyReply::Refused(refusal),
+    };
+    written(protocol::write(&reply, Request::version_of(&body)))
 }
 
 fn json(answer: &impl serde::Serialize) -> Answer {
-    match serde_json::to_vec(answer) {
+    written(serde_json::to_vec(answer))
+}
+
+fn written(answer: serde_json::Result<Vec<u8>>) -> Answer {
+    match answer {
         Ok(body) => respond(StatusCode::OK, "application/json", body.into()),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }

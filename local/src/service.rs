@@ -14,7 +14,7 @@ use gristmill_host::{
     DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, own_files,
     private_dir, read_private, write_private,
 };
-use gristmill_model::wire::{AnyReply, Release, Request, VERSION};
+use gristmill_model::wire::{AnyReply, Release, Request, SpokenVersions};
 use gristmill_model::{InvocationId, Namespace};
 use gristmill_ports::{
     Clock as _, Metrics, Objects, SystemClock, Table, TableError, memory::MemoryTable,
@@ -183,6 +183,7 @@ impl Service {
             invoker,
             worker_function: WORKER.to_owned(),
             max_workers: None,
+            spoken: SpokenVersions::BUILD,
             metrics: Metrics::default(),
         };
         let invoker = ScalerInvoker { scaler: Arc::new(scaler), counts: counts.clone() };
@@ -320,7 +321,8 @@ async fn release(
             worker: Some(event.worker),
             error,
         };
-        let request = Request { v: VERSION, ns: shared.namespace.clone(), call: release.into() };
+        let v = shared.spoken().newest;
+        let request = Request { v, ns: shared.namespace.clone(), call: release.into() };
         if let AnyReply::Refused(refusal) = shared.call(&request).await {
             tracing::warn!(%refusal, "cannot release the bundle of a worker that failed; its lease will expire");
         }
@@ -349,6 +351,11 @@ impl Shared {
         blake3::hash(given) == self.token
     }
 
+    /// The versions of the protocol that it speaks.
+    pub fn spoken(&self) -> SpokenVersions {
+        self.coordinator.spoken()
+    }
+
     pub async fn call(&self, request: &Request) -> AnyReply {
         let reply = self.coordinator.answer(request).await;
         self.counts.answered(&request.call, &reply);
@@ -359,6 +366,7 @@ impl Shared {
         let pool = self.pool.status();
         ServiceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            spoken: self.spoken(),
             pid: std::process::id(),
             state_dir: self.state_dir.clone(),
             trouble: disk::trouble(&self.state_dir).or_else(|| self.pool.trouble()),

@@ -12,7 +12,7 @@ use gristmill_model::JobName;
 use gristmill_model::splits::job::{JobEvent, apply};
 use gristmill_model::splits::{Outcome, Refusal as SplitRefusal};
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Describe, JobView, Refusal, RefusalKind, Request, Stop, VERSION,
+    AnyCall, AnyReply, Call, Describe, JobView, Refusal, RefusalKind, Request, SpokenVersions, Stop,
 };
 use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub struct Coordinator {
     pub(crate) settings: Arc<Settings>,
     pub(crate) kicks: Arc<Kicks>,
     pub(crate) memory: Memory,
+    /// The version of the call that is answered.
+    pub(crate) version: u32,
     metrics: Option<Metrics>,
 }
 
@@ -49,6 +51,7 @@ impl Coordinator {
             objects,
             invoker,
             clock,
+            version: settings.spoken.newest,
             settings: Arc::new(settings),
             kicks: Arc::default(),
             memory: Memory::default(),
@@ -79,12 +82,9 @@ impl Coordinator {
     }
 
     async fn try_answer(&self, request: &Request) -> Result<AnyReply, Refusal> {
-        if request.v != VERSION {
-            return Err(invalid(format!(
-                "the call has protocol version {}, this coordinator speaks {VERSION}: \
-                 use one version of gristmill throughout",
-                request.v
-            )));
+        let spoken = self.settings.spoken;
+        if !spoken.includes(request.v) {
+            return Err(spoken.refuse(request.v));
         }
         if request.ns != self.settings.ns {
             return Err(invalid(format!(
@@ -92,7 +92,18 @@ impl Coordinator {
                 request.ns, self.settings.ns
             )));
         }
-        self.dispatch(&request.call).await
+        Self { version: request.v, ..self.clone() }.dispatch(&request.call).await
+    }
+
+    /// Answers a call that this process makes itself.
+    pub async fn answer_own(&self, call: impl Into<AnyCall>) -> AnyReply {
+        let (v, ns) = (self.settings.spoken.newest, self.settings.ns.clone());
+        self.answer(&Request { v, ns, call: call.into() }).await
+    }
+
+    /// The versions of the protocol that it speaks.
+    pub fn spoken(&self) -> SpokenVersions {
+        self.settings.spoken
     }
 
     /// The job of that name.

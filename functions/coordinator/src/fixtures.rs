@@ -48,6 +48,7 @@ pub(crate) fn running_job() -> JobItem {
         caching: None,
         changes: Vec::new(),
         resumed: 0,
+        protocol: gristmill_model::wire::VERSION,
     }
 }
 

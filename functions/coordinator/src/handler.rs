@@ -4,7 +4,7 @@
 use crate::Coordinator;
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    AnyReply, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Release, Request, VERSION, WorkerEvent,
+    AnyReply, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Release, Request, WorkerEvent, protocol,
 };
 use lambda_http::{
     Body, Error, Request as HttpRequest, Response, request::RequestContext, service_fn,
@@ -47,21 +47,21 @@ pub async fn handle(
 }
 
 async fn answer(coordinator: &Coordinator, body: &[u8]) -> Result<Response<Body>, Error> {
-    let reply = match parse(body) {
+    let reply = match parse(coordinator, body) {
         Ok(request) => coordinator.answer(&request).await,
         Err(refusal) => AnyReply::Refused(refusal),
     };
+    let reply = protocol::write(&reply, Request::version_of(body))?;
     let response = Response::builder().header("content-type", "application/json");
-    Ok(response.body(Body::Text(serde_json::to_string(&reply)?))?)
+    Ok(response.body(Body::Text(String::from_utf8(reply)?))?)
 }
 
-fn parse(body: &[u8]) -> Result<Request, Refusal> {
-    let invalid = |message: String| Refusal { kind: RefusalKind::Invalid, message };
+fn parse(coordinator: &Coordinator, body: &[u8]) -> Result<Request, Refusal> {
     if body.len() > MAX_MESSAGE_BYTES {
-        return Err(invalid(format!("the call is larger than {MAX_MESSAGE_BYTES} bytes")));
+        let message = format!("the call is larger than {MAX_MESSAGE_BYTES} bytes");
+        return Err(Refusal { kind: RefusalKind::Invalid, message });
     }
-    serde_json::from_slice(body)
-        .map_err(|error| invalid(format!("the call cannot be read: {error}")))
+    Request::read(body, coordinator.spoken())
 }
 
 /// Events that do not arrive through the URL.
@@ -85,7 +85,8 @@ enum Event {
 #[serde(rename_all = "camelCase")]
 struct FailureReport {
     request_context: FailureContext,
-    request_payload: WorkerEvent,
+    /// A [`WorkerEvent`].
+    request_payload: serde_json::Value,
     #[serde(default)]
     response_payload: Option<FailurePayload>,
 }
@@ -106,21 +107,20 @@ struct FailurePayload {
 /// Releases the bundles of a dead invocation, so that they are claimable at once. Never starts a worker:
 /// that could loop, from worker to report to worker.
 async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
-    let FailureReport { request_context, request_payload: event, response_payload } = report;
-    let request = Request {
-        v: VERSION,
-        ns: event.ns,
-        call: Release {
-            job: event.job,
-            // Without retries, an event expires only if the function never ran.
-            blameless: request_context.condition != "RetriesExhausted",
-            invocation: InvocationId::of(event.worker, &request_context.request_id),
-            worker: Some(event.worker),
-            error: response_payload.unwrap_or_default().error_message,
-        }
-        .into(),
+    let FailureReport { request_context, request_payload, response_payload } = report;
+    let event = match protocol::read_event::<WorkerEvent>(request_payload) {
+        Ok(event) => event,
+        Err(error) => return tracing::warn!(%error, "cannot read the event of a dead worker"),
     };
-    if let AnyReply::Refused(refusal) = coordinator.answer(&request).await {
+    let release = Release {
+        job: event.job,
+        // Without retries, an event expires only if the function never ran.
+        blameless: request_context.condition != "RetriesExhausted",
+        invocation: InvocationId::of(event.worker, &request_context.request_id),
+        worker: Some(event.worker),
+        error: response_payload.unwrap_or_default().error_message,
+    };
+    if let AnyReply::Refused(refusal) = coordinator.answer_own(release).await {
         tracing::warn!(%refusal, "cannot release the bundle of a dead worker; its lease will \
                                   expire");
     }

@@ -8,7 +8,7 @@ use gristmill_model::splits::{
     order::Ramp,
 };
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Home, JobSpec, JobView, OptionChange, Plan};
+use gristmill_model::wire::{Home, JobSpec, JobView, OptionChange, Plan, SpokenVersions};
 use gristmill_model::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, RunToken};
 use gristmill_ports::ItemKey;
 use serde::{Deserialize, Serialize};
@@ -168,6 +168,11 @@ pub(crate) struct JobItem {
     /// call that fails it is of the time before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed: u32,
+    /// The newest version of the protocol that all who take part in the job speak: the stack and the trainer that
+    /// registered it, and those who joined. The worker version that it keeps speaks it too. A job that version 2
+    /// registered, or wrote last, has none.
+    #[serde(default = "unsaid", skip_serializing_if = "is_unsaid")]
+    pub protocol: u32,
 }
 
 /// The places of a job's bundles. The number of workers at registration determines it, and later ones do not move bundles.
@@ -183,6 +188,14 @@ impl Default for BundleLayout {
     fn default() -> Self {
         Self { partitions: FEWEST_PARTITIONS, index_files: 0 }
     }
+}
+
+fn unsaid() -> u32 {
+    SpokenVersions::default().newest
+}
+
+fn is_unsaid(version: &u32) -> bool {
+    *version == unsaid()
 }
 
 fn is_zero(number: &u32) -> bool {

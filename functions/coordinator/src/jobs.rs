@@ -71,6 +71,7 @@ impl Handle<Register> for Coordinator {
             layout: BundleLayout::of(spec, n_files),
             changes: Vec::new(),
             resumed: 0,
+            protocol: self.version,
         };
         let decide = |before: Option<&JobItem>| match before {
             // Another call registered it meanwhile, maybe an earlier sending of this one.

@@ -30,7 +30,8 @@ impl Coordinator {
     ) -> Result<JobView, Refusal> {
         let job = &register.job;
         let Some(item) = &read.item else { return Err(crate::coordinator::no_job(job)) };
-        let after = joined(item, register, Cursor::default(), 0)?;
+        let version = self.version;
+        let after = joined(item, (register, version), Cursor::default(), 0)?;
         if after == *item {
             return Ok(after.view(job));
         }
@@ -47,7 +48,7 @@ impl Coordinator {
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| crate::coordinator::no_job(job))?;
-            let after = joined(before, register, horizon.durable, now_ms)?;
+            let after = joined(before, (register, version), horizon.durable, now_ms)?;
             Ok::<_, Refusal>(Outcome::of(Some(before), after))
         };
         Ok(self.store.update_from(&ItemName::Job(job), read, decide).await?.view(job))
@@ -91,10 +92,10 @@ impl Coordinator {
 }
 
 /// The stored job after `register` has joined it; the same job if nothing changes. Batches from `since` on may be made
-/// under a change.
+/// under a change. `version` is the one that the joiner speaks.
 fn joined(
     before: &JobItem,
-    register: &Register,
+    (register, version): (&Register, u32),
     since: Cursor,
     now_ms: u64,
 ) -> Result<JobItem, Refusal> {
@@ -140,7 +141,8 @@ fn joined(
     changes.extend(changed.into_iter().map(change));
     changes.drain(..changes.len().saturating_sub(MOST_CHANGES));
     let resumed = before.resumed + u32::from(has_failed);
-    Ok(JobItem { spec, state, plan, changes, resumed, ..before.clone() })
+    let protocol = before.protocol.min(version);
+    Ok(JobItem { spec, state, plan, changes, resumed, protocol, ..before.clone() })
 }
 
 /// Refuses a program that asks for something else than the job fixes.
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
     use crate::fixtures::running_job;
     use gristmill_model::Nonce;
-    use gristmill_model::wire::GivenOptions;
+    use gristmill_model::wire::{GivenOptions, VERSION};
 
     /// A join with `options` of `spec`.
     fn register(spec: JobSpec, options: &[&str]) -> Register {
@@ -219,7 +221,7 @@ mod tests {
     }
 
     fn join(before: &JobItem, register: &Register) -> Result<JobItem, String> {
-        joined(before, register, Cursor::new(1, 2), 9).map_err(|refusal| refusal.message)
+        joined(before, (register, VERSION), Cursor::new(1, 2), 9).map_err(|refusal| refusal.message)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_model::splits::JobProgress;
-use gristmill_model::wire::{Poll, ScaleState, ScalerEvent, VERSION};
+use gristmill_model::wire::{Poll, ScaleState, ScalerEvent, protocol};
 use gristmill_model::{Epoch, JobName, Namespace};
 use std::{
     collections::BTreeMap,
@@ -75,7 +75,7 @@ pub(crate) fn scaler_event(
     at_ms: u64,
 ) -> ScalerEvent {
     ScalerEvent {
-        v: VERSION,
+        v: item.protocol,
         ns: ns.clone(),
         job: job.clone(),
         claimable: 0,
@@ -190,11 +190,13 @@ impl Coordinator {
         if event.wanted == 0 {
             return None;
         }
-        let (job, now_ms) = (&event.job, event.at_ms);
+        let (job, now_ms) = (&event.job.clone(), event.at_ms);
         if let Some(answer) = self.kicks.recent(job, scale, now_ms) {
             return answer;
         }
-        let payload = match serde_json::to_vec(&event) {
+        // A job of a stack that was replaced by the one before may have a newer version.
+        let event = ScalerEvent { v: self.settings.spoken.nearest(event.v), ..event };
+        let payload = match protocol::write(&event, event.v) {
             Ok(payload) => Bytes::from(payload),
             Err(error) => return Some(format!("cannot encode a scaler event: {error}")),
         };

@@ -16,6 +16,8 @@ mod files;
 #[cfg(test)]
 mod fixtures;
 mod forget;
+#[cfg(test)]
+mod golden_tests;
 mod handler;
 pub mod inspect;
 mod items;

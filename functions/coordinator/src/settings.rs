@@ -2,6 +2,7 @@
 
 use crate::snapshot::JobSnapshot;
 use gristmill_model::splits::{Limits, ObjectSizes};
+use gristmill_model::wire::SpokenVersions;
 use gristmill_model::{ErrorPolicy, Namespace};
 use gristmill_pipeline::Batching;
 use std::{num::NonZeroU32, time::Duration};
@@ -33,6 +34,8 @@ pub struct Settings {
     /// A job whose trainer has not polled for this long is abandoned and stopped; its chunks are gone by then.
     pub retention: Duration,
     pub limits: Limits,
+    /// The versions of the protocol that the stack speaks.
+    pub spoken: SpokenVersions,
     /// Whether bundles of passed epochs are deleted, and not left to expire.
     pub prunes_bundles: bool,
     /// When to fail a job whose workers achieve nothing.
@@ -90,6 +93,7 @@ impl Settings {
             cache_bytes: CACHE_BYTES,
             retention: Duration::from_secs(14 * 86_400),
             prunes_bundles: false,
+            spoken: SpokenVersions::BUILD,
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
             patience: Patience { workers: 20, lasting: Duration::from_secs(120) },
             shared_reads: vec![(1_500, 1_000), (32, 250)],

@@ -3,7 +3,8 @@
 use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AccountRoom, Left, ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent,
+    AccountRoom, Left, ScaleDecision, ScaleState, ScalerEvent, SpokenVersions, WorkerEvent,
+    protocol,
 };
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
@@ -31,8 +32,8 @@ const MAX_TRIES: u32 = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
-    #[error("the event has protocol version {0}, this scaler speaks {VERSION}: deploy one version")]
-    Version(u32),
+    #[error("{}", protocol::other_event(*.0, *.1))]
+    Version(u32, SpokenVersions),
     #[error(transparent)]
     Table(#[from] TableError),
     #[error(transparent)]
@@ -49,6 +50,8 @@ pub struct Scaler {
     pub worker_function: String,
     /// Most workers of a job that leave the account room for coordinator and scaler, if known.
     pub max_workers: Option<NonZeroU32>,
+    /// The versions of the protocol that it speaks.
+    pub spoken: SpokenVersions,
     pub metrics: Metrics,
 }
 
@@ -80,8 +83,8 @@ impl Scaler {
     }
 
     async fn scale(&self, event: &ScalerEvent) -> Result<Scaled, ScaleError> {
-        if event.v != VERSION {
-            return Err(ScaleError::Version(event.v));
+        if !self.spoken.includes(event.v) {
+            return Err(ScaleError::Version(event.v, self.spoken));
         }
         let event = &self.within_account(event);
         let key =
@@ -99,13 +102,12 @@ impl Scaler {
             if workers.is_empty() && same(&state) == same(&before) {
                 return Ok(Scaled { outstanding, ..Scaled::default() });
             }
-            let function =
-                state.worker_function.get_or_insert_with(|| self.worker_function.clone());
-            let function = function.clone();
+            let function = self.pin(&mut state);
+            let speaks = state.worker_spoken.nearest(event.v);
             let body = serde_json::to_vec(&state)?.into();
             match self.table.write(&key, version, body, None).await? {
                 WriteOutcome::Written => {
-                    let started = self.invoke(event, &function, &workers).await?;
+                    let started = self.invoke((event, speaks), &function, &workers).await?;
                     let Started { invoked, throttled, not_started, refused } = started;
                     if let Some(error) = refused {
                         self.note_refused(event, &key, &not_started, &error).await?;
@@ -130,6 +132,14 @@ impl Scaler {
     fn within_account(&self, event: &ScalerEvent) -> ScalerEvent {
         let most = self.max_workers.map_or(u32::MAX, NonZeroU32::get);
         ScalerEvent { wanted: event.wanted.min(most), ..event.clone() }
+    }
+
+    /// The worker function that the job keeps, from its first workers on.
+    fn pin(&self, state: &mut ScaleState) -> String {
+        if state.worker_function.is_none() {
+            state.worker_spoken = self.spoken;
+        }
+        state.worker_function.get_or_insert_with(|| self.worker_function.clone()).clone()
     }
 
     /// Lets `change` change the state. Best effort: after several conflicts the other writes stand.
@@ -174,6 +184,7 @@ impl Scaler {
                 let reason =
                     format!("worker version {gone} was deleted: using {current} from now on");
                 state.worker_function = Some(current.clone());
+                state.worker_spoken = self.spoken;
                 let target = state.target;
                 log(state, event.batches, target, reason);
             }
@@ -203,7 +214,7 @@ impl Scaler {
     /// Invokes workers, several at a time, until the platform accepts no more.
     async fn invoke(
         &self,
-        event: &ScalerEvent,
+        (event, speaks): (&ScalerEvent, u32),
         function: &str,
         workers: &[u32],
     ) -> Result<Started, ScaleError> {
@@ -211,7 +222,7 @@ impl Scaler {
         for some in workers.chunks(SIDE_BY_SIDE) {
             let payloads = some.iter().map(|&worker| {
                 let (ns, job) = (event.ns.clone(), event.job.clone());
-                serde_json::to_vec(&WorkerEvent { v: VERSION, ns, job, worker })
+                protocol::write(&WorkerEvent { v: speaks, ns, job, worker }, speaks)
             });
             let payloads = payloads.collect::<Result<Vec<_>, _>>()?.into_iter();
             let invoked = payloads.map(|payload| self.invoker.invoke(function, payload.into()));
@@ -382,7 +393,7 @@ mod tests {
     fn event(claimable: u32, silent: &[u32], at_ms: u64) -> ScalerEvent {
         let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
         ScalerEvent {
-            v: VERSION,
+            v: SpokenVersions::BUILD.newest,
             ns,
             job,
             claimable,
@@ -404,8 +415,14 @@ mod tests {
         let table = Arc::new(MemoryTable::default());
         let worker_function = "worker".to_owned();
         let metrics = Metrics::default();
-        let scaler =
-            Scaler { table, invoker: invoker.clone(), worker_function, max_workers: None, metrics };
+        let scaler = Scaler {
+            table,
+            invoker: invoker.clone(),
+            worker_function,
+            max_workers: None,
+            spoken: SpokenVersions::BUILD,
+            metrics,
+        };
         (scaler, invoker)
     }
 
@@ -618,6 +635,7 @@ mod tests {
             invoker: Arc::new(Deployed(Recorder::default(), name)),
             worker_function: name.to_owned(),
             max_workers: None,
+            spoken: SpokenVersions::BUILD,
             metrics: Metrics::default(),
         };
         // No newer version is deployed.

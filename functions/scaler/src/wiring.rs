@@ -2,6 +2,7 @@
 
 use crate::Scaler;
 use gristmill_aws::{Aws, Settings, SettingsError};
+use gristmill_model::wire::SpokenVersions;
 use gristmill_ports::Metrics;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ impl Scaler {
             invoker: Arc::new(aws.invoker()),
             worker_function: settings.worker_function()?.to_owned(),
             max_workers: settings.max_workers,
+            spoken: SpokenVersions::BUILD,
             metrics: Metrics::new("scaler", settings.ns.clone(), settings.metrics),
         })
     }

@@ -1,7 +1,9 @@
 //! One invocation: works until there is no work or no time, then reports to the coordinator that it leaves.
 
 use crate::tally::Tallied;
-use gristmill_model::wire::{Applied, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
+use gristmill_model::wire::{
+    Applied, IdleReason, Leave, RefusalKind, SpokenVersions, WorkerEvent, protocol,
+};
 use gristmill_model::{InvocationId, JobName};
 use gristmill_ports::{CallError, Metrics, call_with_retry};
 use gristmill_runner::{Ended, JobContext, ObjectSink, RunError, Runner, describe};
@@ -16,8 +18,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    #[error("the event has protocol version {0}, this worker speaks {VERSION}: deploy one version")]
-    Version(u32),
+    #[error("{}", protocol::other_event(*.0, *.1))]
+    Version(u32, SpokenVersions),
     #[error("the event is for namespace {event}, this worker serves {own}")]
     Namespace { event: String, own: String },
     #[error(transparent)]
@@ -35,6 +37,7 @@ pub struct WorkerFunction {
     runner: Runner,
     tallied: Arc<Tallied>,
     metrics: Metrics,
+    spoken: SpokenVersions,
     warm: Mutex<Option<JobContext>>,
 }
 
@@ -42,7 +45,13 @@ impl WorkerFunction {
     pub fn new(runner: Runner, metrics: Metrics) -> Self {
         let tallied = Arc::new(Tallied::new(Arc::clone(&runner.coordinator)));
         let runner = Runner { coordinator: Arc::clone(&tallied) as _, ..runner };
-        Self { runner, tallied, metrics, warm: Mutex::new(None) }
+        Self { runner, tallied, metrics, spoken: SpokenVersions::BUILD, warm: Mutex::new(None) }
+    }
+
+    /// This worker as one that speaks these versions of the protocol.
+    #[must_use]
+    pub fn speaking(self, spoken: SpokenVersions) -> Self {
+        Self { spoken, ..self }
     }
 
     /// Works for `event`'s job until `deadline_ms` (Unix time).
@@ -52,14 +61,16 @@ impl WorkerFunction {
         request_id: String,
         deadline_ms: u64,
     ) -> Result<Report, WorkerError> {
-        if event.v != VERSION {
-            return Err(WorkerError::Version(event.v));
+        if !self.spoken.includes(event.v) {
+            return Err(WorkerError::Version(event.v, self.spoken));
         }
         let own = &self.runner.config.ns;
         if event.ns != *own {
             let (event, own) = (event.ns.to_string(), own.to_string());
             return Err(WorkerError::Namespace { event, own });
         }
+        // The version of the job, whatever the job before had.
+        self.runner.coordinator.speak(event.v);
         let invocation = InvocationId::of(event.worker, &request_id);
         let outcome = self.work(&event.job, invocation, deadline_ms).await;
         // The workers of an ended job are not counted.

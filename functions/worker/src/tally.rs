@@ -92,6 +92,10 @@ impl Coordinator for Tallied {
         self.lock().note(call, &answer);
         answer
     }
+
+    fn speak(&self, version: u32) {
+        self.inner.speak(version);
+    }
 }
 
 #[cfg(test)]

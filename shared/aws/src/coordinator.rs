@@ -14,8 +14,8 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_types::byte_stream::ByteStream;
 use gristmill_model::Namespace;
-use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, VERSION};
-use gristmill_ports::{CallError, Coordinator, encode_call};
+use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, protocol};
+use gristmill_ports::{CallError, CallTransport, CallVersion, Coordinator, encode_call};
 use http::{Uri, header};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ pub struct HttpCoordinator {
     credentials: CredentialsCache,
     pool: HttpPool,
     counts: RequestCounts,
+    version: CallVersion,
 }
 
 /// The address that calls are posted to.
@@ -96,7 +97,8 @@ impl HttpCoordinator {
         pool: HttpPool,
         counts: RequestCounts,
     ) -> Self {
-        Self { address, ns, credentials: CredentialsCache::new(credentials), pool, counts }
+        let (credentials, version) = (CredentialsCache::new(credentials), CallVersion::default());
+        Self { address, ns, credentials, pool, counts, version }
     }
 
     /// Region in its address; `None` if that is not on AWS.
@@ -104,9 +106,9 @@ impl HttpCoordinator {
         self.address.is_aws.then_some(self.address.region.as_str())
     }
 
-    async fn send(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+    async fn post(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
         let CallAddress { uri, name, region, .. } = &self.address;
-        let body = encode_call(&self.ns, call)?;
+        let body = encode_call(&self.ns, call, version)?;
         let identity = self.credentials.identity().await;
         let identity = identity.map_err(|error| CallError::Rejected(reason(&error)))?;
         let signed = sign_post(uri, region, body, &identity);
@@ -130,14 +132,14 @@ impl HttpCoordinator {
                 CallError::Unavailable(format!("{} to {name}: {text}", call.name()))
             }
         })?;
-        judge(call.name(), &self.address, status, &body)
+        judge((call.name(), version), &self.address, status, &body)
     }
 }
 
 #[async_trait]
-impl Coordinator for HttpCoordinator {
-    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
-        match tokio::time::timeout(DEADLINE, self.send(call)).await {
+impl CallTransport for HttpCoordinator {
+    async fn send(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
+        match tokio::time::timeout(DEADLINE, self.post(call, version)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(CallError::Unavailable(format!(
                 "{} to {}: no answer within {} s",
@@ -146,6 +148,17 @@ impl Coordinator for HttpCoordinator {
                 DEADLINE.as_secs()
             ))),
         }
+    }
+}
+
+#[async_trait]
+impl Coordinator for HttpCoordinator {
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        self.version.exchange(self, call).await
+    }
+
+    fn speak(&self, version: u32) {
+        self.version.speak(version);
     }
 }
 
@@ -182,7 +195,7 @@ async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
 
 /// Converts a response to a reply or an error.
 fn judge(
-    call: &str,
+    (call, version): (&str, u32),
     address: &CallAddress,
     status: u16,
     body: &[u8],
@@ -190,11 +203,11 @@ fn judge(
     let CallAddress { name, permission, .. } = address;
     let quote = || message(body);
     match status {
-        200..=299 => match serde_json::from_slice(body) {
+        200..=299 => match protocol::read(body, version) {
             Ok(AnyReply::Refused(refusal)) => Err(CallError::Refused(refusal)),
             Ok(reply) => Ok(reply),
             Err(error) => Err(CallError::Rejected(format!(
-                "{call}: cannot read the answer of {name} as protocol version {VERSION}: {error}"
+                "{call}: cannot read the answer of {name} as protocol version {version}: {error}"
             ))),
         },
         403 => Err(CallError::Denied(format!(

@@ -70,6 +70,8 @@ mod tests {
         async fn exchange(&self, _: &AnyCall) -> Result<AnyReply, CallError> {
             Err(CallError::Unavailable("silent".to_owned()))
         }
+
+        fn speak(&self, _: u32) {}
     }
 
     async fn sent(files: u32) -> (Register, Register, Arc<MemoryObjects>) {

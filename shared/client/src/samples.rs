@@ -126,6 +126,8 @@ impl Coordinator for Silent {
     async fn exchange(&self, _: &AnyCall) -> Result<AnyReply, CallError> {
         std::future::pending().await
     }
+
+    fn speak(&self, _: u32) {}
 }
 
 /// A job of one epoch over numbers, four batches of 8 rows a split, with a coordinator that answers polls at once
@@ -335,6 +337,8 @@ fn object(shape: &Shape, first: u64, rows: u32) -> Bytes {
 
 #[async_trait]
 impl Coordinator for SampleJob {
+    fn speak(&self, _: u32) {}
+
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         match call {
             AnyCall::Describe(_) => Ok(AnyReply::Describe(self.view.clone())),

@@ -264,6 +264,10 @@ impl Coordinator for Link {
         self.known().call = trouble;
         answer
     }
+
+    fn speak(&self, version: u32) {
+        self.coordinator.speak(version);
+    }
 }
 
 #[cfg(test)]

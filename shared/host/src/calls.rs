@@ -4,8 +4,8 @@ use crate::{ChunkBytes, ServiceFile, service_file::UNIX};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::Namespace;
-use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES};
-use gristmill_ports::{CallError, Coordinator, encode_call};
+use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, SpokenVersions, protocol};
+use gristmill_ports::{CallError, CallTransport, CallVersion, Coordinator, encode_call};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, StatusCode, body::Incoming, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
@@ -35,6 +35,8 @@ const MAX_IDLE: usize = 4;
 #[serde(default)]
 pub struct ServiceStatus {
     pub version: String,
+    /// The versions of the protocol that it speaks.
+    pub spoken: SpokenVersions,
     pub pid: u32,
     pub state_dir: PathBuf,
     /// Why jobs cannot proceed, with the remedy.
@@ -66,12 +68,20 @@ pub struct ServiceCalls {
     ns: Namespace,
     read: ChunkBytes,
     idle: Mutex<Vec<Connection>>,
+    version: CallVersion,
 }
 
 impl ServiceCalls {
     pub fn new(file: &ServiceFile) -> Self {
         let ServiceFile { endpoint, token, namespace, .. } = file.clone();
-        Self { endpoint, token, ns: namespace, read: ChunkBytes::default(), idle: Mutex::default() }
+        Self {
+            endpoint,
+            token,
+            ns: namespace,
+            read: ChunkBytes::default(),
+            idle: Mutex::default(),
+            version: CallVersion::default(),
+        }
     }
 
     /// Tells the service how many bytes of chunks this process reads.
@@ -123,11 +133,19 @@ impl ServiceCalls {
         path: &str,
         body: Bytes,
     ) -> Result<T, CallError> {
-        let asking = self.send(method, path, body);
+        let answer = self.answer(method, path, body).await?;
+        serde_json::from_slice(&answer).map_err(|error| self.unreadable(&error))
+    }
+
+    fn unreadable(&self, error: &serde_json::Error) -> CallError {
+        CallError::Rejected(format!("{}: cannot read the answer: {error}", self.endpoint))
+    }
+
+    /// The answer to a request, within the deadline.
+    async fn answer(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, CallError> {
+        let asking = self.request(method, path, body);
         match tokio::time::timeout(DEADLINE, asking).await {
-            Ok(answer) => serde_json::from_slice(&answer?).map_err(|error| {
-                CallError::Rejected(format!("{}: cannot read the answer: {error}", self.endpoint))
-            }),
+            Ok(answer) => answer,
             Err(_) => {
                 let seconds = DEADLINE.as_secs();
                 Err(CallError::Unavailable(format!(
@@ -139,7 +157,7 @@ impl ServiceCalls {
     }
 
     /// Sends a request, again if the service had closed an idle connection: a call that is sent twice has one effect.
-    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, CallError> {
+    async fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, CallError> {
         let failed =
             |error: &dyn Display| CallError::Unavailable(format!("{}: {error}", self.endpoint));
         loop {
@@ -229,12 +247,24 @@ async fn read(body: Incoming) -> Result<Bytes, String> {
 }
 
 #[async_trait]
-impl Coordinator for ServiceCalls {
-    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
-        let body = encode_call(&self.ns, call)?;
-        match self.ask(Method::POST, "/call", body.into()).await? {
+impl CallTransport for ServiceCalls {
+    async fn send(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
+        let body = encode_call(&self.ns, call, version)?;
+        let answer = self.answer(Method::POST, "/call", body.into()).await?;
+        match protocol::read(&answer, version).map_err(|error| self.unreadable(&error))? {
             AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
             reply => Ok(reply),
         }
+    }
+}
+
+#[async_trait]
+impl Coordinator for ServiceCalls {
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        self.version.exchange(self, call).await
+    }
+
+    fn speak(&self, version: u32) {
+        self.version.speak(version);
     }
 }

@@ -16,6 +16,7 @@ mod members;
 mod outstanding;
 mod pack;
 mod polls;
+pub mod protocol;
 mod readers;
 mod room;
 mod settings;
@@ -45,12 +46,11 @@ pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
 pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics};
+pub use protocol::{SpokenVersions, VERSION};
 pub use readers::{ReaderStanding, ReaderStatus, RunStatus};
 pub use room::AccountRoom;
 pub use settings::JobSettings;
 pub use training_report::TrainingReport;
 
-/// Version of every message; peers of another version are refused.
-pub const VERSION: u32 = 2;
 /// Upper bound of one encoded request or response, in bytes: what a function URL carries.
 pub const MAX_MESSAGE_BYTES: usize = 6 << 20;

@@ -4,7 +4,7 @@ use crate::{Clock, outlast};
 use async_trait::async_trait;
 use gristmill_model::{
     Namespace,
-    wire::{AnyCall, AnyReply, Call, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Request, VERSION},
+    wire::{AnyCall, AnyReply, Call, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Request, protocol},
 };
 use std::{pin::pin, time::Duration};
 
@@ -58,6 +58,10 @@ impl CallError {
 pub trait Coordinator: Send + Sync {
     /// Sends any call once, with a deadline. A refusal is an error, never [`AnyReply::Refused`].
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError>;
+
+    /// Speaks `version` of the protocol from now on, or the nearest one that this process speaks: that of the job, which
+    /// workers learn from their events.
+    fn speak(&self, version: u32);
 }
 
 impl dyn Coordinator + '_ {
@@ -70,13 +74,13 @@ impl dyn Coordinator + '_ {
     }
 }
 
-/// The body in which `call` is POSTed for the tenant `ns`.
+/// The body in which `call` is POSTed for the tenant `ns`, in `version`.
 ///
 /// # Errors
 /// [`CallError::Rejected`]: the call is longer than a message may be.
-pub fn encode_call(ns: &Namespace, call: &AnyCall) -> Result<Vec<u8>, CallError> {
-    let request = Request { v: VERSION, ns: ns.clone(), call: call.clone() };
-    let body = serde_json::to_vec(&request)
+pub fn encode_call(ns: &Namespace, call: &AnyCall, version: u32) -> Result<Vec<u8>, CallError> {
+    let request = Request { v: version, ns: ns.clone(), call: call.clone() };
+    let body = protocol::write(&request, version)
         .map_err(|error| CallError::Rejected(format!("{}: {error}", call.name())))?;
     if body.len() > MAX_MESSAGE_BYTES {
         return Err(CallError::Rejected(format!(

@@ -3,6 +3,7 @@
 //! implementation.
 
 mod buffers;
+mod call_version;
 mod clock;
 pub mod conformance;
 mod coordinator;
@@ -15,6 +16,7 @@ mod patience;
 mod table;
 
 pub use buffers::BufferPool;
+pub use call_version::{CallTransport, CallVersion};
 pub use clock::{Clock, SystemClock, outlast, time_run};
 pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
 pub use invoker::{InvokeError, Invoked, Invoker};

@@ -6,6 +6,7 @@ use crate::{
     Fault, Kind, Mutant, Process, SimClock, Simulation,
     link::{Link, Platform},
     objects::{SimObjects, Store},
+    releases::Deployed,
     scenario::Scenario,
     table::{Items, MOST_LOST, SimTable},
 };
@@ -15,7 +16,8 @@ use gristmill_coordinator::{
 };
 use gristmill_model::splits::{BundleState, Commit, JobProgress};
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Claim, Flush, LeaseRef, Refusal, Request, VERSION,
+    AnyCall, AnyReply, Call, Claim, Flush, LeaseRef, Refusal, RefusalKind, Request, SpokenVersions,
+    VERSION, protocol,
 };
 use gristmill_model::{JobName, wire};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
@@ -24,7 +26,7 @@ use parking_lot::Mutex;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -55,8 +57,7 @@ pub struct Cloud {
     /// Whether jobs compete for the account's concurrency.
     pub is_shared: bool,
     events: Arc<AtomicU64>,
-    /// The deployed version of the worker function; earlier ones are deleted.
-    version: Arc<AtomicU32>,
+    pub deployed: Arc<Deployed>,
     /// Free concurrency of coordinators, and of other functions.
     slots: [Arc<Semaphore>; 2],
     workers: Mutex<Vec<Process>>,
@@ -74,7 +75,7 @@ impl Cloud {
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),
-            version: Arc::new(AtomicU32::new(1)),
+            deployed: Arc::new(Deployed::new(sim.mutant, sim.plan.releases)),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
             workers: Mutex::default(),
             warm: Arc::default(),
@@ -90,7 +91,7 @@ impl Cloud {
             store: Arc::new(self.store.of(job, scenario)),
             is_shared,
             events: Arc::clone(&self.events),
-            version: Arc::clone(&self.version),
+            deployed: Arc::clone(&self.deployed),
             slots: self.slots.clone(),
             workers: Mutex::default(),
             warm: Arc::clone(&self.warm),
@@ -123,16 +124,23 @@ impl Cloud {
 
     /// Whether `function` can be invoked: a deleted version cannot.
     pub fn is_deployed(&self, function: &str) -> bool {
-        function == SCALER || function == self.worker_function()
+        function == SCALER || self.spoken_by(function).is_some()
     }
 
     fn worker_function(&self) -> String {
-        format!("{WORKER}:{}", self.version.load(Ordering::Relaxed))
+        format!("{WORKER}:{}", self.deployed.newest_worker())
     }
 
-    /// The coordinator's URL as used by `process`.
+    /// The versions of the protocol that a worker function speaks; none if it is deleted.
+    fn spoken_by(&self, function: &str) -> Option<SpokenVersions> {
+        let number = function.strip_prefix(WORKER)?.strip_prefix(':')?.parse().ok()?;
+        self.deployed.worker(number)
+    }
+
+    /// The coordinator's URL as used by `process` on a trainer's host.
     pub fn link(self: &Arc<Self>, process: &Process) -> Arc<dyn Coordinator> {
-        Arc::new(Link::new(process.clone(), Arc::clone(self)))
+        let spoken = self.deployed.hosts();
+        Arc::new(Link::new(process.clone(), Arc::clone(self), spoken))
     }
 
     pub fn objects(&self, process: &Process) -> Arc<SimObjects> {
@@ -141,7 +149,7 @@ impl Cloud {
     }
 
     fn table(&self, process: &Process) -> Arc<SimTable> {
-        Arc::new(self.items.opened_by(process, &self.store))
+        Arc::new(self.items.opened_by(process, (&self.store, &self.deployed)))
     }
 
     /// Cuts the power of a local service now and then, until the faults end.
@@ -183,6 +191,7 @@ impl Cloud {
                 shared_reads: vec![(1, shared_ms)],
                 window_bytes: self.sim.plan.memory.window_bytes,
                 object_sizes: self.sim.plan.memory.sizes,
+                spoken: self.deployed.taken(),
                 ..settings
             },
         )
@@ -218,8 +227,12 @@ impl Cloud {
         }
     }
 
-    /// Delivers a call to the coordinator.
-    pub fn deliver(self: &Arc<Self>, call: AnyCall, answer: Option<Answer>) {
+    /// Delivers a call to the coordinator, in a version of the protocol; none for a call that the coordinator makes itself.
+    pub fn deliver(
+        self: &Arc<Self>,
+        (call, version): (AnyCall, Option<u32>),
+        answer: Option<Answer>,
+    ) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
             let Some(_slot) = cloud.slot(Kind::Coordinator) else {
@@ -229,13 +242,16 @@ impl Cloud {
             };
             let process = Process::new(&cloud.sim, Kind::Coordinator);
             let call = cloud.mistaken(call).await;
-            let request = Request { v: VERSION, ns: cloud.store.ns.clone(), call };
             let coordinator = cloud.coordinator(&process);
-            let work = coordinator.answer(&request);
+            let v = version.unwrap_or(coordinator.spoken().newest);
+            let request = Request { v, ns: cloud.store.ns.clone(), call };
+            let work = answer_in(&coordinator, &request);
             let reply = cloud.invocation(&process, COORDINATOR_TIMEOUT, work).await;
             if let (AnyCall::Flush(flush), Some(AnyReply::Refused(refusal))) =
                 (&request.call, &reply)
                 && !refusal.kind.is_passing()
+                // Its caller sends it again in another version.
+                && !matches!(refusal.kind, RefusalKind::OtherVersion { .. })
             {
                 cloud.check_refused(flush, refusal).await;
             }
@@ -337,10 +353,10 @@ impl Cloud {
         }
     }
 
-    /// A worker's loop in `process`.
-    pub fn runner(self: &Arc<Self>, process: &Process, local: bool) -> Runner {
+    /// A worker's loop in `process`, which speaks these versions of the protocol.
+    pub fn runner(self: &Arc<Self>, process: &Process, spoken: SpokenVersions) -> Runner {
         Runner {
-            coordinator: self.link(process),
+            coordinator: Arc::new(Link::new(process.clone(), Arc::clone(self), spoken)),
             objects: self.objects(process),
             clock: Arc::new(SimClock(process.clone())),
             compute: self.sim.plan.memory.compute,
@@ -348,9 +364,27 @@ impl Cloud {
             config: RunnerConfig {
                 ns: self.store.ns.clone(),
                 bucket: BUCKET.to_owned(),
-                local,
+                local: false,
                 shape: None,
             },
         }
     }
+}
+
+/// The answer of `coordinator` to `request`, as both travel in the version of the request. Those of the present one need
+/// no translation.
+async fn answer_in(coordinator: &Function, request: &Request) -> AnyReply {
+    let spoken = coordinator.spoken();
+    if request.v == VERSION && spoken.includes(VERSION) {
+        return coordinator.answer(request).await;
+    }
+    let reply = match protocol::write(request, request.v) {
+        Ok(body) => match Request::read(&body, spoken) {
+            Ok(request) => coordinator.answer(&request).await,
+            Err(refusal) => AnyReply::Refused(refusal),
+        },
+        Err(error) => unreachable!("a request is written: {error}"),
+    };
+    let body = protocol::write(&reply, request.v).unwrap_or_default();
+    protocol::read(&body, request.v).unwrap_or(reply)
 }

@@ -1,7 +1,9 @@
 //! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
 //! kinds.
 
-use crate::{limits::SmallRates, memory::ModelledMemory};
+use crate::{
+    limits::SmallRates, memory::ModelledMemory, releases::Release, upgrades::Upgrade,
+};
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -115,6 +117,10 @@ pub enum Fault {
     UrlThrottled,
     /// A bucket serves no more requests in this second: 503. Counted, not drawn.
     PrefixThrottled,
+    /// Coordinator and scaler are replaced by those of the other release, and its worker function is added.
+    StackReplaced,
+    /// The programs on the trainers' hosts end, and those of the other release start.
+    HostsReplaced,
 }
 
 /// Every fault with its usual probability per occasion.
@@ -183,11 +189,14 @@ const OF_RANKS: [(Fault, f64); 5] = [
     (Fault::FinishedRankReturns, 0.3),
 ];
 
-const KINDS: usize = USUAL.len() + OF_RANKS.len();
+/// The faults of upgrades, drawn apart from the others. An occasion is a minute at most.
+const OF_RELEASES: [(Fault, f64); 2] = [(Fault::StackReplaced, 0.2), (Fault::HostsReplaced, 0.2)];
+
+const KINDS: usize = USUAL.len() + OF_RANKS.len() + OF_RELEASES.len();
 
 /// The usual probability of the fault with that number.
 fn usual(number: usize) -> f64 {
-    USUAL.iter().chain(&OF_RANKS).nth(number).map_or(0.0, |(_, usual)| *usual)
+    USUAL.iter().chain(&OF_RANKS).chain(&OF_RELEASES).nth(number).map_or(0.0, |(_, usual)| *usual)
 }
 
 /// Longest duration of a lasting fault.
@@ -207,6 +216,10 @@ pub struct FaultPlan {
     pub concurrency: Option<(u32, u32)>,
     pub rates: SmallRates,
     pub memory: ModelledMemory,
+    /// The releases of stack and hosts at the beginning.
+    pub releases: (Release, Release),
+    /// The upgrade that a test has chosen.
+    pub upgrade: Option<Upgrade>,
 }
 
 impl FaultPlan {
@@ -220,7 +233,15 @@ impl FaultPlan {
             concurrency: None,
             rates: SmallRates::default(),
             memory: ModelledMemory::usual(),
+            releases: (Release::Present, Release::Present),
+            upgrade: None,
         }
+    }
+
+    /// No faults but an upgrade from the release before.
+    pub fn upgrading(upgrade: Upgrade) -> Self {
+        let releases = (Release::Before, Release::Before);
+        Self { upgrade: Some(upgrade), releases, ..Self::none() }
     }
 
     /// Only these faults, each at one occasion in twenty.
@@ -255,6 +276,7 @@ impl FaultPlan {
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
             rates: SmallRates::default(),
             memory: ModelledMemory::draw(random),
+            ..Self::none()
         };
         match plan.probability(Fault::AccountFull) > 0.0 {
             true => plan,
@@ -274,6 +296,17 @@ impl FaultPlan {
         for (fault, usual) in OF_RANKS {
             self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
         }
+        self
+    }
+
+    /// The plan with stack and hosts of any release, and in every other simulation each fault of upgrades.
+    #[must_use]
+    pub fn with_releases(mut self, random: &mut Rng) -> Self {
+        for (fault, usual) in OF_RELEASES {
+            self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
+        }
+        let mut release = || [Release::Before, Release::Present][random.usize(0..2)];
+        self.releases = (release(), release());
         self
     }
 
@@ -307,7 +340,7 @@ mod tests {
 
     #[test]
     fn faults_are_listed_in_order() {
-        for (i, (fault, usual)) in USUAL.iter().chain(&OF_RANKS).enumerate() {
+        for (i, (fault, usual)) in USUAL.iter().chain(&OF_RANKS).chain(&OF_RELEASES).enumerate() {
             assert_eq!((*fault as usize, *usual > 0.0), (i, true));
         }
     }

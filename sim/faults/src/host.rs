@@ -182,6 +182,7 @@ impl HostFetcher {
         let (sim, log, host) = (self.sim(), &self.log, &self.host);
         while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
             let process = Process::new(sim, Kind::Fetcher);
+            self.cloud.deployed.host_starts(&process).await;
             sim.event(format_args!("the fetcher of host {} starts", host.index));
             let _end = process.ends_with();
             let mistakes = sim.happens(Fault::WrongState);

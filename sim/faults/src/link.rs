@@ -9,9 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::wire::{
     AnyCall, AnyReply, Claim, ClaimReply, Flush, Idle, IdleReason, Poll, Refusal, RefusalKind,
-    Register,
+    Register, SpokenVersions,
 };
-use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
+use gristmill_ports::{
+    CallError, CallTransport, CallVersion, Coordinator, InvokeError, Invoked, Invoker,
+};
 use serde::Serialize;
 use std::{
     sync::{Arc, OnceLock},
@@ -36,11 +38,13 @@ pub struct Link {
     cloud: Arc<Cloud>,
     /// Whether this worker's notice of leaving is lost.
     leave_is_lost: OnceLock<bool>,
+    version: CallVersion,
 }
 
 impl Link {
-    pub fn new(process: Process, cloud: Arc<Cloud>) -> Self {
-        Self { process, cloud, leave_is_lost: OnceLock::new() }
+    pub fn new(process: Process, cloud: Arc<Cloud>, spoken: SpokenVersions) -> Self {
+        let version = CallVersion::new(spoken);
+        Self { process, cloud, leave_is_lost: OnceLock::new(), version }
     }
 
     /// The answer to a call that a process with this simulation's bug does not send.
@@ -52,7 +56,7 @@ impl Link {
     }
 
     /// Delivers `call` again later, some times, unless the service loses power before.
-    fn repeat(&self, call: &AnyCall) {
+    fn repeat(&self, call: &AnyCall, version: u32) {
         let sim = &self.cloud.sim;
         for _ in 0..=sim.below(4) {
             let (cloud, call) = (Arc::clone(&self.cloud), call.clone());
@@ -61,18 +65,18 @@ impl Link {
             tokio::spawn(async move {
                 cloud.sim.time.sleep(late).await;
                 if cloud.cuts() == cuts {
-                    cloud.deliver(call, None);
+                    cloud.deliver((call, Some(version)), None);
                 }
             });
         }
     }
 
     /// Delivers `call`, and waits for the answer until the timeout.
-    async fn deliver(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+    async fn deliver(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
         let Self { cloud, .. } = self;
         let sim = &cloud.sim;
         let (sender, answer) = oneshot::channel();
-        cloud.deliver(call.clone(), Some(sender));
+        cloud.deliver((call.clone(), Some(version)), Some(sender));
         tokio::select! {
             biased;
             reply = answer => reply.map_err(|_| no_answer("the coordinator died"))?,
@@ -127,8 +131,8 @@ fn no_answer(why: &str) -> CallError {
 }
 
 #[async_trait]
-impl Coordinator for Link {
-    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+impl CallTransport for Link {
+    async fn send(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
         let Self { process, cloud, .. } = self;
         let sim = &cloud.sim;
         let mut call = measured_alike(call);
@@ -175,9 +179,9 @@ impl Coordinator for Link {
             return Err(CallError::Rejected("413: the request is too large".to_owned()));
         }
         if sim.happens(Fault::CallRepeated) {
-            self.repeat(call);
+            self.repeat(call, version);
         }
-        let reply = self.deliver(call).await?;
+        let reply = self.deliver(call, version).await?;
         process.point(LATENCY_MS).await;
         if sim.happens(Fault::AnswerLost) {
             return Err(no_answer("the answer was lost"));
@@ -190,6 +194,7 @@ impl Coordinator for Link {
             }
             AnyReply::Poll(polled) => {
                 let (ready, claimable) = (polled.ready.len(), polled.claimable);
+                sim.count_version(version);
                 sim.event(format_args!("{ready} ready, {claimable} claimable"));
                 if let AnyCall::Poll(Poll { join: Some(join), .. }) = call {
                     process.accepted(join.start.generation);
@@ -197,8 +202,22 @@ impl Coordinator for Link {
                 Ok(AnyReply::Poll(polled))
             }
             AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
-            reply => Ok(reply),
+            reply => {
+                sim.count_version(version);
+                Ok(reply)
+            }
         }
+    }
+}
+
+#[async_trait]
+impl Coordinator for Link {
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        self.version.exchange(self, call).await
+    }
+
+    fn speak(&self, version: u32) {
+        self.version.speak(version);
     }
 }
 

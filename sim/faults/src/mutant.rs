@@ -67,6 +67,10 @@ pub enum Mutant {
     StoreStopsClaims,
     /// The claim of a needed split is judged by the slowest of all readers.
     JudgedBySlowest,
+    /// The coordinator takes calls, and so jobs, of a newer version than the rest of its stack speaks.
+    TakesNewerJobs,
+    /// Each release speaks its own version alone.
+    SpeaksOneVersion,
 }
 
 impl Mutant {
@@ -80,7 +84,7 @@ impl Mutant {
         Self::JudgedBySlowest,
     ];
 
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,
         Self::CachedSplitsShareKeys,
@@ -106,6 +110,8 @@ impl Mutant {
         Self::NamedUnseen,
         Self::LeasesForGood,
         Self::StoreStopsClaims,
+        Self::TakesNewerJobs,
+        Self::SpeaksOneVersion,
     ];
 
     /// Faults required to expose the bug; simulations with it have them.
@@ -117,6 +123,9 @@ impl Mutant {
             Self::LeasesForGood => &[Fault::AnswerLost, Fault::ResentLost],
             Self::MergesAnyGeneration => &[Fault::RunRestarts, Fault::OldCheckpoint],
             Self::PastTokenLetIn => &[Fault::RunRestarts, Fault::OldRunWakes],
+            Self::TakesNewerJobs | Self::SpeaksOneVersion => {
+                &[Fault::StackReplaced, Fault::HostsReplaced]
+            }
             _ => &[],
         }
     }

@@ -13,6 +13,7 @@ use crate::{
     scenario::{Cached, Expected, Scenario, expected, remember},
     serving,
     trainer::{Log, train, train_second},
+    upgrades::{self, Upgrade},
 };
 use gristmill_model::wire::Register;
 use gristmill_model::{JobName, Visitation};
@@ -46,6 +47,7 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = Scenario::draw(&mut random);
     let plan = FaultPlan::draw(&mut random).with_rates(&mut rates_of(seed));
+    let plan = plan.with_releases(&mut releases_of(seed));
     scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
     let plan = fitted(plan, (&scenario, seed), mutant);
     let jobs = Jobs::draw(&mut random, &scenario);
@@ -62,6 +64,11 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
 /// The source of small limits, apart from that of faults.
 fn rates_of(seed: u64) -> fastrand::Rng {
     fastrand::Rng::with_seed(seed ^ 0x6c69_6d69_7473)
+}
+
+/// The source of releases and their replacements, apart from that of other faults.
+fn releases_of(seed: u64) -> fastrand::Rng {
+    fastrand::Rng::with_seed(seed ^ 0x7265_6c65_6173_6573)
 }
 
 /// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
@@ -98,6 +105,7 @@ pub fn simulate_ranks(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::R
     let scenario = Scenario::draw_for_ranks(&mut random);
     let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
     let plan = plan.with_rates(&mut rates_of(seed));
+    let plan = plan.with_releases(&mut releases_of(seed));
     let plan = fitted(plan, (&scenario, seed), mutant);
     let expected = [expectation(&scenario)?];
     let ranked = (&scenario, Jobs::OfRanks);
@@ -142,6 +150,20 @@ pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
     let expected = [expectation(&scenario)?];
     run(random.u64(..), (&scenario, Jobs::One), plan, None, &expected, false)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+/// Runs a job whose only fault is an upgrade in mid-job.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_upgrade(
+    scenario: &Scenario,
+    upgrade: Upgrade,
+    mutant: Option<Mutant>,
+) -> io::Result<Outcome> {
+    let expected = [expectation(scenario)?];
+    let plan = FaultPlan::upgrading(upgrade);
+    run(0, (scenario, Jobs::One), plan, mutant, &expected, false).map(|(outcome, _)| outcome)
 }
 
 fn run(
@@ -197,6 +219,11 @@ async fn run_jobs(
     if sim.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
     }
+    let upgrading = (Arc::clone(&cloud), Arc::clone(&logs[0]));
+    tokio::spawn(async move {
+        let (cloud, log) = upgrading;
+        tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), upgrades::perform(&cloud, &log));
+    });
     let mut clouds = vec![Arc::clone(&cloud)];
     match jobs {
         Jobs::One => tokio::select! {

@@ -164,6 +164,19 @@ impl Scenario {
         }
     }
 
+    /// A job of some minutes, for an upgrade in mid-job.
+    pub fn of_upgrade(cached: Cached) -> Self {
+        Self {
+            files: vec![200, 200],
+            batch_size: 2,
+            epochs: if cached == Cached::Nowhere { 1 } else { 12 },
+            workers: 4,
+            split_ms: 500,
+            cached,
+            ..Self::long(0)
+        }
+    }
+
     /// Another job over the same data with the same pipeline, in another order.
     pub fn other(&self) -> Self {
         Self { seed: self.seed + 1_000, ..self.clone() }

@@ -24,6 +24,9 @@ struct State {
     /// End of the faults' consequences: progress is required afterwards.
     settled: Duration,
     violations: Vec<String>,
+    versions: BTreeMap<u32, u64>,
+    cache_reads: u64,
+    upgraded: Option<Upgraded>,
     trace: blake3::Hasher,
 }
 
@@ -40,6 +43,13 @@ pub struct Simulation {
     state: Mutex<State>,
 }
 
+/// What had been done at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Upgraded {
+    pub batches: usize,
+    pub cache_reads: u64,
+}
+
 /// Statistics of one simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
@@ -49,6 +59,12 @@ pub struct Tally {
     pub computed_again: u64,
     pub faults: BTreeMap<Fault, u64>,
     pub violations: Vec<String>,
+    /// Calls that were answered, by the version of the protocol.
+    pub versions: BTreeMap<u32, u64>,
+    /// Objects read from the cache.
+    pub cache_reads: u64,
+    /// What had been done when a chosen upgrade was complete.
+    pub upgraded: Option<Upgraded>,
     /// Hash of all events, in order.
     pub trace: blake3::Hash,
 }
@@ -71,6 +87,9 @@ impl Simulation {
             until: plan.until,
             settled: plan.until,
             violations: Vec::new(),
+            versions: BTreeMap::new(),
+            cache_reads: 0,
+            upgraded: None,
             trace: blake3::Hasher::new(),
         };
         let rates = RatesLeft::new(plan.rates);
@@ -164,6 +183,23 @@ impl Simulation {
         self.state.lock().calls += 1;
     }
 
+    /// Counts a call that was answered in `version`.
+    pub fn count_version(&self, version: u32) {
+        *self.state.lock().versions.entry(version).or_default() += 1;
+    }
+
+    /// Counts an object that was read from the cache.
+    pub fn count_cache_read(&self) {
+        self.state.lock().cache_reads += 1;
+    }
+
+    /// Records that a chosen upgrade is complete, after so many `batches`.
+    pub fn note_upgraded(&self, batches: usize) {
+        let mut state = self.state.lock();
+        let cache_reads = state.cache_reads;
+        state.upgraded = Some(Upgraded { batches, cache_reads });
+    }
+
     /// Counts a computed split, once per attempt.
     pub fn count_offered(&self, split: (Epoch, Position), attempt: Attempt) {
         let mut state = self.state.lock();
@@ -216,6 +252,9 @@ impl Simulation {
             computed_again: state.computed_again,
             faults: state.faults.clone(),
             violations: state.violations.clone(),
+            versions: state.versions.clone(),
+            cache_reads: state.cache_reads,
+            upgraded: state.upgraded,
             trace: state.trace.finalize(),
         }
     }

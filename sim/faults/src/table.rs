@@ -3,7 +3,7 @@
 
 use crate::{
     Fault, Mutant, Process, Simulation, hints::Hints, link::DENIED, objects::Store,
-    ranked::mistakes,
+    ranked::mistakes, releases::Deployed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -53,11 +53,20 @@ impl Items {
     }
 
     /// The table as `process` uses it.
-    pub fn opened_by(self: &Arc<Self>, process: &Process, store: &Arc<Store>) -> SimTable {
+    pub fn opened_by(
+        self: &Arc<Self>,
+        process: &Process,
+        (store, deployed): (&Arc<Store>, &Arc<Deployed>),
+    ) -> SimTable {
         let mut users = self.users.lock();
         users.retain(|user| !user.is_dead());
         users.push(process.clone());
-        SimTable { process: process.clone(), items: Arc::clone(self), store: Arc::clone(store) }
+        SimTable {
+            process: process.clone(),
+            items: Arc::clone(self),
+            store: Arc::clone(store),
+            deployed: Arc::clone(deployed),
+        }
     }
 
     /// Loses the last `writes`. No process that uses the table survives it.
@@ -92,6 +101,7 @@ pub struct SimTable {
     pub process: Process,
     pub items: Arc<Items>,
     pub store: Arc<Store>,
+    pub deployed: Arc<Deployed>,
 }
 
 impl SimTable {
@@ -164,6 +174,24 @@ impl SimTable {
     }
 }
 
+/// Fields of items that the release before does not know: it drops them when it writes the item.
+const LATER_FIELDS: [(&str, &str); 2] = [("JOB", "protocol"), ("SCALE", "worker_spoken")];
+
+impl SimTable {
+    /// `body` without the fields that a stack of the release before does not keep.
+    fn kept_fields(&self, key: &ItemKey, body: Bytes) -> Bytes {
+        let Some((_, field)) = LATER_FIELDS.iter().find(|(sk, _)| *sk == key.sk) else {
+            return body;
+        };
+        if !self.deployed.drops_fields() {
+            return body;
+        }
+        let mut item: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        let dropped = item.as_object_mut().and_then(|fields| fields.remove(*field));
+        if dropped.is_some() { Bytes::from(item.to_string()) } else { body }
+    }
+}
+
 /// Whether the written item is a newly claimed bundle.
 fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
     let stored = decode(key, body);
@@ -199,6 +227,7 @@ impl Table for SimTable {
             sim.violated(format_args!("{key:?} is of {} bytes, which no item is", body.len()));
             return Err(TableError::Rejected("the item is too large".to_owned()));
         }
+        let body = self.kept_fields(key, body);
         let before = self.items.item(key).await;
         let expected = match sim.mutant {
             Some(Mutant::WritesUnconditionally) => before.as_ref().map_or(0, |item| item.version),

@@ -174,6 +174,7 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
         // Otherwise the trainer's position is not checkpointed.
         let resume = if exactly { choose_checkpoint(&sim, &log) } else { (0, 0) };
         let process = Process::new(&sim, Kind::Trainer);
+        cloud.deployed.host_starts(&process).await;
         sim.event(format_args!("a trainer starts at {resume:?}"));
         let lived = process.run(run_once(&cloud, &process, &log, &register, resume)).await;
         match lived {

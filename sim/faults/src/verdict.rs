@@ -146,6 +146,11 @@ pub fn judge(
             sim.violated(format_args!("damage ended a trainer: {why}"));
             Fate::Broken
         }
+        // Each release speaks a version of the other.
+        FetchError::Unusable(why) if why.contains("protocol version") => {
+            sim.violated(format_args!("a version ended a trainer: {why}"));
+            Fate::Broken
+        }
         FetchError::Misplaced(_)
         | FetchError::Collected(_)
         | FetchError::RunBegan { .. }

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use gristmill_coordinator::{Coordinator as Function, Settings};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, ClaimReply, IdleReason, Release, Request, ScalerEvent, VERSION, WorkerEvent,
+    AnyCall, AnyReply, ClaimReply, IdleReason, Release, Request, ScalerEvent, SpokenVersions,
+    VERSION, WorkerEvent,
 };
 use gristmill_ports::limits::{EVENT_AGE, event_backoff};
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
@@ -147,6 +148,8 @@ impl Coordinator for Link {
             reply => Ok(reply),
         }
     }
+
+    fn speak(&self, _: u32) {}
 }
 
 /// Adds one call to the figures.
@@ -304,6 +307,7 @@ async fn scale(deployment: Arc<Deployment>, event: ScalerEvent) {
         invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
         worker_function: "worker".to_owned(),
         max_workers: None,
+        spoken: SpokenVersions::BUILD,
         metrics: Metrics::default(),
     };
     tokio::select! {

@@ -7,7 +7,7 @@ use crate::splits::run::TrainingRun;
 use crate::wire::{
     CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, Claim,
     ClaimReply, Describe, Fail, Flush, Forget, Forgotten, JobStatus, JobView, Leave, Mark, Poll,
-    Polled, Register, Release, Status, Stop,
+    Polled, Register, Release, SpokenVersions, Status, Stop,
 };
 use crate::{JobName, Namespace};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -186,6 +186,9 @@ pub enum RefusalKind {
     TableUnavailable,
     /// The coordinator's table is missing, or denies the coordinator.
     TableRejected,
+    /// The coordinator does not speak the version of the call: send it in one that it speaks. Its form never changes, and
+    /// peers before version 3 get [`RefusalKind::Invalid`] instead.
+    OtherVersion { spoken: SpokenVersions },
 }
 
 impl RefusalKind {

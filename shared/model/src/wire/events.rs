@@ -1,6 +1,6 @@
 //! Events that invoke the worker and the scaler function, and the scaler's state.
 
-use crate::wire::{AccountRoom, Outstanding, TrainingReport};
+use crate::wire::{AccountRoom, Outstanding, SpokenVersions, TrainingReport};
 use crate::{InvocationId, JobName, Namespace};
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +71,9 @@ pub struct ScaleState {
     /// versions might give different bytes.
     #[serde(default)]
     pub worker_function: Option<String>,
+    /// The versions of the protocol that `worker_function` speaks.
+    #[serde(default, skip_serializing_if = "is_unsaid")]
+    pub worker_spoken: SpokenVersions,
     /// Number the next worker gets.
     pub next_worker: u32,
     /// Invocations sent and not known to have ended. Workers that left after this item was written
@@ -85,6 +88,10 @@ pub struct ScaleState {
     /// Workers that ended without a result since the last commit.
     #[serde(default)]
     pub barren: Barren,
+}
+
+fn is_unsaid(spoken: &SpokenVersions) -> bool {
+    *spoken == SpokenVersions::default()
 }
 
 impl ScaleState {

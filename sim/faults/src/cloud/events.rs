@@ -4,7 +4,8 @@ use super::{Cloud, LATEST_MS, SCALER};
 use crate::{Fault, Kind, Mutant, Process, SimClock};
 use bytes::Bytes;
 use gristmill_model::InvocationId;
-use gristmill_model::wire::{Release, ScalerEvent, WorkerEvent};
+use gristmill_model::wire::protocol::{Message, read_event};
+use gristmill_model::wire::{Release, ScalerEvent, SpokenVersions, WorkerEvent};
 use gristmill_ports::{Clock as _, Metrics};
 use gristmill_scaler::Scaler;
 use gristmill_worker::WorkerFunction;
@@ -38,20 +39,25 @@ impl Cloud {
             let Some(_slot) = cloud.wait_for_slot(Kind::Scaler).await else { return };
             let process = Process::new(&cloud.sim, Kind::Scaler);
             if cloud.sim.happens(Fault::VersionDeleted) {
-                cloud.version.fetch_add(1, Ordering::Relaxed);
+                cloud.deployed.redeploy_workers();
             }
             let scaler = Scaler {
                 table: cloud.table(&process),
                 invoker: cloud.platform(&process),
                 worker_function: cloud.worker_function(),
                 max_workers: None,
+                spoken: cloud.deployed.stack(),
                 metrics: Metrics::default(),
             };
             let _ = cloud.invocation(&process, SCALER_TIMEOUT, scaler.handle(&event)).await;
         });
     }
 
-    fn run_worker(self: &Arc<Self>, event: WorkerEvent, request_id: String) {
+    fn run_worker(
+        self: &Arc<Self>,
+        (event, spoken): (WorkerEvent, SpokenVersions),
+        request_id: String,
+    ) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
             let Some(slot) = cloud.wait_for_slot(Kind::Worker).await else {
@@ -61,7 +67,8 @@ impl Cloud {
             cloud.workers.lock().push(process.clone());
             let lifetime = cloud.sim.between_ms(20_000, 900_000);
             let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
-            let function = WorkerFunction::new(cloud.runner(&process, false), Metrics::default());
+            let runner = cloud.runner(&process, spoken);
+            let function = WorkerFunction::new(runner, Metrics::default()).speaking(spoken);
             let work = function.handle(&event, request_id.clone(), deadline_ms);
             let ended = cloud.invocation(&process, lifetime, work).await;
             drop(slot);
@@ -85,11 +92,11 @@ impl Cloud {
             error: String::new(),
         };
         if !sim.happens(Fault::ReportLost) {
-            self.deliver(release.clone().into(), None);
+            self.deliver((release.clone().into(), None), None);
         }
         if sim.happens(Fault::ReportRepeated) {
             sim.time.sleep(sim.between_ms(1, LATEST_MS)).await;
-            self.deliver(release.into(), None);
+            self.deliver((release.into(), None), None);
         }
     }
 
@@ -98,7 +105,7 @@ impl Cloud {
         let cloud = Arc::clone(self);
         let sim = &self.sim;
         if function == SCALER {
-            let Ok(mut event) = serde_json::from_slice::<ScalerEvent>(payload) else { return };
+            let Some(mut event) = read::<ScalerEvent>(payload) else { return };
             if sim.mutant == Some(Mutant::NobodyIsSilent) {
                 event.silent.clear();
             }
@@ -109,7 +116,10 @@ impl Cloud {
             });
             return;
         }
-        let Ok(event) = serde_json::from_slice::<WorkerEvent>(payload) else { return };
+        let (Some(event), Some(spoken)) = (read::<WorkerEvent>(payload), self.spoken_by(function))
+        else {
+            return;
+        };
         let request_id = format!("request-{}", self.events.fetch_add(1, Ordering::Relaxed));
         if sim.happens(Fault::EventDropped) {
             tokio::spawn(async move {
@@ -124,7 +134,7 @@ impl Cloud {
             let late = self.delay();
             tokio::spawn(async move {
                 cloud.sim.time.sleep(late).await;
-                cloud.run_worker(event, request_id);
+                cloud.run_worker((event, spoken), request_id);
             });
         }
     }
@@ -133,4 +143,8 @@ impl Cloud {
         let most = if self.sim.happens(Fault::EventLate) { EVENT_AGE_MS } else { 400 };
         self.sim.between_ms(1, most)
     }
+}
+
+fn read<M: Message>(payload: &[u8]) -> Option<M> {
+    read_event(serde_json::from_slice(payload).ok()?).ok()
 }

@@ -56,6 +56,12 @@ impl SimObjects {
         let got = get.await;
         sim.event(format_args!("get {path}: {}", got.is_ok()));
         self.process.point(LATENCY_MS).await;
+        if got.is_ok()
+            && path.key.starts_with(&keys::cache_prefix(&self.store.ns))
+            && keys::is_chunk(&path.key)
+        {
+            sim.count_cache_read();
+        }
         // Only chunks: everything else is small, and protected by the transport.
         if !keys::is_chunk(&path.key) {
             return got;

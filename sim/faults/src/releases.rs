@@ -1,0 +1,167 @@
+//! Releases that are deployed: the versions of the protocol that the stack, its worker functions and the hosts of trainers
+//! speak, and their replacement in mid-job.
+
+use crate::{Fault, Mutant, Process, Simulation};
+use gristmill_model::wire::SpokenVersions;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use tokio::sync::watch;
+
+/// A release, by what it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// The one before: it speaks version 2 alone, and keeps no field of a job that it does not know.
+    Before,
+    /// This one.
+    Present,
+}
+
+impl Release {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Before => Self::Present,
+            Self::Present => Self::Before,
+        }
+    }
+
+    /// The versions that its peers speak.
+    fn spoken(self, mutant: Option<Mutant>) -> SpokenVersions {
+        let spoken = match self {
+            Self::Before => SpokenVersions::default(),
+            Self::Present => SpokenVersions::BUILD,
+        };
+        match mutant {
+            Some(Mutant::SpeaksOneVersion) => SpokenVersions::only(spoken.newest),
+            _ => spoken,
+        }
+    }
+}
+
+/// The longest time from one replacement to the next.
+const APART_MS: u64 = 60_000;
+
+/// What is deployed.
+pub struct Deployed {
+    mutant: Option<Mutant>,
+    state: Mutex<State>,
+    /// Whether hosts of trainers run.
+    are_up: watch::Sender<bool>,
+}
+
+struct State {
+    stack: Release,
+    hosts: Release,
+    /// The worker functions that exist, by their numbers, with what each speaks. Jobs keep the one they began with.
+    workers: BTreeMap<u32, Release>,
+    /// Processes on hosts of trainers.
+    processes: Vec<Process>,
+}
+
+impl Deployed {
+    pub fn new(mutant: Option<Mutant>, (stack, hosts): (Release, Release)) -> Self {
+        let workers = BTreeMap::from([(1, stack)]);
+        let state = State { stack, hosts, workers, processes: Vec::new() };
+        Self { mutant, state: Mutex::new(state), are_up: watch::Sender::new(true) }
+    }
+
+    /// The versions that scaler and coordinator speak.
+    pub fn stack(&self) -> SpokenVersions {
+        self.state.lock().stack.spoken(self.mutant)
+    }
+
+    /// The versions in which the coordinator takes calls.
+    pub fn taken(&self) -> SpokenVersions {
+        let spoken = self.stack();
+        match self.mutant {
+            Some(Mutant::TakesNewerJobs) => {
+                SpokenVersions { newest: SpokenVersions::BUILD.newest, ..spoken }
+            }
+            _ => spoken,
+        }
+    }
+
+    /// Whether the stack keeps no field of an item that it does not know.
+    pub fn drops_fields(&self) -> bool {
+        self.state.lock().stack == Release::Before && self.mutant != Some(Mutant::TakesNewerJobs)
+    }
+
+    /// The versions that programs on hosts of trainers speak.
+    pub fn hosts(&self) -> SpokenVersions {
+        self.state.lock().hosts.spoken(self.mutant)
+    }
+
+    /// The versions that the worker function of that number speaks; none if there is no such function.
+    pub fn worker(&self, number: u32) -> Option<SpokenVersions> {
+        self.state.lock().workers.get(&number).map(|release| release.spoken(self.mutant))
+    }
+
+    /// The number of the worker function that new jobs get.
+    pub fn newest_worker(&self) -> u32 {
+        self.state.lock().workers.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// Deletes all worker functions, and deploys one.
+    pub fn redeploy_workers(&self) {
+        let mut state = self.state.lock();
+        let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
+        state.workers = BTreeMap::from([(number, state.stack)]);
+    }
+
+    /// Replaces coordinator and scaler by those of the other release, and adds its worker function.
+    pub fn replace_stack(&self, sim: &Simulation) {
+        let mut state = self.state.lock();
+        state.stack = state.stack.other();
+        let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
+        let stack = state.stack;
+        state.workers.insert(number, stack);
+        sim.event(format_args!("the stack is replaced: {stack:?}"));
+    }
+
+    /// Replaces the programs on hosts of trainers by those of the other release. All that run end.
+    pub fn replace_hosts(&self, sim: &Simulation) {
+        let mut state = self.state.lock();
+        state.hosts = state.hosts.other();
+        state.processes.drain(..).for_each(|process| process.kill());
+        sim.event(format_args!("the hosts are replaced: {:?}", state.hosts));
+    }
+
+    /// Ends the programs on hosts of trainers. None starts until [`Deployed::start_hosts`].
+    pub fn stop_hosts(&self) {
+        self.are_up.send_replace(false);
+        self.state.lock().processes.drain(..).for_each(|process| process.kill());
+    }
+
+    pub fn start_hosts(&self) {
+        self.are_up.send_replace(true);
+    }
+
+    /// Waits until programs on hosts of trainers may start, and counts `process` among them.
+    pub async fn host_starts(&self, process: &Process) {
+        // The sender lives as long as this.
+        let _ = self.are_up.subscribe().wait_for(|are_up| *are_up).await;
+        let mut state = self.state.lock();
+        state.processes.retain(|process| !process.is_dead());
+        state.processes.push(process.clone());
+    }
+
+    /// Replaces stack and hosts now and then, until the faults end.
+    pub async fn replace_at_times(&self, sim: &Simulation) {
+        if [Fault::StackReplaced, Fault::HostsReplaced]
+            .iter()
+            .all(|of| sim.plan.probability(*of) == 0.0)
+        {
+            return;
+        }
+        while sim.time.now() < sim.plan.until {
+            sim.time.sleep(sim.between_ms(1_000, APART_MS)).await;
+            if sim.happens(Fault::StackReplaced) {
+                self.replace_stack(sim);
+            }
+            if sim.happens(Fault::HostsReplaced) {
+                self.replace_hosts(sim);
+            }
+        }
+    }
+}

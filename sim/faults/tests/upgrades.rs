@@ -1,0 +1,79 @@
+//! Upgrades in mid-job: stack first, trainer first, or rolled back, while the job runs, waits, or reads its cache.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use gristmill_faults::{
+    Cached, Mutant, Outcome, Scenario, Upgrade, UpgradeMoment, UpgradeOrder, simulate_upgrade,
+};
+
+const ORDERS: [UpgradeOrder; 3] =
+    [UpgradeOrder::StackFirst, UpgradeOrder::TrainerFirst, UpgradeOrder::RolledBack];
+
+fn upgraded(scenario: &Scenario, order: UpgradeOrder, moment: UpgradeMoment) -> Outcome {
+    simulate_upgrade(scenario, Upgrade { order, moment }, None).unwrap()
+}
+
+/// The versions of the protocol that are spoken: a trainer keeps the one it began with until it starts again.
+fn spoken(order: UpgradeOrder, moment: UpgradeMoment) -> &'static [u32] {
+    match (order, moment) {
+        (UpgradeOrder::TrainerFirst, UpgradeMoment::JobRuns) => &[2],
+        // It starts again after the upgrade, and a job that was rolled back has seen no other stack.
+        (UpgradeOrder::RolledBack, UpgradeMoment::JobWaits) => &[2],
+        _ => &[2, 3],
+    }
+}
+
+/// Checks that all is delivered, part of it after the upgrade, in the versions `spoken`.
+fn check(outcome: &Outcome, cell: &str, spoken: &[u32]) {
+    let Outcome { tally, scenario, batches, .. } = outcome;
+    assert_eq!(tally.violations, Vec::<String>::new(), "{cell}");
+    let of_epoch = scenario.files.iter().sum::<u32>() / scenario.batch_size;
+    assert_eq!(*batches, (of_epoch * scenario.epochs) as usize, "{cell}");
+    let upgraded = tally.upgraded.unwrap_or_else(|| panic!("{cell}: no upgrade"));
+    assert!(upgraded.batches < *batches, "{cell}: it came after the job");
+    let versions: Vec<u32> = tally.versions.keys().copied().collect();
+    assert_eq!(versions, spoken, "{cell}: {:?}", tally.versions);
+}
+
+fn check_all(moment: UpgradeMoment, cached: Cached) {
+    for order in ORDERS {
+        let cell = format!("{order:?}, {moment:?}, {cached:?}");
+        let outcome = upgraded(&Scenario::of_upgrade(cached), order, moment);
+        println!("{cell}: {:?}, {:?}", outcome.tally.versions, outcome.tally.upgraded);
+        check(&outcome, &cell, spoken(order, moment));
+    }
+}
+
+#[test]
+fn a_job_that_runs_goes_on() {
+    check_all(UpgradeMoment::JobRuns, Cached::Nowhere);
+}
+
+#[test]
+fn a_job_that_waits_goes_on_with_its_next_trainer() {
+    check_all(UpgradeMoment::JobWaits, Cached::Nowhere);
+}
+
+#[test]
+fn a_cache_is_read_before_and_after() {
+    for cached in [Cached::Inner, Cached::Whole] {
+        let scenario = Scenario::of_upgrade(cached);
+        check_all(UpgradeMoment::CacheIsRead, cached);
+        for order in ORDERS {
+            let tally = upgraded(&scenario, order, UpgradeMoment::CacheIsRead).tally;
+            let before = tally.upgraded.unwrap().cache_reads;
+            assert!(before > 0, "{order:?}, {cached:?}: nothing was read before");
+            assert!(tally.cache_reads > before, "{order:?}, {cached:?}: nothing was read after");
+        }
+    }
+}
+
+#[test]
+fn peers_that_speak_one_version_alone_end_the_job() {
+    let scenario = Scenario::of_upgrade(Cached::Nowhere);
+    for order in ORDERS {
+        let upgrade = Upgrade { order, moment: UpgradeMoment::JobRuns };
+        let outcome = simulate_upgrade(&scenario, upgrade, Some(Mutant::SpeaksOneVersion)).unwrap();
+        assert!(!outcome.tally.violations.is_empty(), "{order:?}");
+    }
+}
