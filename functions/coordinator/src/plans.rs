@@ -34,8 +34,7 @@ impl Coordinator {
             plan.map_err(|error| invalid(error.to_string()))
         };
         let records = view(u32::MAX)?.records();
-        let narrow_bytes = pipeline.narrow_bytes_per_record(stored_bytes).max(stored_bytes);
-        let chosen = self.settings.split_batches(records, narrow_bytes, pipeline.batching());
+        let chosen = pipeline.split_batches(records, stored_bytes);
         let split_batches = spec.settings.split_batches.map_or(chosen, u64::from).max(1);
         let chosen = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
