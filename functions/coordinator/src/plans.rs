@@ -1,6 +1,6 @@
 //! Plans: divides an indexed dataset into splits.
 
-use crate::{Coordinator, caching::Caching, store::invalid};
+use crate::{Coordinator, store::invalid};
 use gristmill_model::splits::{
     Member, SplitPlan,
     order::{Ramp, default_bundle_splits},
@@ -12,17 +12,14 @@ use gristmill_pipeline::{Pipeline, Source};
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
 
 impl Coordinator {
-    /// Divides a dataset into splits: objects of about the planned size, but enough splits to fan out on a
-    /// small dataset.
+    /// Divides a dataset into splits: see [`Pipeline::split_batches`].
     pub(crate) fn plan(
         &self,
         spec: &JobSpec,
         pipeline: &Pipeline,
         manifest: &Manifest,
-        caching: Option<&Caching>,
     ) -> Result<Plan, Refusal> {
         let batch_size = pipeline.batch_size();
-        let batch = u64::from(batch_size.max(1));
         // A worker holds in memory both the stored records and its output.
         let stored_bytes = stored_bytes_per_record(manifest);
         let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
@@ -35,11 +32,10 @@ impl Coordinator {
         };
         let records = view(u32::MAX)?.records();
         let chosen = pipeline.split_batches(records, stored_bytes);
+        let batch = u64::from(batch_size.max(1));
         let split_batches = spec.settings.split_batches.map_or(chosen, u64::from).max(1);
-        let chosen = u32::try_from(split_batches * batch)
+        let split_records = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
-        // A cached dataset is already divided.
-        let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
         let splits = view(split_records)?;
         let copies = spec.copies();
         let n_splits = splits.n_splits().checked_mul(copies).ok_or_else(|| {

@@ -7,7 +7,7 @@ use gristmill_model::wire::{JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
 use gristmill_policy::cost::{HOUR_S, Prices};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 /// The place of the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -70,6 +70,9 @@ pub struct JobOptions {
     pub budget_usd_per_hour: Option<f64>,
     #[command(flatten)]
     pub settings: JobSettings,
+    /// Batches of a split by the checkpoint that is gone on from: those of a job that is started, unless they are given.
+    #[arg(skip)]
+    pub resumed_splits: Option<NonZeroU32>,
     /// Compression of stored objects: none, zstd or auto, which compresses if a worker's network is
     /// the bottleneck [default: the pipeline's `compress`, or auto]
     #[arg(long, value_name = "HOW")]
@@ -139,12 +142,20 @@ impl JobOptions {
         Some((budget / (usd_per_second * HOUR_S)) as u32)
     }
 
+    /// These options for a job that goes on from a checkpoint with splits of so many batches, if they are known: one
+    /// that is started has the same, unless others are given.
+    #[must_use]
+    pub fn resuming(self, split_batches: Option<u32>) -> Self {
+        Self { resumed_splits: split_batches.and_then(NonZeroU32::new), ..self }
+    }
+
     /// `base` with these options, those that take their defaults included.
     pub(crate) fn spec(&self, base: JobSpec, backend: Backend) -> JobSpec {
         let is_auto = self.workers == Workers::Auto;
         let policy = is_auto || self.is_given("policy");
         // A limit alone is one of a job that has `auto`.
         let limit = self.max_workers.filter(|_| is_auto || !self.is_given("workers"));
+        let of_checkpoint = self.resumed_splits.map(NonZeroU32::get);
         JobSpec {
             seed: self.seed,
             epochs: self.epochs,
@@ -152,7 +163,10 @@ impl JobOptions {
             autoscale: is_auto,
             policy: policy.then(|| self.policy.to_string()),
             budget_workers: self.budget_workers(),
-            settings: self.settings.clone(),
+            settings: JobSettings {
+                split_batches: self.settings.split_batches.or(of_checkpoint),
+                ..self.settings.clone()
+            },
             compress: self.compress.unwrap_or(base.compress),
             ..base
         }

@@ -6,7 +6,6 @@ use gristmill_client::{
     report::{Observable, Observed, Observer, RankSteps},
     waiting::Waiting,
 };
-use gristmill_model::Checkpoint;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::JobView;
 use std::{
@@ -165,7 +164,7 @@ impl<'a> Trainer<'a> {
 
     /// Ends the run of `source` and begins one of `ranks` ranks from the text of its checkpoint.
     async fn resume<S: StepSource>(&mut self, source: S, ranks: NonZeroU32) -> Result<S, Failure> {
-        let checkpoint = Checkpoint::of(&self.job.view, self.next).to_string();
+        let checkpoint = self.job.checkpoint(self.next).to_string();
         gristmill_client::complain!(
             "after {} steps, {ranks} ranks continue from {checkpoint}",
             self.step
