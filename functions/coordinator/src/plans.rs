@@ -33,7 +33,7 @@ impl Coordinator {
         let records = view(u32::MAX)?.records();
         let chosen = pipeline.split_batches(records, stored_bytes);
         let batch = u64::from(batch_size.max(1));
-        let split_batches = spec.settings.split_batches.map_or(chosen, u64::from).max(1);
+        let split_batches = spec.settings.asked_split_batches().map_or(chosen, u64::from).max(1);
         let split_records = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
         let splits = view(split_records)?;

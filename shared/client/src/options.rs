@@ -70,9 +70,6 @@ pub struct JobOptions {
     pub budget_usd_per_hour: Option<f64>,
     #[command(flatten)]
     pub settings: JobSettings,
-    /// Batches of a split by the checkpoint that is gone on from: those of a job that is started, unless they are given.
-    #[arg(skip)]
-    pub resumed_splits: Option<NonZeroU32>,
     /// Compression of stored objects: none, zstd or auto, which compresses if a worker's network is
     /// the bottleneck [default: the pipeline's `compress`, or auto]
     #[arg(long, value_name = "HOW")]
@@ -146,7 +143,8 @@ impl JobOptions {
     /// that is started has the same, unless others are given.
     #[must_use]
     pub fn resuming(self, split_batches: Option<u32>) -> Self {
-        Self { resumed_splits: split_batches.and_then(NonZeroU32::new), ..self }
+        let resumed_split_batches = split_batches.and_then(NonZeroU32::new);
+        Self { settings: JobSettings { resumed_split_batches, ..self.settings }, ..self }
     }
 
     /// `base` with these options, those that take their defaults included.
@@ -155,7 +153,6 @@ impl JobOptions {
         let policy = is_auto || self.is_given("policy");
         // A limit alone is one of a job that has `auto`.
         let limit = self.max_workers.filter(|_| is_auto || !self.is_given("workers"));
-        let of_checkpoint = self.resumed_splits.map(NonZeroU32::get);
         JobSpec {
             seed: self.seed,
             epochs: self.epochs,
@@ -163,10 +160,7 @@ impl JobOptions {
             autoscale: is_auto,
             policy: policy.then(|| self.policy.to_string()),
             budget_workers: self.budget_workers(),
-            settings: JobSettings {
-                split_batches: self.settings.split_batches.or(of_checkpoint),
-                ..self.settings.clone()
-            },
+            settings: self.settings.clone(),
             compress: self.compress.unwrap_or(base.compress),
             ..base
         }

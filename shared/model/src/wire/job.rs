@@ -272,7 +272,7 @@ pub struct JobView {
 impl JobView {
     /// Batches of a split, if that is known: it was asked for, or the dataset is indexed.
     pub fn split_batches(&self) -> Option<u32> {
-        self.plan.map(|plan| plan.split_batches()).or(self.spec.settings.split_batches)
+        self.plan.map(|plan| plan.split_batches()).or(self.spec.settings.asked_split_batches())
     }
 
     /// Identifies the batches that the job makes of a dataset without bad records: jobs of one fingerprint make the same
