@@ -10,6 +10,9 @@ use gristmill_pipeline::{Pipeline, Source};
 
 /// Bundles per worker that the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
+/// Least splits of a window. A trainer may take a light split in a millisecond, and workers that left because the window
+/// was full come back after some hundred.
+const MIN_WINDOW_SPLITS: u32 = 32;
 
 impl Coordinator {
     /// Divides a dataset into splits: see [`Pipeline::split_batches`].
@@ -61,7 +64,8 @@ impl Coordinator {
 
 /// Window in splits ahead of the trainer, for `workers` and bundles of at most `max_bundle_splits`.
 pub(crate) fn window_of(workers: u32, max_bundle_splits: u32) -> u32 {
-    workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * max_bundle_splits)
+    let bundles = workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER);
+    bundles.saturating_mul(max_bundle_splits).max(MIN_WINDOW_SPLITS)
 }
 
 /// The datasets of a job in the form that splits are made from.

@@ -127,7 +127,6 @@ mod tests {
             view: CachingView { points: vec![point(false), point(true)], modes, unsettled },
             state: State::of(state),
             numerics: String::new(),
-            split_records: None,
             decided: None,
             predicted: None,
             totals: None,
