@@ -129,3 +129,70 @@ impl BlockCache {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_ports::ObjectPath;
+    use gristmill_sources::{IndexBuilder, jsonl::Jsonl};
+
+    const LINE: &[u8] = b"{\"x\": 1}\n";
+
+    /// A file of ten records.
+    fn file() -> Arc<IndexedFile> {
+        let mut builder = IndexBuilder::new(&Jsonl.into()).unwrap();
+        builder.push(&LINE.repeat(10)).unwrap();
+        let path = ObjectPath::new("b", "x");
+        Arc::new(IndexedFile { path, index: builder.finish().unwrap(), stamp: None, pack: None })
+    }
+
+    #[tokio::test]
+    async fn a_block_is_read_once_by_all_who_want_it_at_a_time() {
+        let (cache, file) = (BlockCache::default(), file());
+        let reads = AtomicUsize::new(0);
+        let read = async || {
+            let block = cache.block(0, 2..5, &file);
+            let read = async |span: Span| {
+                assert_eq!((span.file, span.first_record, span.records), (0, 2, 3));
+                reads.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                Ok(vec![Bytes::from(LINE.repeat(3))])
+            };
+            block.fetch(read, 0).await.unwrap()
+        };
+        let (first, second) = tokio::join!(read(), read());
+        assert_eq!(first + second, 3 * LINE.len() as u64);
+        assert_eq!(read().await, 0);
+        assert_eq!(reads.into_inner(), 1);
+        let block = cache.block(0, 2..5, &file);
+        assert!(Arc::ptr_eq(&block, &cache.block(0, 2..5, &file)));
+        assert!(!Arc::ptr_eq(&block, &cache.block(1, 2..5, &file)), "of another file");
+        let rewritten = self::file();
+        assert!(!Arc::ptr_eq(&block, &cache.block(0, 2..5, &rewritten)), "of another version");
+    }
+
+    #[tokio::test]
+    async fn a_block_that_cannot_be_read_is_read_by_the_next_who_wants_it() {
+        let (cache, file) = (BlockCache::default(), file());
+        let block = cache.block(0, 0..2, &file);
+        let fails = async |_| Err(RunError::Passing("a fault".to_owned()));
+        block.fetch(fails, 0).await.unwrap_err();
+        let reads = async |_| Ok(vec![Bytes::from(LINE.repeat(2))]);
+        assert_eq!(cache.block(0, 0..2, &file).fetch(reads, 0).await.unwrap(), 20);
+    }
+
+    #[test]
+    fn the_cache_is_bounded_in_bytes() {
+        let (cache, file) = (BlockCache::default(), file());
+        let large = |rows: Range<u32>| {
+            let block = cache.block(0, rows, &file);
+            block.bytes.store(CACHED_BYTES / 3, Ordering::Relaxed);
+            block
+        };
+        let blocks: Vec<_> = (0..5).map(|row| large(row..row + 1)).collect();
+        cache.block(0, 9..10, &file);
+        assert_eq!(lock(&cache.0).len(), 4);
+        assert!(Arc::ptr_eq(&blocks[4], &cache.block(0, 4..5, &file)));
+        assert!(!Arc::ptr_eq(&blocks[0], &cache.block(0, 0..1, &file)));
+    }
+}
