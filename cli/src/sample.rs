@@ -4,7 +4,6 @@
 use crate::thread_cpu;
 use gristmill_aws::S3Objects;
 use gristmill_client::{Failure, Found, LeftOut, report::Division};
-use gristmill_coordinator::split_batches;
 use gristmill_executor::{
     Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
 };
@@ -191,8 +190,7 @@ pub fn chosen_division(
     files: u64,
     stored_bytes: u64,
 ) -> Division {
-    let record_bytes = pipeline.narrow_bytes_per_record(stored_bytes).max(stored_bytes);
-    let batches = split_batches(records, record_bytes, pipeline.batching());
+    let batches = pipeline.split_batches(records, stored_bytes);
     let split_records = batches.saturating_mul(u64::from(pipeline.batch_size()));
     Division { records, files, split_records, is_given: false }
 }

@@ -2,7 +2,7 @@
 
 use crate::{options::Options, socket::Socket};
 use gristmill_client::{
-    Failure, Job, JobConfig, Service, connect,
+    Failure, Job, JobConfig, PlaceError, Service, connect,
     cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
     log_to_stderr,
     report::{Observer, Report, Usage},
@@ -11,6 +11,7 @@ use gristmill_client::{
     signals::{interruption, survive_size_limits},
     waiting::{Waiting, Watcher, while_saying},
 };
+use gristmill_model::{Checkpoint, splits::Cursor};
 use gristmill_pipeline::Registry;
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
 
@@ -195,21 +196,29 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     let began = Instant::now();
     let ranks = options.ranks.range()?;
     let checkpoint = options.ranks.checkpoint()?;
-    let mut cursors = open_state(options)?;
+    let (mut cursors, saved) = open_state(options)?;
     // Before anything is started: what cannot be served should not begin.
     if !options.is_stdout() {
         Socket::check(&options.socket).map_err(Failure::usage)?;
     }
     let before = Usage::now(service).await;
-    let job = open_job(options, service).await?;
-    let kept = kept(&mut *cursors, &Identity::of(&job.view)).map_err(failure_of)?;
+    let of_checkpoint = checkpoint.as_ref().map(|checkpoint| checkpoint.split_batches);
+    let splits = of_checkpoint.or(saved.as_ref().map(|saved| saved.split_batches));
+    let job = open_job(options, service, splits).await?;
+    let view = match saved {
+        Some(_) => job.divided(options.stream.patience).await?,
+        None => job.view.clone(),
+    };
+    let kept = kept(&mut *cursors, &Identity::of(&view)).map_err(failure_of)?;
     let clients = 2 * ranks.map_or(1, |(range, _)| range.count.get() as usize) + MORE_CLIENTS;
     let socket = match options.is_stdout() {
         true => None,
         false => Some((Socket::bind(&options.socket).map_err(Failure::usage)?, clients)),
     };
-    let resume = checkpoint.map(|checkpoint| checkpoint.cursor_in(&job.view)).transpose();
-    let resume = resume.map_err(|error| Failure::Usage(format!("--resume: {error}")))?;
+    let resume = match &checkpoint {
+        Some(checkpoint) => Some(place_of(&job, checkpoint, options).await?),
+        None => None,
+    };
     let status = job.status(options.stream.patience).await?;
     let (own, beginning) = match options.ranks.own(&job)? {
         None => (None, Beginning::of_one(&status, kept)),
@@ -235,8 +244,25 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     Ok(Serving { job, server, socket, watcher, before })
 }
 
+/// The place of the checkpoint that `--resume` names.
+async fn place_of(
+    job: &Job,
+    checkpoint: &Checkpoint,
+    options: &Options,
+) -> Result<Cursor, Failure> {
+    let place = job.place_of(checkpoint, options.stream.patience).await;
+    place.map_err(|error| match error {
+        PlaceError::Checkpoint(error) => Failure::Usage(format!("--resume: {error}")),
+        PlaceError::Fetch(error) => error.into(),
+    })
+}
+
 /// The job that the options name: started, if they name a pipeline.
-async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> {
+async fn open_job(
+    options: &Options,
+    service: &Service,
+    split_batches: Option<u32>,
+) -> Result<Job, Failure> {
     let patience = options.stream.patience;
     let Some(path) = &options.pipeline else {
         let joined = service.join(options.name()?, &options.job, patience).await;
@@ -247,7 +273,8 @@ async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> 
             failure => failure,
         });
     };
-    let config = JobConfig::read(path, options.job.clone(), service)?;
+    let own = options.job.clone().resuming(split_batches);
+    let config = JobConfig::read(path, own, service)?;
     let job = service.submit(config, patience).await?;
     if !job.left_out.is_empty() {
         tracing::warn!("{}", job.left_out);
@@ -255,19 +282,20 @@ async fn open_job(options: &Options, service: &Service) -> Result<Job, Failure> 
     Ok(job)
 }
 
-/// The state file, which must be of this job.
-fn open_state(options: &Options) -> Result<Box<dyn CursorStore>, Failure> {
-    let Some(path) = &options.state else { return Ok(Box::new(NoCursor)) };
+/// The state file, which must be of this job, and what it holds.
+fn open_state(options: &Options) -> Result<(Box<dyn CursorStore>, Option<Saved>), Failure> {
+    let Some(path) = &options.state else { return Ok((Box::new(NoCursor), None)) };
     let mut file = CursorFile::open(path).map_err(Failure::usage)?;
     let job = options.name()?.to_string();
     // Before anything is started: the rest is known once the job is.
-    if let Some(Saved { identity, .. }) = file.load().map_err(Failure::usage)?
+    let saved = file.load().map_err(Failure::usage)?;
+    if let Some(Saved { identity, .. }) = &saved
         && let Some(why) = identity
             .mismatch(&Identity { job, ..identity.clone() }, &file.name().unwrap_or_default())
     {
         return Err(Failure::Usage(why));
     }
-    Ok(Box::new(file))
+    Ok((Box::new(file), saved))
 }
 
 fn failure_of(error: ServeError) -> Failure {

@@ -79,7 +79,12 @@ class Service:
     @property
     def endpoint(self) -> str | None: ...
     def submit(
-        self, yaml: str, base: str | PathLike[str], options: Sequence[str], interrupt: Interrupt | None = None
+        self,
+        yaml: str,
+        base: str | PathLike[str],
+        options: Sequence[str],
+        checkpoint: str | None = None,
+        interrupt: Interrupt | None = None,
     ) -> Job: ...
     def join(self, name: str) -> Job: ...
     def close(self) -> None: ...

@@ -162,7 +162,7 @@ def open_reader(
     """
     text, base = pipeline.to_yaml(), pipeline.base
     named = flags if job is None else [*flags, f"--job={job}"]
-    started = service._native.submit(text, base, named, interrupt)
+    started = service._native.submit(text, base, named, state, interrupt)
     if state is None:
         return service._reads(Reader(started, flags, ranks, None, interrupt))
     at = started.position(state)
@@ -173,6 +173,6 @@ def open_reader(
             raise
         _LOG.info("%s", error)
         _LOG.warning("job %s does not have the batches after the state: they are computed again, in a new job", job)
-    started = service._native.submit(text, base, flags, interrupt)
+    started = service._native.submit(text, base, flags, state, interrupt)
     at = started.position(json.dumps({**json.loads(state), "job": started.name}))
     return service._reads(Reader(started, flags, [], at, interrupt))

@@ -12,7 +12,8 @@ __all__ = ["VERSION", "State", "text_of"]
 
 State = dict[str, Any]
 
-VERSION = 1
+# 2: the batches of a split are a part of it.
+VERSION = 2
 
 
 def text_of(state: Mapping[str, Any]) -> str:
@@ -22,7 +23,7 @@ def text_of(state: Mapping[str, Any]) -> str:
     if state["version"] != VERSION:
         raise CheckpointError(f"the state has version {state['version']}, and this gristmill reads version {VERSION}")
     fields = {name: value for name, value in state.items() if name != "version"}
-    if set(fields) != {"job", "fingerprint", "seed", "epoch", "g"}:
+    if set(fields) != {"job", "fingerprint", "seed", "split_batches", "epoch", "g"}:
         raise CheckpointError(
             f"the state has the fields {', '.join(sorted(fields))}: it was changed, or is of another tool"
         )

@@ -6,7 +6,7 @@ use crate::{
     wait::{self, Interrupt, OfProcess},
 };
 use clap::Parser;
-use gristmill_client::{JobOptions, RankOptions, StreamOptions};
+use gristmill_client::{JobOptions, PlaceError, RankOptions, StreamOptions, waiting::Waiting};
 use gristmill_model::splits::Cursor;
 use gristmill_model::{Checkpoint, wire::JobState};
 use pyo3::prelude::*;
@@ -115,14 +115,19 @@ impl Job {
 
     /// The text of the checkpoint whose next batch is batch `g` of `epoch`.
     fn checkpoint(&self, epoch: u32, g: u64) -> String {
-        Checkpoint::of(&self.job.view, Cursor::new(epoch, g)).to_string()
+        self.job.checkpoint(Cursor::new(epoch, g)).to_string()
     }
 
     /// The place `(epoch, g)` of the text of a checkpoint of this job.
     fn position(&self, py: Python<'_>, checkpoint: &str) -> PyResult<(u32, u64)> {
-        let parsed: Result<Checkpoint, _> = checkpoint.parse();
-        let cursor = parsed.and_then(|checkpoint| checkpoint.cursor_in(&self.job.view));
-        let cursor = cursor.map_err(|error| errors::of_checkpoint(py, &error))?;
+        let checkpoint: Checkpoint =
+            checkpoint.parse().map_err(|error| errors::of_checkpoint(py, &error))?;
+        let place = self.job.place_of(&checkpoint, PATIENCE);
+        let of_index = || Some(Waiting::patiently("the index of the dataset"));
+        let cursor = wait::wait(py, place, of_index)?.map_err(|error| match error {
+            PlaceError::Checkpoint(error) => errors::of_checkpoint(py, &error),
+            PlaceError::Fetch(error) => errors::of_fetch(py, &error),
+        })?;
         Ok((cursor.epoch, cursor.batch_index))
     }
 

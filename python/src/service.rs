@@ -7,6 +7,7 @@ use crate::{
     wait::{self, Interrupt, OfProcess},
 };
 use gristmill_client::{Authored, Backend, JobConfig, Launcher, ServiceOptions, Source, operators};
+use gristmill_model::Checkpoint;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
@@ -72,17 +73,22 @@ impl Service {
         self.service.local.as_ref().map(|local| local.calls.endpoint().to_owned())
     }
 
-    /// Starts a job of the pipeline `yaml`, whose paths are relative to `base`, or joins it.
-    #[pyo3(signature = (yaml, base, options, interrupt=None))]
+    /// Starts a job of the pipeline `yaml`, whose paths are relative to `base`, with the splits of `checkpoint`; or joins it.
+    #[pyo3(signature = (yaml, base, options, checkpoint=None, interrupt=None))]
     fn submit(
         &self,
         py: Python<'_>,
         yaml: &str,
         base: PathBuf,
         options: Vec<String>,
+        checkpoint: Option<&str>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<Job> {
         let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &options)?;
+        let checkpoint = checkpoint.map(str::parse).transpose();
+        let checkpoint: Option<Checkpoint> =
+            checkpoint.map_err(|error| errors::of_checkpoint(py, &error))?;
+        let job = job.resuming(checkpoint.map(|checkpoint| checkpoint.split_batches));
         let registry = &self.service.ports.operators;
         let authored = Authored::parse_with(yaml, &base, registry);
         let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;

@@ -136,7 +136,7 @@ def test_places_that_states_name(numbers_dir: Path, service: gm.Service) -> None
     with gm.numpy.Loader(small.pipeline(numbers_dir, small.SIZED), service=service, epochs=2, seed=9) as loader:
         assert len(loader) == 3 and loader.epochs == 2
         state = loader.state_dict()
-        assert set(state) == {"version", "job", "fingerprint", "seed", "epoch", "g"}
+        assert set(state) == {"version", "job", "fingerprint", "seed", "split_batches", "epoch", "g"}
         assert (state["version"], state["job"], state["seed"]) == (1, loader.job, 9) and place(state) == (0, 0)
         assert all(type(value) in (str, int) for value in state.values())
         for epoch in range(2):

@@ -14,9 +14,11 @@ use gristmill_client::{
     start_local,
 };
 use gristmill_synthetic::DatasetSpec;
-use std::{ops::ControlFlow, path::PathBuf};
+use std::{ops::ControlFlow, path::PathBuf, time::Duration};
 
 const EPOCHS: u32 = 2;
+/// How long the service may take to index the dataset.
+const PATIENCE: Duration = Duration::from_secs(60);
 const PIPELINE: &str = "
 source: { tfrecord: ., features: { value: { key: value, dtype: i64 } } }
 ops:
@@ -57,11 +59,14 @@ async fn main() -> Result<()> {
 }
 
 async fn train(service: &Service, options: &Options) -> Result<()> {
-    let job = start_job(service).await?;
-    let identity = Identity::of(&job.view);
     let mut checkpoint = CursorFile::open(&options.checkpoint)?;
-    let begin = match checkpoint.load()? {
-        Some(saved) if saved.identity == identity => saved.cursor,
+    let saved = checkpoint.load()?;
+    // The batches are those of the checkpoint only in splits of the same size.
+    let job = start_job(service, saved.as_ref().map(|saved| saved.split_batches)).await?;
+    let begin = match saved {
+        Some(saved) if saved.identity == Identity::of(&job.divided(PATIENCE).await?) => {
+            saved.cursor
+        }
         _ => Cursor::default(),
     };
     let mut batches = job.batches(begin, &StreamOptions::default()).await?;
@@ -72,7 +77,9 @@ async fn train(service: &Service, options: &Options) -> Result<()> {
                 model.step(&batch);
                 // A real trainer saves less often, and saves its weights in the same file.
                 let cursor = batch.cursor().next();
-                checkpoint.save(&Saved { identity: identity.clone(), cursor })?;
+                let view = job.divided(PATIENCE).await?;
+                let split_batches = view.split_batches().unwrap_or(0);
+                checkpoint.save(&Saved { identity: Identity::of(&view), split_batches, cursor })?;
                 batches.checkpointed(batch.cursor());
             }
             Delivery::EpochEnd(totals) => println!(
@@ -93,7 +100,7 @@ async fn train(service: &Service, options: &Options) -> Result<()> {
 }
 
 /// Starts the job over generated data, or joins it if it was started before.
-async fn start_job(service: &Service) -> Result<Job> {
+async fn start_job(service: &Service, split_batches: Option<u32>) -> Result<Job> {
     let spec = DatasetSpec::ints(1000, 0);
     let root = gristmill_synthetic::default_dir(&spec)?;
     gristmill_synthetic::ensure(&root, &spec, &|_, _| ControlFlow::Continue(()))?;
@@ -101,7 +108,7 @@ async fn start_job(service: &Service) -> Result<Job> {
     let authored = Authored::parse(PIPELINE, ".".as_ref()).context("the pipeline")?;
     let options =
         JobOptions { job: Some("example".parse()?), epochs: EPOCHS, ..JobOptions::default() };
-    let config = JobConfig::new(authored, source, options);
+    let config = JobConfig::new(authored, source, options.resuming(split_batches));
     Ok(service.submit(config, StreamOptions::default().patience).await?)
 }
 

@@ -41,13 +41,14 @@ impl Handle<Register> for Coordinator {
         let dataset_version = register.dataset_version(&stored_as);
         let dataset_version = dataset_version.unwrap_or_else(|| dataset.version(&stored_as));
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
-        let query = CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics };
+        let manifest = self.manifest(dataset_version).await?;
+        let plan = manifest.map(|manifest| self.plan(spec, &pipeline, &manifest)).transpose()?;
+        let split_records = plan.map(|plan| plan.split_records);
+        let query =
+            CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics, split_records };
         let caching = self.begin_caching(job, &query).await?;
-        let (plan, state) = match self.manifest(dataset_version).await? {
-            Some(manifest) => {
-                let plan = self.plan(spec, &pipeline, &manifest, caching.as_ref())?;
-                (Some(plan), JobState::Running)
-            }
+        let (plan, state) = match plan {
+            Some(plan) => (Some(plan), JobState::Running),
             None => {
                 let key = keys::listing(&self.settings.ns, dataset_version);
                 match register.listing {
@@ -137,7 +138,7 @@ impl Coordinator {
         let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
         let manifest = Manifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
-        let plan = self.plan(&item.spec, &pipeline, &manifest, item.caching.as_ref())?;
+        let plan = self.plan(&item.spec, &pipeline, &manifest)?;
         let key = keys::manifest(&self.settings.ns, item.dataset_version);
         self.put_json(key, &manifest, "content").await?;
         let decide = |before: Option<&JobItem>| match before {

@@ -45,6 +45,6 @@ mod wiring;
 
 pub use coordinator::{Coordinator, Handle};
 pub use handler::{handle, serve};
-pub use settings::{Patience, Settings, split_batches};
+pub use settings::{Patience, Settings};
 pub use snapshot::Memory;
 pub use upkeep::Upkeep;

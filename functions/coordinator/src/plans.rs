@@ -1,6 +1,6 @@
 //! Plans: divides an indexed dataset into splits.
 
-use crate::{Coordinator, caching::Caching, store::invalid};
+use crate::{Coordinator, store::invalid};
 use gristmill_model::splits::{
     Member, SplitPlan,
     order::{Ramp, default_bundle_splits},
@@ -10,19 +10,19 @@ use gristmill_pipeline::{Pipeline, Source};
 
 /// Bundles per worker that the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
+/// Least splits of a window. A trainer may take a light split in a millisecond, and workers that left because the window
+/// was full come back after some hundred.
+const MIN_WINDOW_SPLITS: u32 = 32;
 
 impl Coordinator {
-    /// Divides a dataset into splits: objects of about the planned size, but enough splits to fan out on a
-    /// small dataset.
+    /// Divides a dataset into splits: see [`Pipeline::split_batches`].
     pub(crate) fn plan(
         &self,
         spec: &JobSpec,
         pipeline: &Pipeline,
         manifest: &Manifest,
-        caching: Option<&Caching>,
     ) -> Result<Plan, Refusal> {
         let batch_size = pipeline.batch_size();
-        let batch = u64::from(batch_size.max(1));
         // A worker holds in memory both the stored records and its output.
         let stored_bytes = stored_bytes_per_record(manifest);
         let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
@@ -34,13 +34,11 @@ impl Coordinator {
             plan.map_err(|error| invalid(error.to_string()))
         };
         let records = view(u32::MAX)?.records();
-        let narrow_bytes = pipeline.narrow_bytes_per_record(stored_bytes).max(stored_bytes);
-        let chosen = self.settings.split_batches(records, narrow_bytes, pipeline.batching());
-        let split_batches = spec.settings.split_batches.map_or(chosen, u64::from).max(1);
-        let chosen = u32::try_from(split_batches * batch)
+        let chosen = pipeline.split_batches(records, stored_bytes);
+        let batch = u64::from(batch_size.max(1));
+        let split_batches = spec.settings.asked_split_batches().map_or(chosen, u64::from).max(1);
+        let split_records = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
-        // A cached dataset is already divided.
-        let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
         let splits = view(split_records)?;
         let copies = spec.copies();
         let n_splits = splits.n_splits().checked_mul(copies).ok_or_else(|| {
@@ -66,7 +64,8 @@ impl Coordinator {
 
 /// Window in splits ahead of the trainer, for `workers` and bundles of at most `max_bundle_splits`.
 pub(crate) fn window_of(workers: u32, max_bundle_splits: u32) -> u32 {
-    workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * max_bundle_splits)
+    let bundles = workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER);
+    bundles.saturating_mul(max_bundle_splits).max(MIN_WINDOW_SPLITS)
 }
 
 /// The datasets of a job in the form that splits are made from.

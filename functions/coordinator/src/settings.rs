@@ -4,7 +4,6 @@ use crate::snapshot::JobSnapshot;
 use gristmill_model::splits::{Limits, ObjectSizes};
 use gristmill_model::wire::SpokenVersions;
 use gristmill_model::{ErrorPolicy, Namespace};
-use gristmill_pipeline::Batching;
 use std::{num::NonZeroU32, time::Duration};
 
 /// Deaths on one split, all but the first right after a survived control, that make it poison. The minimum
@@ -20,11 +19,6 @@ pub struct Settings {
     pub bucket: String,
     /// Name (and qualifier) of the scaler function.
     pub scaler_function: String,
-    /// Planned size of an object, in bytes: large enough that requests cost little beside compute, small
-    /// enough for a worker's memory and one put.
-    pub object_bytes: u64,
-    /// Fewest splits per epoch, if the data suffices, so that work can fan out.
-    pub min_splits: u64,
     /// No more splits are leased once this many bytes are ready but not yet received by the trainer.
     pub window_bytes: u64,
     /// The bytes of objects, as the window counts them.
@@ -55,29 +49,8 @@ pub struct Patience {
     pub lasting: Duration,
 }
 
-const OBJECT_BYTES: u64 = 64 << 20;
-const MIN_SPLITS: u64 = 64;
 /// 1 TiB: about $24 a month.
 const CACHE_BYTES: u64 = 1 << 40;
-
-/// Default number of batches per split: objects of about the planned size, but enough splits to fan out on
-/// a small dataset, and enough batches per split for the sorting that `batching` does within it.
-pub fn split_batches(records: u64, record_bytes: u64, batching: &Batching) -> u64 {
-    batches_for(OBJECT_BYTES, MIN_SPLITS, records, record_bytes, batching)
-}
-
-fn batches_for(
-    object_bytes: u64,
-    min_splits: u64,
-    records: u64,
-    record_bytes: u64,
-    batching: &Batching,
-) -> u64 {
-    let batch = u64::from(batching.size.max(1));
-    let by_bytes = object_bytes / record_bytes.saturating_mul(batch).max(1);
-    let by_spread = records / batch.saturating_mul(min_splits).max(1);
-    by_bytes.min(by_spread.max(batching.batches_together())).max(1)
-}
 
 impl Settings {
     /// The defaults for one stack.
@@ -86,8 +59,6 @@ impl Settings {
             ns,
             bucket,
             scaler_function,
-            object_bytes: OBJECT_BYTES,
-            min_splits: MIN_SPLITS,
             window_bytes: 2 << 30,
             object_sizes: ObjectSizes::Real,
             cache_bytes: CACHE_BYTES,
@@ -126,16 +97,6 @@ impl Settings {
     pub fn with_cache(self, gib: Option<NonZeroU32>) -> Self {
         let cache_bytes = gib.map_or(self.cache_bytes, |gib| u64::from(gib.get()) << 30);
         Self { cache_bytes, ..self }
-    }
-
-    /// [`split_batches`] with these settings.
-    pub(crate) fn split_batches(
-        &self,
-        records: u64,
-        record_bytes: u64,
-        batching: &Batching,
-    ) -> u64 {
-        batches_for(self.object_bytes, self.min_splits, records, record_bytes, batching)
     }
 
     /// The limits of a job with this error policy.

@@ -21,7 +21,7 @@ pub struct Identity {
     pub job: String,
     /// The dataset's version.
     pub dataset: String,
-    /// Fingerprint of the pipeline, the seed and everything else that determines the batches.
+    /// Fingerprint of the pipeline, the seed, the batches of a split and everything else that determines the batches.
     pub fingerprint: String,
 }
 
@@ -30,7 +30,7 @@ impl Identity {
         Self {
             job: view.job.to_string(),
             dataset: view.dataset_version.to_string(),
-            fingerprint: view.spec.fingerprint().to_string(),
+            fingerprint: view.batches_fingerprint().to_string(),
         }
     }
 
@@ -52,7 +52,9 @@ impl Identity {
             return Some(differs("dataset", &self.dataset, &served.dataset));
         }
         let differing = self.fingerprint != served.fingerprint;
-        differing.then(|| differs("pipeline or seed", &self.fingerprint, &served.fingerprint))
+        differing.then(|| {
+            differs("pipeline, seed or split size", &self.fingerprint, &served.fingerprint)
+        })
     }
 }
 
@@ -67,6 +69,8 @@ fn short_name(name: &str) -> String {
 pub struct Saved {
     #[serde(flatten)]
     pub identity: Identity,
+    /// Batches of a split; a part of the fingerprint too.
+    pub split_batches: u32,
     #[serde(flatten)]
     pub cursor: Cursor,
 }
@@ -257,7 +261,7 @@ mod tests {
     fn saved(job: &str, batch_index: u64) -> Saved {
         let identity =
             Identity { job: job.into(), dataset: "d".repeat(64), fingerprint: "f".repeat(64) };
-        Saved { identity, cursor: Cursor::new(0, batch_index) }
+        Saved { identity, split_batches: 1, cursor: Cursor::new(0, batch_index) }
     }
 
     #[test]
@@ -319,6 +323,8 @@ mod tests {
         let dataset = Identity { dataset: "e".repeat(64), ..mine.clone() };
         assert!(dataset.mismatch(&mine, "it").unwrap().contains("another dataset (eeeeeeeeeeee,"));
         let seed = Identity { fingerprint: "e".repeat(64), ..mine.clone() };
-        assert!(seed.mismatch(&mine, "it").unwrap().contains("another pipeline or seed"));
+        assert!(
+            seed.mismatch(&mine, "it").unwrap().contains("another pipeline, seed or split size")
+        );
     }
 }

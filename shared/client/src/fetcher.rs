@@ -321,6 +321,15 @@ impl Fetcher {
         self.ledger.view()
     }
 
+    /// The job once its dataset is indexed. Cancel safe.
+    ///
+    /// # Errors
+    /// The run ended.
+    pub fn indexed(&self) -> impl Future<Output = Result<JobView, FetchError>> + use<> {
+        let ledger = Arc::clone(&self.ledger);
+        async move { ledger.indexed().await }
+    }
+
     /// Whether the stream is known to begin at the end of the job, so that no batch follows.
     pub fn is_at_end(&self) -> bool {
         let epochs = self.view().map(|view| view.spec.epochs);

@@ -5,11 +5,15 @@ use crate::{
     Listing, OwnRanks, PrefetchMemory, Service, Source, StreamOptions, asking,
 };
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
-use gristmill_model::{Epoch, JobName};
+use gristmill_model::wire::{JobSpec, JobStatus, JobView, Plan, Register, Status, Stop};
+use gristmill_model::{Checkpoint, CheckpointError, Epoch, JobName};
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 /// A job to start.
 #[derive(Debug, Clone)]
@@ -83,6 +87,18 @@ impl Authored {
     }
 }
 
+/// How long to rest between two looks at a job whose dataset is being indexed.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Why a checkpoint has no place in a job.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PlaceError {
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+}
+
 /// A job of a service.
 #[derive(Clone)]
 pub struct Job {
@@ -99,6 +115,8 @@ pub struct Job {
     pub local_workers: u32,
     /// Epochs to read, if somebody said so.
     pub epochs: Option<Epoch>,
+    /// Set once the dataset is indexed and this process knows it.
+    plan: Arc<OnceLock<Plan>>,
 }
 
 impl Service {
@@ -148,7 +166,8 @@ impl Service {
         let (service, dataset) = (self.clone(), Some(dataset));
         let epochs = config.options.own_epochs();
         let view = view.read_until(epochs);
-        Ok(Job { service, view, left_out, folders, dataset, local_workers, epochs })
+        let plan = Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from));
+        Ok(Job { service, view, left_out, folders, dataset, local_workers, epochs, plan })
     }
 
     /// Joins the job `name`, which was started before: `options` are compared with it, or change it.
@@ -178,6 +197,7 @@ impl Service {
         let view = joined.map_err(refused)?;
         let folders = self.folders().await;
         Ok(Job {
+            plan: Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from)),
             service: self.clone(),
             local_workers: options.own_workers(view.spec.workers),
             view: view.read_until(options.own_epochs()),
@@ -237,9 +257,59 @@ impl Job {
             own,
             patience: options.patience,
             folders: self.folders.clone(),
+            plan: Arc::clone(&self.plan),
             ..FetcherConfig::new(ns.clone(), bucket.clone(), self.view.job.clone())
         };
         Fetcher::open(ports.clone(), config).await
+    }
+
+    /// The job with its plan, if this process knows it.
+    fn planned(&self) -> JobView {
+        let plan = self.plan.get().copied();
+        JobView { plan, ..self.view.clone() }
+    }
+
+    /// The checkpoint whose next batch is `next`.
+    pub fn checkpoint(&self, next: Cursor) -> Checkpoint {
+        Checkpoint::of(&self.planned(), next)
+    }
+
+    /// The place of a checkpoint in this job. May wait as [`Job::divided`] does.
+    ///
+    /// # Errors
+    /// [`PlaceError::Checkpoint`] if the checkpoint is of other batches, [`PlaceError::Fetch`] if the service does not
+    /// answer.
+    pub async fn place_of(
+        &self,
+        checkpoint: &Checkpoint,
+        patience: Duration,
+    ) -> Result<Cursor, PlaceError> {
+        match checkpoint.cursor_in(&self.planned()) {
+            Err(CheckpointError::NotPlanned(_)) => {
+                Ok(checkpoint.cursor_in(&self.divided(patience).await?)?)
+            }
+            found => Ok(found?),
+        }
+    }
+
+    /// The job once its splits are known, which tell its batches from those of others. Waits up to `patience` for the
+    /// dataset to be indexed.
+    ///
+    /// # Errors
+    /// If the service does not answer, or has forgotten the job.
+    pub async fn divided(&self, patience: Duration) -> Result<JobView, FetchError> {
+        let clock = &self.service.ports.clock;
+        let until = clock.monotonic() + patience;
+        loop {
+            let view = self.planned();
+            if view.split_batches().is_some() || clock.monotonic() > until {
+                return Ok(view);
+            }
+            match self.status(patience).await?.job.plan {
+                Some(plan) => drop(self.plan.set(plan)),
+                None => clock.sleep(LOOK_AGAIN).await,
+            }
+        }
     }
 
     /// The job's pipeline.

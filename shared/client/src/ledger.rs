@@ -361,6 +361,20 @@ impl Ledger {
         self.wait(|inner| inner.view.clone().filter(|view| view.plan.is_some())).await
     }
 
+    /// As [`planned`](Self::planned), wherever the stream begins: only the end of the run is an error.
+    pub async fn indexed(&self) -> Result<JobView, FetchError> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(error) = self.error() {
+                return Err(error);
+            }
+            if let Some(view) = self.view().filter(|view| view.plan.is_some()) {
+                return Ok(view);
+            }
+            changed.await;
+        }
+    }
+
     /// Resolves at the next change.
     pub async fn changed(&self) {
         self.changed.notified().await;

@@ -71,7 +71,7 @@ pub use folders::Folders;
 pub use given::GivenNames;
 pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
-pub use job::{Job, JobConfig};
+pub use job::{Job, JobConfig, PlaceError};
 pub use list_error::ListError;
 pub use log::{log_to_stderr, write_stderr};
 pub use memory::return_large_buffers;

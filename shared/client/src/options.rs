@@ -7,7 +7,7 @@ use gristmill_model::wire::{JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
 use gristmill_policy::cost::{HOUR_S, Prices};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 /// The place of the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -137,6 +137,14 @@ impl JobOptions {
         let budget = self.budget_usd_per_hour?;
         let usd_per_second = stack_shape().usd_per_second(&Prices::default()).0;
         Some((budget / (usd_per_second * HOUR_S)) as u32)
+    }
+
+    /// These options for a job that goes on from a checkpoint with splits of so many batches, if they are known: one
+    /// that is started has the same, unless others are given.
+    #[must_use]
+    pub fn resuming(self, split_batches: Option<u32>) -> Self {
+        let resumed_split_batches = split_batches.and_then(NonZeroU32::new);
+        Self { settings: JobSettings { resumed_split_batches, ..self.settings }, ..self }
     }
 
     /// `base` with these options, those that take their defaults included.

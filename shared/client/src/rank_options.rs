@@ -209,8 +209,9 @@ mod tests {
             ..RankOptions::default()
         };
         let fingerprint = "0".repeat(64);
-        let text =
-            format!(r#"{{"job":"j","fingerprint":"{fingerprint}","seed":0,"epoch":1,"g":8}}"#);
+        let text = format!(
+            r#"{{"job":"j","fingerprint":"{fingerprint}","seed":0,"split_batches":1,"epoch":1,"g":8}}"#
+        );
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("checkpoint.json");
         std::fs::write(&path, format!("{text}\n")).unwrap();

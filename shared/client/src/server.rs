@@ -361,7 +361,8 @@ impl Server {
     }
 
     fn save(&mut self, cursor: Cursor) -> Result<(), ServeError> {
-        self.cursors.save(&Saved { identity: self.identity.clone(), cursor })?;
+        let split_batches = self.view.split_batches().unwrap_or(0);
+        self.cursors.save(&Saved { identity: self.identity.clone(), split_batches, cursor })?;
         self.saved = cursor;
         Ok(())
     }

@@ -10,8 +10,12 @@ use crate::{
 };
 use gristmill_executor::Finisher;
 use gristmill_model::splits::{Cursor, Place};
+use gristmill_model::wire::Plan;
 use gristmill_runner::{JobContext, Runner};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio::{sync::mpsc, task::JoinSet};
 
 /// Batches ready for the trainer. One suffices: making a batch costs a copy at most, and prefetched objects
@@ -25,6 +29,8 @@ pub(crate) struct BatchSource {
     pub stages: Arc<StageClock>,
     /// The ranks served here.
     pub own: OwnRanks,
+    /// Set once the dataset is indexed.
+    pub plan: Arc<OnceLock<Plan>>,
 }
 
 impl BatchSource {
@@ -56,12 +62,13 @@ impl BatchSource {
     }
 
     async fn batches(self, at: Cursor, queue: mpsc::Sender<Assembled>) -> Result<(), FetchError> {
-        let Self { downloader, stages, own } = self;
+        let Self { downloader, stages, own, plan: known } = self;
         let progress = Arc::clone(&downloader.progress);
         // The ranks served here, if other readers serve the rest.
         let part = (!own.are_all()).then_some(own);
         let view = downloader.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
+        known.get_or_init(|| plan);
         // Operators may drop elements or repeat them; then the number of batches is known at the end of an epoch.
         let most = downloader.context.pipeline.is_one_to_one().then(|| plan.most_batches());
         let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at, most).await?;

@@ -20,6 +20,9 @@ pub struct Checkpoint {
     pub fingerprint: Fingerprint,
     /// A part of the fingerprint, kept beside it so that a mismatch can be named.
     pub seed: u64,
+    /// Batches of a split, which determine the order of records; a part of the fingerprint too. 0 if that is not known
+    /// yet, before the first batch.
+    pub split_batches: u32,
     pub epoch: Epoch,
     /// The next batch; all earlier ones, and every earlier epoch, are done.
     #[serde(rename = "g")]
@@ -31,7 +34,7 @@ pub struct Checkpoint {
 pub enum CheckpointError {
     #[error(
         "not a checkpoint ({0}): it is one line such as \
-         {{\"job\":\"j\",\"fingerprint\":\"..\",\"seed\":0,\"epoch\":0,\"g\":0}}"
+         {{\"job\":\"j\",\"fingerprint\":\"..\",\"seed\":0,\"split_batches\":1,\"epoch\":0,\"g\":0}}"
     )]
     Malformed(String),
     #[error(
@@ -44,6 +47,13 @@ pub enum CheckpointError {
     )]
     OtherSeed { job: JobName, found: u64, seed: u64 },
     #[error(
+        "the checkpoint is of job {job} with splits of {found} batches, and the job has splits of {split_batches}: \
+         start a job with --split-batches {found}, or from the checkpoint"
+    )]
+    OtherSplits { job: JobName, found: u32, split_batches: u32 },
+    #[error("the dataset of job {0} is not indexed yet, so its batches cannot be compared")]
+    NotPlanned(JobName),
+    #[error(
         "the checkpoint is of job {job} over another dataset or pipeline (fingerprint {found:.12}, \
          not {fingerprint:.12}): resume from one of these batches"
     )]
@@ -54,16 +64,22 @@ pub enum CheckpointError {
 
 /// The fingerprint of all that determines a job's batches, its dataset included.
 fn fingerprint(job: &JobView) -> Fingerprint {
-    let parts = [job.dataset_version.0, job.spec.fingerprint().0].concat();
-    Fingerprint::of("gristmill checkpoint v1", &parts)
+    let parts = [job.dataset_version.0, job.batches_fingerprint().0].concat();
+    Fingerprint::of("gristmill checkpoint v2", &parts)
 }
 
 impl Checkpoint {
     /// The checkpoint of a run of `job` that goes on at `next`.
     pub fn of(job: &JobView, next: Cursor) -> Self {
         let Cursor { epoch, batch_index } = next;
-        let seed = job.spec.seed;
-        Self { job: job.job.clone(), fingerprint: fingerprint(job), seed, epoch, batch_index }
+        Self {
+            job: job.job.clone(),
+            fingerprint: fingerprint(job),
+            seed: job.spec.seed,
+            split_batches: job.split_batches().unwrap_or(0),
+            epoch,
+            batch_index,
+        }
     }
 
     /// The batch at which a run of `job` goes on.
@@ -71,13 +87,22 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError`] names the first difference between the job and that of the checkpoint.
     pub fn cursor_in(&self, job: &JobView) -> Result<Cursor, CheckpointError> {
-        let Self { job: found, seed, epoch, batch_index, .. } = self;
+        let Self { job: found, seed, split_batches, epoch, batch_index, .. } = self;
         let (name, spec) = (job.job.clone(), &job.spec);
         if *found != name {
             return Err(CheckpointError::OtherJob { found: found.clone(), job: name });
         }
         if *seed != spec.seed {
             return Err(CheckpointError::OtherSeed { job: name, found: *seed, seed: spec.seed });
+        }
+        // Taken before the first batch.
+        if *split_batches == 0 && (*epoch, *batch_index) == (0, 0) {
+            return Ok(Cursor::default());
+        }
+        let own = job.split_batches().ok_or_else(|| CheckpointError::NotPlanned(name.clone()))?;
+        if *split_batches != own {
+            let found = *split_batches;
+            return Err(CheckpointError::OtherSplits { job: name, found, split_batches: own });
         }
         let expected = fingerprint(job);
         if self.fingerprint != expected {
@@ -121,7 +146,7 @@ impl FromStr for Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{JobSpec, JobState};
+    use crate::wire::{JobSpec, JobState, Plan};
 
     fn view() -> JobView {
         JobView {
@@ -131,7 +156,7 @@ mod tests {
             dataset_version: Fingerprint([1; 32]),
             n_files: 1,
             state: JobState::Running,
-            plan: None,
+            plan: Some(Plan { batch_size: 4, split_records: 12, ..Plan::default() }),
             caching: None,
             changes: Vec::new(),
             resumed: 0,
@@ -147,7 +172,7 @@ mod tests {
         let checkpoint = Checkpoint::of(&view(), at(1, 42));
         let text = checkpoint.to_string();
         assert!(text.starts_with(r#"{"job":"j","fingerprint":""#), "{text}");
-        assert!(text.ends_with(r#","seed":7,"epoch":1,"g":42}"#), "{text}");
+        assert!(text.ends_with(r#","seed":7,"split_batches":3,"epoch":1,"g":42}"#), "{text}");
         assert_eq!(format!(" {text}\n").parse(), Ok(checkpoint.clone()));
         assert_eq!(checkpoint.cursor_in(&view()), Ok(at(1, 42)));
     }
@@ -174,8 +199,32 @@ mod tests {
         other.spec.pipeline = "[]".to_owned();
         let why = refused(&other);
         assert!(why.contains("another dataset or pipeline (fingerprint "), "{why}");
+        let mut other = view();
+        other.plan = Some(Plan { split_records: 8, ..view().plan.unwrap() });
+        let why = refused(&other);
+        assert!(why.contains("splits of 3 batches, and the job has splits of 2: "), "{why}");
+        assert!(why.contains("--split-batches 3"), "{why}");
+        let why = refused(&JobView { plan: None, ..view() });
+        assert!(why.contains("not indexed yet"), "{why}");
         let dataset = JobView { dataset_version: Fingerprint([2; 32]), ..view() };
         assert!(refused(&dataset).contains("another dataset or pipeline"));
+    }
+
+    #[test]
+    fn a_checkpoint_before_the_first_batch_is_one_of_any_splits() {
+        let early = Checkpoint::of(&JobView { plan: None, ..view() }, at(0, 0));
+        assert_eq!(early.split_batches, 0);
+        assert_eq!(early.cursor_in(&view()), Ok(at(0, 0)));
+        assert_eq!(early.cursor_in(&JobView { plan: None, ..view() }), Ok(at(0, 0)));
+        let later = Checkpoint { batch_index: 1, ..early };
+        assert!(later.cursor_in(&view()).is_err());
+    }
+
+    #[test]
+    fn splits_that_a_job_is_given_count_before_its_dataset_is_indexed() {
+        let mut given = JobView { plan: None, ..view() };
+        given.spec.settings.split_batches = Some(3);
+        assert_eq!(Checkpoint::of(&view(), at(1, 42)), Checkpoint::of(&given, at(1, 42)));
     }
 
     #[test]
@@ -191,9 +240,10 @@ mod tests {
     #[test]
     fn what_is_no_checkpoint_is_refused() {
         let long = " x".repeat(MAX_BYTES);
-        let missing = r#"{"job":"j","seed":7,"epoch":1,"g":42}"#;
+        let missing = r#"{"job":"j","seed":7,"split_batches":3,"epoch":1,"g":42}"#;
+        let of_before = r#"{"job":"j","fingerprint":"","seed":7,"epoch":1,"g":42}"#;
         let negative = Checkpoint::of(&view(), at(0, 1)).to_string().replace(":1}", ":-1}");
-        for text in ["", "7", "[]", "{}", "checkpoint.json", &long, missing, &negative] {
+        for text in ["", "7", "[]", "{}", "checkpoint.json", &long, missing, of_before, &negative] {
             let why = text.parse::<Checkpoint>().unwrap_err().to_string();
             assert!(why.starts_with("not a checkpoint ("), "{why}");
             assert!(why.len() < 300, "{why}");

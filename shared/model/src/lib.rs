@@ -6,6 +6,7 @@
 mod checkpoint;
 mod compression;
 mod dataset_op;
+mod declared_cost;
 mod function;
 mod hex;
 mod ids;
@@ -19,6 +20,7 @@ mod words;
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use compression::Compression;
 pub use dataset_op::DatasetOp;
+pub use declared_cost::DeclaredCost;
 pub use function::{MB_PER_VCPU, worker_threads};
 pub use ids::{
     Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,

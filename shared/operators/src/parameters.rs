@@ -145,7 +145,11 @@ pub(crate) const fn with_effect(name: &'static str, version: u32, effect: Effect
 
 /// The declaration of operators on the sequence of records.
 pub(crate) const fn of_dataset(name: &'static str, version: u32) -> Declaration {
-    Declaration { scope: Scope::Global, pins_position: true, ..element_wise(name, version) }
+    Declaration {
+        scope: Scope::Global,
+        pins_position: true,
+        ..element_wise(name, version).costs(0, 0)
+    }
 }
 
 /// Parses a whole number of 64 bits without an upper bound, from the lower one that `T` declares.

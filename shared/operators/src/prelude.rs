@@ -9,7 +9,7 @@ pub(crate) use crate::parameters::*;
 pub(crate) use crate::*;
 #[cfg(feature = "kernels")]
 pub(crate) use gristmill_kernel::{Fused, Kernel, Made, View};
-pub(crate) use gristmill_model::DatasetOp;
+pub(crate) use gristmill_model::{DatasetOp, DeclaredCost};
 pub(crate) use gristmill_pipeline::{
     Asset, Batching, Buckets, CacheHere, Cardinality, DType, Declaration, Define, Effect,
     ExactEffect, Feature, FieldSchema, Fields, Flow, Given, Kind, MAX_BATCH_BYTES, MAX_BATCH_SIZE,

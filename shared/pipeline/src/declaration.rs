@@ -2,6 +2,7 @@
 //!
 //! Passes and policies rely on declarations and never on an operator's name.
 
+use gristmill_model::DeclaredCost;
 use serde::Serialize;
 
 /// Whether equal input gives equal output.
@@ -97,6 +98,8 @@ pub struct Declaration {
     pub pins_position: bool,
     pub scope: Scope,
     pub effect: Effect,
+    /// With usual parameters.
+    pub cost: DeclaredCost,
 }
 
 impl Declaration {
@@ -113,6 +116,14 @@ impl Declaration {
             pins_position: false,
             scope: Scope::Element,
             effect: Effect::Opaque,
+            cost: DeclaredCost::UNKNOWN,
         }
+    }
+
+    /// Declares nanoseconds an element, and picoseconds a byte that it reads.
+    #[must_use]
+    pub const fn costs(mut self, element_ns: u64, byte_ps: u64) -> Declaration {
+        self.cost = DeclaredCost::new(element_ns, byte_ps);
+        self
     }
 }

@@ -12,8 +12,9 @@ use crate::{
 };
 use checked::{Checked, CheckedInPlace};
 use gristmill_kernel::Kernel;
+use gristmill_model::DeclaredCost;
 use reading::{json, schema};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
@@ -62,6 +63,8 @@ pub struct External {
     randomness: Randomness,
     effect: Effect,
     pins_position: bool,
+    #[serde(skip_serializing_if = "is_unknown", serialize_with = "as_pair")]
+    cost: DeclaredCost,
     /// The schema of the field it writes, once known.
     output: Option<FieldSchema>,
     /// `None` in a program that was not built with the operator.
@@ -95,6 +98,7 @@ impl External {
             randomness,
             effect,
             pins_position,
+            cost: operator.cost(),
             output: None,
             entry: Some(*entry),
             operator: Some(operator),
@@ -119,6 +123,7 @@ impl External {
         let effect = params.require("effect")?;
         let effect = params.choice("effect", effect, &EFFECTS)?;
         let pins_position = params.bool("pins_position", false)?;
+        let cost = cost(params)?;
         let output = Some(schema(params.require("output")?)?);
         Ok(External {
             name: name.to_owned(),
@@ -129,6 +134,7 @@ impl External {
             randomness,
             effect,
             pins_position,
+            cost,
             output,
             entry: entry.copied(),
             operator: None,
@@ -229,7 +235,7 @@ impl PartialEq for External {
     fn eq(&self, other: &Self) -> bool {
         let parts = |op: &External| {
             let External { name, version, field, into, params, randomness, .. } = op.clone();
-            let more = (op.effect, op.pins_position, op.output.clone());
+            let more = (op.effect, op.pins_position, op.cost, op.output.clone());
             (name, version, field, into, params, randomness, more)
         };
         parts(self) == parts(other)
@@ -288,6 +294,10 @@ impl Operator for External {
         Touched::Derives { field: &self.field, into: self.target() }
     }
 
+    fn cost(&self) -> DeclaredCost {
+        self.cost
+    }
+
     fn can_follow_batch(&self) -> bool {
         false
     }
@@ -324,4 +334,25 @@ fn into(params: &mut Table<'_>) -> Result<Option<String>, PipelineError> {
     let name = params.text("into", node)?;
     crate::check_field_name(&name).map_err(|message| node.error(message))?;
     Ok(Some(name))
+}
+
+/// Most nanoseconds an element, and picoseconds a byte, of a declared cost.
+const MAX_COST: u32 = u32::MAX;
+
+fn is_unknown(cost: &DeclaredCost) -> bool {
+    *cost == DeclaredCost::UNKNOWN
+}
+
+fn as_pair<S: Serializer>(cost: &DeclaredCost, serializer: S) -> Result<S::Ok, S::Error> {
+    let most = u64::from(MAX_COST);
+    [cost.element_ns.min(most), cost.byte_ps.min(most)].serialize(serializer)
+}
+
+/// Reads a cost as [`as_pair`] writes it; the default if there is none.
+fn cost(params: &mut Table<'_>) -> Result<DeclaredCost, PipelineError> {
+    let Some(node) = optional(params, "cost") else { return Ok(DeclaredCost::UNKNOWN) };
+    match params.wholes("cost", node, 0..=MAX_COST)?.as_slice() {
+        &[element_ns, byte_ps] => Ok(DeclaredCost::new(element_ns.into(), byte_ps.into())),
+        _ => Err(node.error("`cost` is [nanoseconds an element, picoseconds a byte]")),
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
     Table,
 };
 use gristmill_kernel::{Assets, Fused, Kernel, MoveBoxes};
-use gristmill_model::DatasetOp;
+use gristmill_model::{DatasetOp, DeclaredCost};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::{
@@ -115,6 +115,11 @@ pub trait Operator: Described {
     /// Number of elements it makes of each.
     fn copies(&self) -> u32 {
         1
+    }
+
+    /// Its CPU time with these parameters.
+    fn cost(&self) -> DeclaredCost {
+        self.declaration().cost
     }
 
     /// The author's estimate of its output bytes, for outputs whose size the schema does not have.

@@ -3,6 +3,7 @@
 
 use crate::{
     Compute, RunError, Runner, RunnerConfig,
+    block_cache::{self, BlockCache, RecordBlock, SPLIT_BYTES},
     described::{damaged, read_manifest, read_pack},
     images::read_images,
     indexed_file::{Files, IndexedFile, file_of},
@@ -19,7 +20,7 @@ use gristmill_model::wire::{Manifest, ManifestFile, Pack};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects, get_long_range};
-use gristmill_sources::{OpenedRecords, images};
+use gristmill_sources::{OpenedRecords, RecordBlocks, images};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
@@ -60,9 +61,19 @@ struct Reading {
 struct Stretch {
     first: RecordKey,
     n_records: u32,
-    /// The byte ranges of the file that its index asked for.
-    parts: Vec<Bytes>,
+    stored: Stored,
+    /// Bytes that were read.
+    read_bytes: u64,
     file: Arc<IndexedFile>,
+}
+
+/// The content of a stretch.
+#[derive(Debug, Clone)]
+enum Stored {
+    /// The byte ranges of the file that its index asked for.
+    Parts(Vec<Bytes>),
+    /// Blocks that hold the records among others.
+    Blocks(Vec<Arc<RecordBlock>>),
 }
 
 /// The opened records of a split: per dataset, one element per stretch.
@@ -85,8 +96,7 @@ impl SplitSource {
     /// Number of bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         let all = std::iter::once(&self.first).chain(&self.zipped);
-        let parts = all.flat_map(|read| &read.stretches).flat_map(|stretch| &stretch.parts);
-        parts.map(|part| part.len() as u64).sum()
+        all.flat_map(|read| &read.stretches).map(|stretch| stretch.read_bytes).sum()
     }
 
     /// The first dataset's input, as the executor takes it.
@@ -127,9 +137,16 @@ impl SplitSource {
 impl Reading {
     fn open(&self) -> Result<Vec<OpenedRecords>, RunError> {
         let open = |stretch: &Stretch| {
-            let Stretch { first, n_records, parts, file } = stretch;
-            let opened = file.index.open(first.record, *n_records, &*self.source, parts);
-            opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
+            let Stretch { first, n_records, stored, file, .. } = stretch;
+            match stored {
+                Stored::Parts(parts) => {
+                    let opened = file.index.open(first.record, *n_records, &*self.source, parts);
+                    opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
+                }
+                Stored::Blocks(blocks) => {
+                    block_cache::open(blocks, (first.record, *n_records), &self.source)
+                }
+            }
         };
         self.stretches.iter().map(open).collect()
     }
@@ -156,6 +173,7 @@ pub struct DatasetCache {
     sources: Vec<Arc<Source>>,
     manifest: Manifest,
     indices: Mutex<VecDeque<(u32, Arc<IndexedFile>)>>,
+    blocks: BlockCache,
 }
 
 impl DatasetCache {
@@ -174,7 +192,8 @@ impl DatasetCache {
             return Err(RunError::fatal(format!("{path} lists another number of datasets")));
         }
         let (ns, bucket, compute) = (ns.clone(), bucket.clone(), *compute);
-        Ok(Self { ns, bucket, compute, version, sources, manifest, indices: Mutex::default() })
+        let (indices, blocks) = (Mutex::default(), BlockCache::default());
+        Ok(Self { ns, bucket, compute, version, sources, manifest, indices, blocks })
     }
 
     /// The dataset version this cache reads.
@@ -275,8 +294,10 @@ impl DatasetCache {
         files: &Files,
     ) -> Result<Reading, RunError> {
         let spans = stretches::spans(runs);
-        let reads: Vec<_> =
-            spans.iter().map(|&span| self.read_span(objects, source, span, files)).collect();
+        let shares = shared_bytes(source, &spans, files)? <= SPLIT_BYTES;
+        let reads =
+            spans.iter().map(|&span| self.read_span(objects, source, (span, shares), files));
+        let reads: Vec<_> = reads.collect();
         let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
         let picks = stretches::picks(&spans, runs, shuffled);
         Ok(Reading { stretches, picks, source: Arc::clone(source) })
@@ -286,22 +307,48 @@ impl DatasetCache {
         &self,
         objects: &dyn Objects,
         source: &Source,
-        span: Span,
+        (span, shares): (Span, bool),
         files: &Files,
     ) -> Result<Stretch, RunError> {
         let Span { file: number, first_record, records } = span;
         let mut file = Arc::clone(file_of(files, number)?);
         let first = RecordKey { file: number, record: first_record };
         for _ in 0..LOOKS {
-            let parts = self.read_parts(objects, source, span, &file).await?;
+            let blocks = file.index.blocks(first_record, records, source).filter(|_| shares);
+            let (stored, read_bytes) = match blocks {
+                Some(blocks) => self.read_blocks(objects, source, (number, blocks), &file).await?,
+                None => {
+                    let parts = self.read_parts(objects, source, span, &file).await?;
+                    let bytes = parts.iter().map(|part| part.len() as u64).sum();
+                    (Stored::Parts(parts), bytes)
+                }
+            };
             // A file may have been rewritten since it was indexed.
             if file.stamp.is_none() || objects.change_stamp(&file.path).await? == file.stamp {
-                return Ok(Stretch { first, n_records: records, parts, file });
+                return Ok(Stretch { first, n_records: records, stored, read_bytes, file });
             }
             self.lock().retain(|(cached, _)| *cached != number);
             file = self.indexed(objects, &source.format, number).await?;
         }
         Err(RunError::Passing(format!("{} is written to again and again", file.path)))
+    }
+
+    /// The blocks of a file, read but for those that are here, and the bytes that were read.
+    async fn read_blocks(
+        &self,
+        objects: &dyn Objects,
+        source: &Source,
+        (number, blocks): (u32, RecordBlocks),
+        file: &Arc<IndexedFile>,
+    ) -> Result<(Stored, u64), RunError> {
+        let (mut found, mut bytes) = (Vec::with_capacity(blocks.rows.len()), 0);
+        for rows in blocks.rows {
+            let block = self.blocks.block(number, rows, file);
+            let read = async |span| self.read_parts(objects, source, span, file).await;
+            bytes += block.fetch(read, number).await?;
+            found.push(block);
+        }
+        Ok((Stored::Blocks(found), bytes))
     }
 
     async fn read_parts(
@@ -383,4 +430,14 @@ impl DatasetCache {
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(u32, Arc<IndexedFile>)>> {
         self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// About how many bytes the blocks take that a split of these spans shares with others.
+fn shared_bytes(source: &Source, spans: &[Span], files: &Files) -> Result<u64, RunError> {
+    let mut bytes = 0_u64;
+    for &Span { file, first_record, records } in spans {
+        let blocks = file_of(files, file)?.index.blocks(first_record, records, source);
+        bytes = bytes.saturating_add(blocks.map_or(0, |blocks| blocks.bytes));
+    }
+    Ok(bytes)
 }

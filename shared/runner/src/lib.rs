@@ -3,6 +3,7 @@
 //! Both the worker function and the workers on a trainer's host run this loop; they differ only in where
 //! finished splits go, which is the [`Sink`].
 
+mod block_cache;
 mod committer;
 mod compute;
 mod content;

@@ -4,6 +4,7 @@
 pub(crate) mod reader;
 
 use crate::{Definition, FeatureDType, Features, Files, SourceFormat};
+use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
     DefaultValue, Kind, Node, Parameter, PipelineError, Table,
     node::{Value, shown},
@@ -87,6 +88,7 @@ impl SourceFormat for Csv {
         example: "{ csv: x, header: false, columns: [i, f, text], defaults: { i: 0 }, \
                   features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, \
                   text: { dtype: bytes } } }",
+        cost: DeclaredCost::new(400, 2_500),
         ..Definition::new("csv", Files::new("CSV", &["csv", "tsv", "tab", "txt", "text"]))
     };
 

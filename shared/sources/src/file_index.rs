@@ -1,6 +1,7 @@
 //! The index of one source file: how many records it has, and which of its bytes hold them.
 
 mod linked;
+mod opened;
 
 use crate::{
     Format, IndexKind, Limits, Reading, SourceError,
@@ -51,6 +52,14 @@ pub struct OpenedRecords {
     pub data: Bytes,
     /// Their places in `data`, if the file's own index does not have them.
     pub index: Option<FileIndex>,
+}
+
+/// Runs of records that are decoded as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordBlocks {
+    pub rows: Vec<Range<u32>>,
+    /// About how many bytes all of them take once decoded.
+    pub bytes: u64,
 }
 
 impl FileIndex {
@@ -163,6 +172,22 @@ impl FileIndex {
         let linked = self.links.contents(&range).map(|range| self.packed(&range));
         let packed = std::iter::once(self.packed(&range)).chain(linked);
         Ok(linked::apart(packed.filter(|range| !range.is_empty()).collect()))
+    }
+
+    /// The runs of records, in order, that hold records `first .. first + n` and that decoding takes apart from others:
+    /// what is decoded for one record of a run is decoded for all. None where each record is decoded alone, or the wanted
+    /// records are all of their runs.
+    pub fn blocks<'a>(
+        &self,
+        first: u32,
+        n: u32,
+        source: impl Into<Reading<'a>>,
+    ) -> Option<RecordBlocks> {
+        let Packing::Parquet(layout) = &self.packing else { return None };
+        let rows = first..first.checked_add(n).filter(|end| *end <= self.len())?;
+        let blocks = layout.blocks(rows.clone(), source.into())?;
+        let (start, end) = (blocks.rows.first()?.start, blocks.rows.last()?.end);
+        ((start, end) != (rows.start, rows.end)).then_some(blocks)
     }
 
     /// The part of the stored file that has bytes `range` of the unpacked one.

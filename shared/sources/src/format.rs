@@ -1,6 +1,7 @@
 //! The declaration of a format, without reading a file.
 
 use crate::{Feature, FeatureDType, Features, Format};
+use gristmill_model::DeclaredCost;
 use gristmill_syntax::{Parameter, PipelineError, Table};
 use serde::{Serialize, ser::SerializeMap};
 
@@ -68,6 +69,8 @@ pub struct Definition {
     /// Why its records cannot be zipped with others, if they cannot.
     pub zip_refusal: Option<&'static str>,
     pub files: Files,
+    /// Reading a record.
+    pub cost: DeclaredCost,
     /// A `source` for the documentation and for tests, as YAML on one line.
     pub example: &'static str,
 }
@@ -113,6 +116,7 @@ impl Definition {
             is_packed: false,
             zip_refusal: None,
             files,
+            cost: DeclaredCost::UNKNOWN,
             example: "",
         }
     }

@@ -11,6 +11,7 @@ pub use packs::{BadImage, ImageFolder, Packed, pack_index, packs, read_pack};
 pub use reader::{LABEL_BYTES, index, record_bytes};
 
 use crate::{Definition, Feature, FeatureDType, Features, Files, SourceFormat, csv::texts};
+use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
     DefaultValue, Kind, Parameter, PipelineError, Table,
     node::{Value, shown},
@@ -86,6 +87,7 @@ impl SourceFormat for Images {
              put the images into tar or TFRecord files",
         ),
         example: "{ images: x, classes: [a, b] }",
+        cost: DeclaredCost::new(20_000, 300),
         ..Definition::new(
             "images",
             Files {

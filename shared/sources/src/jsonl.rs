@@ -7,6 +7,7 @@ pub(crate) mod reader;
 pub use reader::Extractor;
 
 use crate::{Definition, Features, Files, SourceFormat};
+use gristmill_model::DeclaredCost;
 use gristmill_syntax::{PipelineError, Table};
 
 /// One JSON object a line; a key is that of the object, `a.b` also the key `b` of the object under
@@ -20,6 +21,7 @@ impl SourceFormat for Jsonl {
         keys: "keys of the object; `a.b` is `b` of the object under `a`",
         example: "{ jsonl: x, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }",
+        cost: DeclaredCost::new(500, 2_500),
         ..Definition::new(
             "jsonl",
             Files::new("JSON lines", &["json", "jsonl", "ndjson", "txt", "text"]),

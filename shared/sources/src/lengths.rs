@@ -40,6 +40,11 @@ impl Lengths {
         u64::from(length) + u64::from(self.framing)
     }
 
+    /// The number of the first record.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
+    }
+
     /// The number of the record after the last.
     pub(crate) fn end(&self) -> u32 {
         self.first + self.lengths.len() as u32

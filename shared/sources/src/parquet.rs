@@ -7,6 +7,7 @@ pub(crate) mod reader;
 pub use reader::Indexer;
 
 use crate::{Definition, Features, Files, SourceFormat};
+use gristmill_model::DeclaredCost;
 use gristmill_syntax::{PipelineError, Table};
 
 /// Parquet files; keys are columns, `a.b` the column `b` of the group `a`.
@@ -19,6 +20,7 @@ impl SourceFormat for Parquet {
         keys: "columns; `a.b` is the field `b` of `a`",
         example: "{ parquet: x, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }",
+        cost: DeclaredCost::new(500, 1_500),
         ..Definition::new("parquet", Files::new("Parquet", &["parquet", "parq", "pq"]))
     };
 

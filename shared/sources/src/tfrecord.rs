@@ -6,6 +6,7 @@ pub mod example;
 pub(crate) mod reader;
 
 use crate::{Definition, Feature, FeatureDType, Features, Files, SourceFormat};
+use gristmill_model::DeclaredCost;
 use gristmill_syntax::{PipelineError, Table};
 
 /// TFRecord files of `tf.Example` messages; keys are those of the example.
@@ -18,6 +19,7 @@ impl SourceFormat for TfRecord {
         keys: "keys of the example",
         example: "{ tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
                   image: { dtype: bytes } } }",
+        cost: DeclaredCost::new(300, 300),
         ..Definition::new("tfrecord", Files::new("TFRecord", &["tfrecord", "tfrecords", "tfrec"]))
     };
 

@@ -8,6 +8,7 @@ pub(crate) mod reader;
 mod tar;
 
 use crate::{Definition, Feature, Features, Files, SourceFormat};
+use gristmill_model::DeclaredCost;
 use gristmill_syntax::{PipelineError, Table, node::shown};
 
 /// Members of a tar file that share a name up to its first dot are one record, and the rest of the
@@ -22,6 +23,7 @@ impl SourceFormat for WebDataset {
                numbers are text",
         example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
+        cost: DeclaredCost::new(1_000, 200),
         ..Definition::new("webdataset", Files::new("a tar file", &["tar", "tgz"]))
     };
 

@@ -87,7 +87,8 @@ impl TrainerHost {
         let other = |job: &str, fingerprint: &str, batch_index| {
             let (job, fingerprint) = (job.to_owned(), fingerprint.to_owned());
             let identity = Identity { job, fingerprint, ..identity.clone() };
-            Ok(Some(Saved { identity, cursor: Cursor { epoch, batch_index } }))
+            let split_batches = own.as_ref().map_or(0, |own| own.split_batches);
+            Ok(Some(Saved { identity, split_batches, cursor: Cursor { epoch, batch_index } }))
         };
         let ahead = batch_index + 1 + self.sim.below(3);
         *file = match self.sim.below(4) {

@@ -82,7 +82,7 @@ impl StepSource for StepsHere {
         // Nothing of the old run is left but the text.
         drop(steps);
         let checkpoint: Checkpoint = checkpoint.parse().map_err(Failure::failed)?;
-        let from = checkpoint.cursor_in(&job.view).map_err(Failure::failed)?;
+        let from = job.place_of(&checkpoint, stream.patience).await.map_err(Failure::failed)?;
         let fetcher = begin_run(&job, &stream, Ranks { count: ranks, from, tail }).await?;
         Ok(Self { job, stream, steps: Steps::new(fetcher) })
     }

@@ -68,7 +68,7 @@ impl StepsOfHosts {
         let run = HostedRun::first(training.ranks, hosts, training.tail.tail, job);
         let hosts = Hosts::start(&program, &run, victims)?;
         Ok(Self {
-            ranks: Ranks::start(&run, &hosts, job, patience),
+            ranks: Ranks::start(&run, &hosts, patience),
             watch: Watch::start(job.clone()),
             polled: PolledJob::new(pipeline, job.view.clone()),
             epoch: from.epoch,
@@ -155,7 +155,7 @@ impl StepSource for StepsOfHosts {
         self.hosts.kill().await;
         let run = self.run.resumed(run);
         let hosts = Hosts::start(&self.program, &run, &self.victims)?;
-        let ranks = Ranks::start(&run, &hosts, &self.job, self.patience);
+        let ranks = Ranks::start(&run, &hosts, self.patience);
         Ok(Self { run, hosts, ranks, came: None, ..self })
     }
 

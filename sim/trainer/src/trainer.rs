@@ -164,8 +164,13 @@ impl<'a> Trainer<'a> {
     }
 
     /// Ends the run of `source` and begins one of `ranks` ranks from the text of its checkpoint.
-    async fn resume<S: StepSource>(&mut self, source: S, ranks: NonZeroU32) -> Result<S, Failure> {
-        let checkpoint = Checkpoint::of(&self.job.view, self.next).to_string();
+    async fn resume<S: StepSource>(
+        &mut self,
+        mut source: S,
+        ranks: NonZeroU32,
+    ) -> Result<S, Failure> {
+        let job = source.observed().view().unwrap_or_else(|| self.job.view.clone());
+        let checkpoint = Checkpoint::of(&job, self.next).to_string();
         gristmill_client::complain!(
             "after {} steps, {ranks} ranks continue from {checkpoint}",
             self.step

@@ -34,6 +34,8 @@ pub(crate) struct CacheQuery<'a> {
     pub dataset: &'a Dataset,
     pub version: Fingerprint,
     pub numerics: &'a str,
+    /// Records of a split; none before the dataset is indexed.
+    pub split_records: Option<u32>,
 }
 
 /// A point with the entry of its fingerprint, or the reason why this job cannot read it, if known.
@@ -74,15 +76,23 @@ impl CacheQuery<'_> {
     /// Why this job cannot use the entry; none if it can.
     fn objection(&self, entry: &CacheEntry) -> Option<String> {
         let copies = self.spec.copies();
-        let batch_size = u64::from(self.pipeline.batch_size());
-        let asked = self.spec.settings.split_batches.map(|batches| u64::from(batches) * batch_size);
         if entry.copies != copies {
             return Some(format!("it holds the dataset {} times, not {copies}", entry.copies));
         }
-        if asked.is_some_and(|records| records != u64::from(entry.split_records)) {
-            let cached = entry.split_records;
+        let cached = entry.split_records;
+        let Some(own) = self.split_records else {
+            return Some(
+                "the dataset has no index, which decides the splits of this job".to_owned(),
+            );
+        };
+        if own != cached {
+            let batch_size = self.pipeline.batch_size().max(1);
+            let remedy = match cached % batch_size {
+                0 => format!(": `--split-batches {}` reads it", cached / batch_size),
+                _ => String::new(),
+            };
             return Some(format!(
-                "it has splits of {cached} records, and --split-batches requires others"
+                "it has splits of {cached} records, and this job has splits of {own}{remedy}"
             ));
         }
         if entry.skipped > 0 && self.spec.settings.on_error == ErrorPolicy::Fail {
@@ -99,7 +109,10 @@ impl Handle<CacheExplain> for Coordinator {
         let pipeline = pipeline_of(spec)?;
         let version = dataset.version(&pipeline.source().stored_as());
         let numerics = self.numerics_of(spec).await?;
-        let query = CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
+        let split_records = self.split_records(spec, &pipeline, version).await?;
+        let numerics = numerics.as_str();
+        let query =
+            CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics, split_records };
         let found = self.find_cached(&query).await?;
         let whys = self.why_missed(&query, &found).await?;
         let points = found.into_iter().zip(whys).map(|(Found { view, entry }, missed)| {
@@ -177,7 +190,6 @@ impl Coordinator {
             view: CachingView { points, modes, unsettled },
             state: State::of(mode),
             numerics: query.numerics.to_owned(),
-            split_records: None,
             decided: None,
             predicted: None,
             totals: None,
@@ -240,7 +252,14 @@ impl Coordinator {
         let pipeline = pipeline_of(&item.spec)?;
         let dataset = Dataset::one("", Vec::new());
         let (spec, version) = (&item.spec, item.dataset_version);
-        let query = CacheQuery { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
+        let query = CacheQuery {
+            spec,
+            pipeline: &pipeline,
+            dataset: &dataset,
+            version,
+            numerics,
+            split_records: None,
+        };
         let reason = match caching.state.mode {
             Mode::Get { .. } => format!("the cached entry has numerics class {}", caching.numerics),
             _ => caching.view.modes.first().map(|mode| mode.reason.clone()).unwrap_or_default(),
@@ -262,10 +281,28 @@ impl Coordinator {
         let files = files.into_iter().map(|indexed| indexed.file).collect();
         let dataset = Dataset::one("", files);
         let (spec, version) = (&item.spec, item.dataset_version);
-        let query = CacheQuery { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
+        let query = CacheQuery {
+            spec,
+            pipeline: &pipeline,
+            dataset: &dataset,
+            version,
+            numerics,
+            split_records: None,
+        };
         let mut points = query.points().into_iter();
         let point = points.find(|(_, view)| view.fingerprint == fingerprint);
         Ok(point.and_then(|(point, _)| serde_json::to_value(query.described(&point)).ok()))
+    }
+
+    /// Records of a split of the dataset `version`; none before it is indexed.
+    async fn split_records(
+        &self,
+        spec: &JobSpec,
+        pipeline: &Pipeline,
+        version: Fingerprint,
+    ) -> Result<Option<u32>, Refusal> {
+        let Some(manifest) = self.manifest(version).await? else { return Ok(None) };
+        Ok(Some(self.plan(spec, pipeline, &manifest)?.split_records))
     }
 
     /// The numerics class to look a job up with: its own, or else that of this namespace's workers.
@@ -315,7 +352,6 @@ fn reading(
         view: CachingView { points, modes, unsettled: None },
         state: State::of(mode),
         numerics: query.numerics.to_owned(),
-        split_records: Some(entry.split_records),
         decided: None,
         predicted: None,
         totals: Some(super::settle::totals_of(entry)),

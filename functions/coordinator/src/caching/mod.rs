@@ -28,8 +28,6 @@ pub(crate) struct Caching {
     pub state: State,
     /// Numerics class of the points' fingerprints.
     pub numerics: String,
-    /// Records per split, if the cache that is read determines it.
-    pub split_records: Option<u32>,
     /// Reason for the decision to store, and its predicted benefit.
     pub decided: Option<String>,
     pub predicted: Option<Predicted>,
@@ -129,7 +127,6 @@ mod tests {
             view: CachingView { points: vec![point(false), point(true)], modes, unsettled },
             state: State::of(state),
             numerics: String::new(),
-            split_records: None,
             decided: None,
             predicted: None,
             totals: None,

@@ -2,11 +2,15 @@
 
 use crate::{Folders, OwnRanks, PrefetchMemory};
 use gristmill_model::splits::{Cursor, ObjectSizes};
+use gristmill_model::wire::Plan;
 use gristmill_model::{Epoch, JobName, Namespace, Nonce};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 /// Settings of a trainer's stream.
 #[derive(Debug, Clone)]
@@ -31,6 +35,8 @@ pub struct FetcherConfig {
     pub patience: Duration,
     /// Folders that errors name by their paths.
     pub folders: Folders,
+    /// Set once the dataset is indexed.
+    pub plan: Arc<OnceLock<Plan>>,
 }
 
 impl FetcherConfig {
@@ -48,6 +54,7 @@ impl FetcherConfig {
             epochs: None,
             patience: Duration::from_secs(120),
             folders: Folders::default(),
+            plan: Arc::default(),
         }
     }
 }

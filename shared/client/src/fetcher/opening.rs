@@ -78,7 +78,12 @@ impl Fetcher {
             local: store,
             bound,
         };
-        let source = BatchSource { downloader, stages: Arc::clone(&stages), own };
+        let source = BatchSource {
+            downloader,
+            stages: Arc::clone(&stages),
+            own,
+            plan: Arc::clone(&config.plan),
+        };
         let batches = source.stream(resume, &mut streaming);
         Ok(Self {
             ledger,

@@ -7,9 +7,10 @@ use super::{
 };
 use crate::{
     FetchError, RankBatch, StepDelivery, Steps,
+    cursor::Identity,
     framing::{ClientHello, ClientMessage, FrameKind},
 };
-use gristmill_model::splits::Cursor;
+use gristmill_model::{splits::Cursor, wire::JobView};
 use std::{future::pending, io, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -20,6 +21,8 @@ use tokio::{
 enum Happened<S> {
     Visitor(Visitor<S>),
     Event(Event),
+    /// The dataset is indexed.
+    Indexed(Result<JobView, FetchError>),
     /// The stream has come to the next point, or failed.
     Stream(Result<Stream, FetchError>),
     Overdue,
@@ -61,9 +64,13 @@ impl Server {
                     None => pending().await,
                 }
             };
+            // Before, nobody knows which batches a position counts.
+            let is_planned = self.view.plan.is_some();
+            let indexed = self.steps.fetcher().indexed();
             let happened = tokio::select! {
                 biased;
-                visitor = visitors.recv() => match visitor {
+                view = indexed, if !is_planned => Happened::Indexed(view),
+                visitor = visitors.recv(), if is_planned => match visitor {
                     Some(visitor) => Happened::Visitor(visitor),
                     None => return Err(io::Error::other("nobody can connect any more").into()),
                 },
@@ -75,6 +82,8 @@ impl Server {
                 () = overdue => Happened::Overdue,
             };
             match happened {
+                Happened::Indexed(Ok(view)) => self.plan(&view),
+                Happened::Indexed(Err(error)) => self.on_failure(error).await?,
                 Happened::Visitor(visitor) => self.on_visitor(visitor, sender).await?,
                 Happened::Event(event) => self.on_event(event).await?,
                 Happened::Stream(Ok(Stream::Located)) => self.join()?,
@@ -116,6 +125,12 @@ impl Server {
             self.on_hello(link, hello).await?.map_err(ServeError::Over)?;
         }
         Ok(())
+    }
+
+    /// Takes the splits of the job, which tell its batches from those of others.
+    fn plan(&mut self, view: &JobView) {
+        self.view.plan = view.plan;
+        self.identity = Identity::of(&self.view);
     }
 
     /// Time until something is overdue; none if nothing ever is.
@@ -342,6 +357,7 @@ impl Server {
         let activity = match self.phase {
             Phase::Over(_) => Activity::Over,
             Phase::Closing => Activity::Closing,
+            _ if self.view.plan.is_none() => Activity::Fetching,
             Phase::Greeting | Phase::Misplaced => Activity::Absent(absent),
             Phase::Locating | Phase::Joining => Activity::Fetching,
             Phase::Serving if !absent.is_empty() => Activity::Absent(absent),

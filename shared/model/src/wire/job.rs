@@ -146,17 +146,6 @@ impl JobSpec {
             Sharding::Off => self.all_workers(),
         }
     }
-
-    /// Identifies the batches that the job makes of a dataset without bad records: jobs of one
-    /// fingerprint make the same batches under the same numbers. Epochs, workers and the treatment
-    /// of bad records take no part in it.
-    pub fn fingerprint(&self) -> Fingerprint {
-        let copies = self.copies();
-        let Self { pipeline, seed, settings, .. } = self;
-        let split_batches = settings.split_batches;
-        let text = format!("{seed}\n{split_batches:?}\n{copies}\n{pipeline}");
-        Fingerprint::of("gristmill batches v2", text.as_bytes())
-    }
 }
 
 /// Registers a job, or joins the job of that name: see [`OptionMeaning`](crate::wire::OptionMeaning).
@@ -212,7 +201,7 @@ impl Register {
 }
 
 /// The split arithmetic of a running job, fixed once its dataset is indexed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// Records of an epoch, over all its copies of the dataset.
     pub records: u64,
@@ -281,6 +270,21 @@ pub struct JobView {
 }
 
 impl JobView {
+    /// Batches of a split, if that is known: it was asked for, or the dataset is indexed.
+    pub fn split_batches(&self) -> Option<u32> {
+        self.plan.map(|plan| plan.split_batches()).or(self.spec.settings.asked_split_batches())
+    }
+
+    /// Identifies the batches that the job makes of a dataset without bad records: jobs of one fingerprint make the same
+    /// batches under the same numbers. Epochs, workers and the treatment of bad records take no part in it.
+    pub fn batches_fingerprint(&self) -> Fingerprint {
+        let copies = self.spec.copies();
+        let split_batches = self.split_batches().unwrap_or(0);
+        let JobSpec { pipeline, seed, .. } = &self.spec;
+        let text = format!("{seed}\n{split_batches}\n{copies}\n{pipeline}");
+        Fingerprint::of("gristmill batches v3", text.as_bytes())
+    }
+
     /// The job as a reader sees it that reads `epochs`; all of them, if it names none.
     pub fn read_until(mut self, epochs: Option<Epoch>) -> Self {
         self.spec.epochs = epochs.map_or(self.spec.epochs, |own| own.min(self.spec.epochs));

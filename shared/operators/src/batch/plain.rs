@@ -20,7 +20,7 @@ pub(crate) const fn declaration(name: &'static str) -> Declaration {
         cardinality: Cardinality::Batch,
         pins_position: true,
         scope: Scope::Split,
-        ..element_wise(name, 1)
+        ..element_wise(name, 1).costs(300, 200)
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Autocache {
 
 impl Define for Autocache {
     const DECLARATION: Declaration =
-        Declaration { pins_position: true, ..element_wise("autocache", 1) };
+        Declaration { pins_position: true, ..element_wise("autocache", 1).costs(0, 0) };
 
     const PARAMETERS: &'static [Parameter] = &[or(
         "reuse_random",

@@ -11,7 +11,7 @@ pub struct CopyField {
 }
 
 impl Define for CopyField {
-    const DECLARATION: Declaration = element_wise("copy", 1);
+    const DECLARATION: Declaration = element_wise("copy", 1).costs(200, 100);
 
     const PARAMETERS: &'static [Parameter] =
         &[FIELD, required("into", Kind::Field, "The new field.")];

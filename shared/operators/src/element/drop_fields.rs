@@ -9,7 +9,7 @@ pub struct DropFields {
 }
 
 impl Define for DropFields {
-    const DECLARATION: Declaration = element_wise("drop", 1);
+    const DECLARATION: Declaration = element_wise("drop", 1).costs(50, 0);
 
     const PARAMETERS: &'static [Parameter] =
         &[required("fields", Kind::List(&Kind::Field), "The fields that are left out.")];

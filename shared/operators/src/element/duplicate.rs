@@ -16,7 +16,7 @@ impl Define for Duplicate {
     const DECLARATION: Declaration = Declaration {
         cardinality: Cardinality::OneToMany,
         pins_position: true,
-        ..element_wise("duplicate", 1)
+        ..element_wise("duplicate", 1).costs(100, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &[or(

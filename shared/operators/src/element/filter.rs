@@ -24,7 +24,7 @@ pub struct Filter {
 impl Define for Filter {
     const DECLARATION: Declaration = Declaration {
         cardinality: Cardinality::Filter,
-        ..with_effect("filter", 2, Effect::Select)
+        ..with_effect("filter", 2, Effect::Select).costs(100, 0)
     };
 
     const PARAMETERS: &'static [Parameter] = &[

@@ -13,7 +13,7 @@ impl Define for FlatMap {
     const DECLARATION: Declaration = Declaration {
         cardinality: Cardinality::OneToMany,
         pins_position: true,
-        ..element_wise("flat_map", 1)
+        ..element_wise("flat_map", 1).costs(300, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &[required("field", Kind::Field, "The list.")];

@@ -13,7 +13,7 @@ pub struct Inflate {
 }
 
 impl Define for Inflate {
-    const DECLARATION: Declaration = element_wise("inflate", 1);
+    const DECLARATION: Declaration = element_wise("inflate", 1).costs(500, 100);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

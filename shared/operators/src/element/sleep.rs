@@ -21,7 +21,7 @@ pub struct Sleep {
 }
 
 impl Define for Sleep {
-    const DECLARATION: Declaration = element_wise("sleep", 1);
+    const DECLARATION: Declaration = element_wise("sleep", 1).costs(0, 0);
 
     const PARAMETERS: &'static [Parameter] = &[
         required(
@@ -40,6 +40,10 @@ impl Define for Sleep {
 }
 
 impl Operator for Sleep {
+    fn cost(&self) -> DeclaredCost {
+        DeclaredCost::new((self.ms * 1e6) as u64, 0)
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         Ok(Kernel::Wait(std::time::Duration::from_secs_f64(self.ms / 1e3)))

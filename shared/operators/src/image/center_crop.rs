@@ -13,7 +13,8 @@ pub struct CenterCrop {
 }
 
 impl Define for CenterCrop {
-    const DECLARATION: Declaration = with_effect("center_crop", 1, Effect::Window);
+    const DECLARATION: Declaration =
+        with_effect("center_crop", 1, Effect::Window).costs(1_000, 100);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE], true);
 

@@ -27,7 +27,7 @@ pub struct ColorJitter {
 impl Define for ColorJitter {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        ..with_effect("color_jitter", 1, Effect::Colour)
+        ..with_effect("color_jitter", 1, Effect::Colour).costs(10_000, 4_000)
     };
 
     const PARAMETERS: &'static [Parameter] = &[

@@ -18,7 +18,7 @@ pub struct Crop {
 }
 
 impl Define for Crop {
-    const DECLARATION: Declaration = with_effect("crop", 1, Effect::Window);
+    const DECLARATION: Declaration = with_effect("crop", 1, Effect::Window).costs(1_000, 100);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[

@@ -53,7 +53,7 @@ fn is_u8(dtype: &DType) -> bool {
 }
 
 impl Define for Decode {
-    const DECLARATION: Declaration = element_wise("decode", 1);
+    const DECLARATION: Declaration = element_wise("decode", 1).costs(20_000, 10_000);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

@@ -12,8 +12,10 @@ pub struct Flip {
 }
 
 impl Define for Flip {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..with_effect("flip", 1, Effect::Mirror) };
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("flip", 1, Effect::Mirror).costs(1_000, 100)
+    };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
         &[or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],

@@ -22,7 +22,7 @@ pub struct GaussianBlur {
 impl Define for GaussianBlur {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        ..with_effect("gaussian_blur", 1, Effect::Warp)
+        ..with_effect("gaussian_blur", 1, Effect::Warp).costs(5_000, 3_000)
     };
 
     const PARAMETERS: &'static [Parameter] = &[

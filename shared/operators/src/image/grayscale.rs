@@ -19,7 +19,7 @@ pub struct Grayscale {
 impl Define for Grayscale {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        ..with_effect("grayscale", 1, Effect::Colour)
+        ..with_effect("grayscale", 1, Effect::Colour).costs(1_000, 700)
     };
 
     const PARAMETERS: &'static [Parameter] = &[

@@ -20,7 +20,7 @@ pub struct Pad {
 }
 
 impl Define for Pad {
-    const DECLARATION: Declaration = with_effect("pad", 1, Effect::Window);
+    const DECLARATION: Declaration = with_effect("pad", 1, Effect::Window).costs(1_000, 100);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[

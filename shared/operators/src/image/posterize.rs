@@ -16,7 +16,7 @@ pub struct Posterize {
 impl Define for Posterize {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        ..with_effect("posterize", 1, Effect::Value)
+        ..with_effect("posterize", 1, Effect::Value).costs(500, 200)
     };
 
     const PARAMETERS: &'static [Parameter] = &[

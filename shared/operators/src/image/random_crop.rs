@@ -21,7 +21,7 @@ pub struct RandomCrop {
 impl Define for RandomCrop {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        ..with_effect("random_crop", 1, Effect::Window)
+        ..with_effect("random_crop", 1, Effect::Window).costs(1_000, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<15>(

@@ -22,8 +22,10 @@ pub struct RandomErasing {
 }
 
 impl Define for RandomErasing {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..element_wise("random_erasing", 1) };
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..element_wise("random_erasing", 1).costs(2_000, 100)
+    };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

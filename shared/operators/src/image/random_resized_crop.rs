@@ -25,7 +25,7 @@ const MIN_BOUND: f64 = 1e-6;
 impl Define for RandomResizedCrop {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        ..with_effect("random_resized_crop", 1, Effect::Window)
+        ..with_effect("random_resized_crop", 1, Effect::Window).costs(20_000, 1_500)
     };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(

@@ -14,7 +14,8 @@ pub struct Resize {
 }
 
 impl Define for Resize {
-    const DECLARATION: Declaration = with_effect("resize", 1, Effect::Resample);
+    const DECLARATION: Declaration =
+        with_effect("resize", 1, Effect::Resample).costs(20_000, 1_500);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE, ANTIALIAS], false);
 

@@ -16,7 +16,8 @@ pub struct ResizeShorter {
 }
 
 impl Define for ResizeShorter {
-    const DECLARATION: Declaration = with_effect("resize_shorter", 1, Effect::Resample);
+    const DECLARATION: Declaration =
+        with_effect("resize_shorter", 1, Effect::Resample).costs(20_000, 1_500);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(
         &[

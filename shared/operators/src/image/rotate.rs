@@ -10,8 +10,10 @@ use crate::prelude::*;
 pub type Rotate = Turn<[f64; 2]>;
 
 impl Angles for [f64; 2] {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..with_effect("rotate", 1, Effect::Warp) };
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("rotate", 1, Effect::Warp).costs(10_000, 5_000)
+    };
 
     const DEGREES: Parameter = required(
         "degrees",

@@ -10,8 +10,10 @@ const MAX_DEGREES: f64 = 89.0;
 pub type Shear = Turn<[f64; 4]>;
 
 impl Angles for [f64; 4] {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..with_effect("shear", 1, Effect::Warp) };
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("shear", 1, Effect::Warp).costs(10_000, 5_000)
+    };
 
     const DEGREES: Parameter = required(
         "degrees",

@@ -13,8 +13,10 @@ pub struct Solarize {
 }
 
 impl Define for Solarize {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..with_effect("solarize", 1, Effect::Value) };
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("solarize", 1, Effect::Value).costs(500, 200)
+    };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

@@ -15,7 +15,7 @@ pub struct VerticalFlip {
 impl Define for VerticalFlip {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
-        ..with_effect("vertical_flip", 1, Effect::Mirror)
+        ..with_effect("vertical_flip", 1, Effect::Mirror).costs(1_000, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<11>(

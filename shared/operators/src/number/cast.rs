@@ -70,7 +70,7 @@ pub struct Cast {
 }
 
 impl Define for Cast {
-    const DECLARATION: Declaration = with_effect("cast", 1, Effect::Value);
+    const DECLARATION: Declaration = with_effect("cast", 1, Effect::Value).costs(200, 300);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

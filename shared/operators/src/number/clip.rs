@@ -14,7 +14,7 @@ pub struct Clip {
 }
 
 impl Define for Clip {
-    const DECLARATION: Declaration = with_effect("clip", 2, Effect::Value);
+    const DECLARATION: Declaration = with_effect("clip", 2, Effect::Value).costs(300, 400);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

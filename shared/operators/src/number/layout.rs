@@ -21,7 +21,7 @@ pub struct Layout {
 }
 
 impl Define for Layout {
-    const DECLARATION: Declaration = element_wise("layout", 1);
+    const DECLARATION: Declaration = element_wise("layout", 1).costs(300, 600);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

@@ -14,7 +14,7 @@ pub struct Normalise {
 }
 
 impl Define for Normalise {
-    const DECLARATION: Declaration = with_effect("normalise", 1, Effect::Value);
+    const DECLARATION: Declaration = with_effect("normalise", 1, Effect::Value).costs(300, 400);
 
     // Beyond these bounds f32 loses the precision of the parameters.
     const PARAMETERS: &'static [Parameter] = &[

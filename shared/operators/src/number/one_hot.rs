@@ -15,7 +15,7 @@ pub struct OneHot {
 }
 
 impl Define for OneHot {
-    const DECLARATION: Declaration = element_wise("one_hot", 1);
+    const DECLARATION: Declaration = element_wise("one_hot", 1).costs(300, 100);
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", Kind::Field, "The field of class numbers."),

@@ -15,7 +15,7 @@ pub struct Scale {
 }
 
 impl Define for Scale {
-    const DECLARATION: Declaration = with_effect("scale", 1, Effect::Value);
+    const DECLARATION: Declaration = with_effect("scale", 1, Effect::Value).costs(300, 400);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,

@@ -10,7 +10,7 @@ pub struct Standardise {
 }
 
 impl Define for Standardise {
-    const DECLARATION: Declaration = element_wise("standardise", 1);
+    const DECLARATION: Declaration = element_wise("standardise", 1).costs(500, 800);
 
     const PARAMETERS: &'static [Parameter] = &[FIELD];
 

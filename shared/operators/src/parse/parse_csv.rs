@@ -24,7 +24,7 @@ pub struct ParseCsv {
 }
 
 impl Define for ParseCsv {
-    const DECLARATION: Declaration = element_wise("parse_csv", 1);
+    const DECLARATION: Declaration = element_wise("parse_csv", 1).costs(300, 2_000);
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", Kind::Field, "The line."),

@@ -47,7 +47,7 @@ pub(crate) fn infer(
 macro_rules! parsing_operator {
     ($name:ident, $op:literal, $format:ty, $extractor:path) => {
         impl Define for $name {
-            const DECLARATION: Declaration = element_wise($op, 1);
+            const DECLARATION: Declaration = element_wise($op, 1).costs(500, 2_000);
 
             const PARAMETERS: &'static [Parameter] = &[
                 required("field", Kind::Field, "The byte string."),

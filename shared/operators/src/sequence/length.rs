@@ -11,7 +11,7 @@ pub struct Length {
 }
 
 impl Define for Length {
-    const DECLARATION: Declaration = element_wise("length", 1);
+    const DECLARATION: Declaration = element_wise("length", 1).costs(100, 0);
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", Kind::Field, "The sequence or byte string."),

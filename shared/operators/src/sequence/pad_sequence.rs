@@ -16,7 +16,7 @@ pub struct PadSequence {
 }
 
 impl Define for PadSequence {
-    const DECLARATION: Declaration = element_wise("pad_sequence", 2);
+    const DECLARATION: Declaration = element_wise("pad_sequence", 2).costs(200, 100);
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", Kind::Field, "The sequence."),

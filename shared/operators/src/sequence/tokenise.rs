@@ -53,7 +53,7 @@ pub struct Tokenise {
 
 impl Define for Tokenise {
     // Increase the version when a new release of `tokenizers` makes different tokens.
-    const DECLARATION: Declaration = element_wise("tokenise", 1);
+    const DECLARATION: Declaration = element_wise("tokenise", 1).costs(2_000, 50_000);
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", Kind::Field, "The text."),

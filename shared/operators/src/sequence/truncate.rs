@@ -10,7 +10,7 @@ pub struct Truncate {
 }
 
 impl Define for Truncate {
-    const DECLARATION: Declaration = element_wise("truncate", 1);
+    const DECLARATION: Declaration = element_wise("truncate", 1).costs(100, 50);
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", Kind::Field, "The sequence or byte string."),

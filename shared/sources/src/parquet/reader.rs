@@ -10,6 +10,7 @@
 //! Rows become records of our own: each wanted value after its length, in the order of the features.
 //! The fault of a bad row is kept in its record, for the policy on bad records.
 
+mod blocks;
 mod columns;
 mod gathered;
 mod indexing;

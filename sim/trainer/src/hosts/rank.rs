@@ -43,7 +43,6 @@ pub enum Received {
 #[derive(Debug, Clone)]
 pub struct Place {
     pub socket: PathBuf,
-    pub identity: Identity,
     pub rank: u32,
     pub of: u32,
     /// The name of the run.
@@ -57,6 +56,8 @@ pub struct Place {
 /// The rank's end of its connection, and where it is.
 struct Client {
     place: Place,
+    /// The batches that its positions count, as the first fetcher named them.
+    identity: Option<Identity>,
     link: Option<BufReader<UnixStream>>,
     /// The first batch of the step that it wants next; none before its first step.
     next: Option<Cursor>,
@@ -71,7 +72,7 @@ pub async fn run(
     to: mpsc::Sender<Result<Received, Failure>>,
     mut trained: mpsc::Receiver<()>,
 ) -> Result<(), Failure> {
-    let mut client = Client { place, link: None, next: None, durable: None };
+    let mut client = Client { place, identity: None, link: None, next: None, durable: None };
     loop {
         let received = client.receive().await;
         let own = match &received {
@@ -179,7 +180,13 @@ impl Client {
                 hello.text()
             )));
         }
-        link.write_all(&hello_of(&self.place, self.next)).await?;
+        let said = || serde_json::from_slice(&hello.payload).map_err(io::Error::other);
+        let identity = match self.identity.take() {
+            Some(identity) => identity,
+            None => said()?,
+        };
+        link.write_all(&hello_of(&self.place, &identity, self.next)).await?;
+        self.identity = Some(identity);
         self.link = Some(link);
         // An earlier fetcher may have died before it took the acknowledgement.
         self.acknowledge().await;
@@ -202,8 +209,8 @@ impl Client {
 }
 
 /// The hello of a rank that wants the step at `next`.
-fn hello_of(place: &Place, next: Option<Cursor>) -> Vec<u8> {
-    let Place { identity, rank, of, run, .. } = place;
+fn hello_of(place: &Place, identity: &Identity, next: Option<Cursor>) -> Vec<u8> {
+    let Place { rank, of, run, .. } = place;
     let mut hello = json!({
         "job": identity.job,
         "dataset": identity.dataset,

@@ -89,13 +89,12 @@ pub struct Ranks {
 
 impl Ranks {
     /// Starts the ranks of `run`, which connect to the fetchers of `hosts`.
-    pub fn start(run: &HostedRun, hosts: &Hosts, job: &Job, patience: Duration) -> Self {
+    pub fn start(run: &HostedRun, hosts: &Hosts, patience: Duration) -> Self {
         let (mut seats, mut tasks) = (Vec::new(), JoinSet::new());
         for rank in 0..run.ranks.get() {
             let host = run.host_of(rank);
             let place = Place {
                 socket: hosts.socket(host),
-                identity: Identity::of(&job.view),
                 rank,
                 of: run.ranks.get(),
                 run: run.name.clone(),

@@ -39,7 +39,6 @@ fn caching(mode: Mode) -> Caching {
         view: CachingView { points: Vec::new(), modes: Vec::new(), unsettled: Some(1) },
         state: State::of(mode),
         numerics: String::new(),
-        split_records: None,
         decided: None,
         predicted: None,
         totals: None,

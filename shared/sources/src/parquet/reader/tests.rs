@@ -1,5 +1,7 @@
 //! Files as writers make them, and what is wrong with others.
 
+mod blocks;
+
 use super::*;
 use crate::{Feature, FeatureDType, FileIndex, IndexBuilder, Parsed, Reader, parquet::Parquet};
 use ::parquet::{

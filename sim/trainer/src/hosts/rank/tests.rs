@@ -37,7 +37,8 @@ impl Fetcher {
     async fn accept(&mut self) -> Value {
         let (link, _) = self.listener.accept().await.unwrap();
         self.link = Some(link);
-        self.send(b"GMBH", at(0, 0), b"{}").await;
+        let names = br#"{"job":"j","dataset":"d","fingerprint":"f"}"#;
+        self.send(b"GMBH", at(0, 0), names).await;
         let mut magic = [0; 4];
         self.link().read_exact(&mut magic).await.unwrap();
         assert_eq!(&magic, b"GMH1");
@@ -87,10 +88,8 @@ fn start(patience: Duration) -> Rank {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let fetcher = Fetcher { listener: UnixListener::bind(&socket).unwrap(), link: None };
-    let text = |text: &str| text.to_owned();
-    let identity = Identity { job: text("j"), dataset: text("d"), fingerprint: text("f") };
-    let (rank, of, name, life) = (1, 2, text("r"), Arc::default());
-    let place = Place { socket, identity, rank, of, run: name, patience, life };
+    let (rank, of, name, life) = (1, 2, "r".to_owned(), Arc::default());
+    let place = Place { socket, rank, of, run: name, patience, life };
     let ((to, received), (trained, acks)) = (mpsc::channel(1), mpsc::channel(1));
     Rank { fetcher, received, trained, ended: tokio::spawn(run(place, to, acks)), _dir: dir }
 }

@@ -1,0 +1,39 @@
+//! CPU time as an operator or a file format declares it.
+
+use serde::{Deserialize, Serialize};
+
+/// CPU time on one core of a worker. It decides how many records a split has, so a factor of two matters little, and it
+/// must be the same on all machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeclaredCost {
+    /// Nanoseconds for each element.
+    pub element_ns: u64,
+    /// Picoseconds for each byte that is read.
+    pub byte_ps: u64,
+}
+
+impl DeclaredCost {
+    /// The cost of an operator that declares none: about that of parsing a short line of text.
+    pub const UNKNOWN: Self = Self::new(1_000, 1_000);
+    pub const ZERO: Self = Self::new(0, 0);
+
+    pub const fn new(element_ns: u64, byte_ps: u64) -> Self {
+        Self { element_ns, byte_ps }
+    }
+
+    /// Nanoseconds for an element of `bytes`.
+    pub fn ns(self, bytes: u64) -> u64 {
+        self.element_ns.saturating_add(self.byte_ps.saturating_mul(bytes) / 1_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_count_in_picoseconds() {
+        assert_eq!(DeclaredCost::new(500, 1_500).ns(2_000), 3_500);
+        assert_eq!(DeclaredCost::new(1, u64::MAX).ns(u64::MAX), u64::MAX / 1_000 + 1);
+    }
+}

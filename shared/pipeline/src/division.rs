@@ -1,0 +1,72 @@
+//! How a dataset is divided into splits: a function of the dataset's version and the pipeline alone. Batches must be the
+//! same on every machine, with any number of workers, and after a checkpoint is taken elsewhere.
+
+use crate::{DType, Effect, Op, Pipeline, Schema};
+
+/// CPU time of a split beside that of its records, in all processes: claim, read, store, commit, fetch.
+/// `gristmill bench splits` measures it.
+pub const SPLIT_NS: u64 = 3_000_000;
+/// The share of a split's CPU time that this may be, in percent.
+const MOST_PERCENT: u64 = 5;
+/// Least CPU time of a split's records, so that [`SPLIT_NS`] is at most [`MOST_PERCENT`] of the whole.
+const RECORDS_NS: u64 = SPLIT_NS * (100 - MOST_PERCENT) / MOST_PERCENT;
+/// Most bytes of a split's object, as estimated: requests then cost little beside compute, and the object fits into a
+/// worker's memory and one put.
+const OBJECT_BYTES: u64 = 64 << 20;
+/// Splits of an epoch, if the records take enough CPU time, so that work can fan out.
+const MIN_SPLITS: u64 = 64;
+
+impl Pipeline {
+    /// Batches of a split of a dataset of `records`, each of which takes `stored_bytes` in its file.
+    ///
+    /// As many as make an object of 64 MiB, but few enough for 64 splits of an epoch; at least as many as keep the fixed
+    /// cost of a split at 5 % of its CPU time, and as the batching sorts together. Neither exceeds the 64 MiB.
+    pub fn split_batches(&self, records: u64, stored_bytes: u64) -> u64 {
+        let batch = u64::from(self.batch_size().max(1));
+        // A worker holds in memory both the stored records and its output.
+        let record_bytes = self.narrow_bytes_per_record(stored_bytes).max(stored_bytes);
+        let by_bytes = OBJECT_BYTES / record_bytes.saturating_mul(batch).max(1);
+        let by_spread = records / batch.saturating_mul(MIN_SPLITS).max(1);
+        let batch_ns = self.cpu_ns_per_record(stored_bytes).saturating_mul(batch);
+        let by_cost = RECORDS_NS.div_ceil(batch_ns.max(1));
+        // More than the dataset has would say nothing.
+        let by_cost = by_cost.min(records.div_ceil(batch));
+        let least = by_cost.max(self.batching().batches_together());
+        by_bytes.min(by_spread.max(least)).max(1)
+    }
+
+    /// CPU nanoseconds that a worker takes for a record of `stored_bytes`, as its source and its operators declare.
+    ///
+    /// Passes do not change it, so that they do not change which records are in a batch: it does not depend on the order
+    /// of operators, nor on where they run.
+    pub fn cpu_ns_per_record(&self, stored_bytes: u64) -> u64 {
+        let of_sources = self.source().members().map(|source| source.format.definition().cost);
+        let of_sources = of_sources.map(|cost| cost.ns(stored_bytes));
+        let stages = self.stages().iter().zip(self.schemas());
+        let finishing = self.deliver().stages.iter().zip(self.finishing_schemas());
+        let of_stages = stages.chain(finishing);
+        let of_stages = of_stages.map(|(stage, input)| {
+            stage.op.cost().ns(self.bytes_read(&stage.op, input, stored_bytes))
+        });
+        let once = of_sources.chain(of_stages).fold(0, u64::saturating_add);
+        let copies = self.stages().iter().map(|stage| u64::from(stage.op.copies()));
+        copies.fold(once, u64::saturating_mul)
+    }
+
+    /// Estimated bytes that an operator reads of an element. An operator that may move counts the values of its field as
+    /// delivered, a byte each.
+    fn bytes_read(&self, op: &Op, input: &Schema, stored_bytes: u64) -> u64 {
+        let Some(name) = op.field() else {
+            return self.narrow_bytes_per_record(stored_bytes);
+        };
+        let is_fixed = op.declaration().effect == Effect::Opaque;
+        let schema = if is_fixed { input } else { self.delivered_schema() };
+        let bytes = schema.field(name).and_then(|field| match field.dtype.size_bytes() {
+            Some(size) if !is_fixed => Some(field.element_bytes()? / size),
+            _ => field.element_bytes(),
+        });
+        let is_stored = schema.field(name).is_some_and(|field| field.dtype == DType::Bytes);
+        let unknown = if is_stored { stored_bytes } else { stored_bytes.saturating_mul(4) };
+        bytes.unwrap_or(unknown)
+    }
+}

@@ -1,0 +1,198 @@
+//! Blocks of records that are decoded together, such as the pages of a Parquet file: each is read and decoded once for the
+//! splits of a worker that follow each other.
+
+use crate::{RunError, indexed_file::IndexedFile, stretches::Span};
+use bytes::Bytes;
+use gristmill_pipeline::Source;
+use gristmill_sources::OpenedRecords;
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use tokio::sync::OnceCell;
+
+/// Most bytes of blocks in the cache, apart from those that splits hold.
+const CACHED_BYTES: usize = 256 << 20;
+/// Most bytes of the blocks of a split, once decoded. Where they take more, the split decodes its own records alone.
+pub(crate) const SPLIT_BYTES: u64 = CACHED_BYTES as u64 / 2;
+
+/// Records of a file that are decoded together.
+pub(crate) struct RecordBlock {
+    rows: Range<u32>,
+    file: Arc<IndexedFile>,
+    /// The stored bytes, once they are read and until they are decoded.
+    parts: OnceCell<Mutex<Vec<Bytes>>>,
+    opened: OnceLock<Result<OpenedRecords, RunError>>,
+    /// Bytes of memory.
+    bytes: AtomicUsize,
+}
+
+impl std::fmt::Debug for RecordBlock {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("RecordBlock").field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+impl RecordBlock {
+    fn new(rows: Range<u32>, file: Arc<IndexedFile>) -> Self {
+        let (parts, bytes) = (OnceCell::new(), AtomicUsize::new(0));
+        Self { rows, file, parts, opened: OnceLock::new(), bytes }
+    }
+
+    /// Takes the stored bytes, which `read` reads unless somebody did or does. Returns how many were read here.
+    pub async fn fetch(
+        &self,
+        read: impl AsyncFnOnce(Span) -> Result<Vec<Bytes>, RunError>,
+        number: u32,
+    ) -> Result<u64, RunError> {
+        let mut bytes = 0;
+        let Range { start, end } = self.rows;
+        let span = Span { file: number, first_record: start, records: end - start };
+        let init = async || {
+            let parts = read(span).await?;
+            bytes = parts.iter().map(Bytes::len).sum();
+            self.bytes.store(bytes, Ordering::Relaxed);
+            Ok::<_, RunError>(Mutex::new(parts))
+        };
+        self.parts.get_or_try_init(init).await?;
+        Ok(bytes as u64)
+    }
+
+    /// All its records, decoded by the first who asks.
+    fn open(&self, source: &Source) -> Result<&OpenedRecords, RunError> {
+        let opened = self.opened.get_or_init(|| {
+            let parts = self.parts.get().map(|parts| std::mem::take(&mut *lock(parts)));
+            let parts = parts.unwrap_or_default();
+            let Range { start, end } = self.rows;
+            let opened = self.file.index.open(start, end - start, source, &parts);
+            let opened =
+                opened.map_err(|error| RunError::fatal(format!("{}: {error}", self.file.path)))?;
+            self.bytes.store(opened.memory_bytes(), Ordering::Relaxed);
+            Ok(opened)
+        });
+        opened.as_ref().map_err(Clone::clone)
+    }
+}
+
+/// Records `first .. first + n` out of neighbouring blocks.
+pub(crate) fn open(
+    blocks: &[Arc<RecordBlock>],
+    (first, n): (u32, u32),
+    source: &Source,
+) -> Result<OpenedRecords, RunError> {
+    let end = first + n;
+    let part = |block: &Arc<RecordBlock>| {
+        let (from, to) = (first.max(block.rows.start), end.min(block.rows.end));
+        Ok(block.open(source)?.part(from, to.saturating_sub(from)))
+    };
+    let parts = blocks.iter().map(part).collect::<Result<Option<Vec<_>>, RunError>>()?;
+    let joined = parts.and_then(OpenedRecords::joined);
+    joined.ok_or_else(|| RunError::fatal(format!("blocks do not hold records {first}..{end}")))
+}
+
+/// The latest blocks of a dataset.
+#[derive(Default)]
+pub(crate) struct BlockCache(Mutex<VecDeque<(u32, Arc<RecordBlock>)>>);
+
+impl BlockCache {
+    /// The block `rows` of file number `number`, of that version of the file. Drops those that were used longest ago, if
+    /// all take too much.
+    pub fn block(
+        &self,
+        number: u32,
+        rows: Range<u32>,
+        file: &Arc<IndexedFile>,
+    ) -> Arc<RecordBlock> {
+        let mut blocks = lock(&self.0);
+        let is_it = |(of, block): &(u32, Arc<RecordBlock>)| {
+            *of == number && block.rows == rows && Arc::ptr_eq(&block.file, file)
+        };
+        let found = blocks.iter().position(is_it).and_then(|at| blocks.remove(at));
+        let (_, block) =
+            found.unwrap_or_else(|| (number, Arc::new(RecordBlock::new(rows, Arc::clone(file)))));
+        blocks.push_front((number, Arc::clone(&block)));
+        let mut bytes = 0;
+        let kept = blocks.iter().take_while(|(_, block)| {
+            bytes += block.bytes.load(Ordering::Relaxed);
+            bytes <= CACHED_BYTES
+        });
+        let kept = kept.count().max(1);
+        blocks.truncate(kept);
+        block
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_ports::ObjectPath;
+    use gristmill_sources::{IndexBuilder, jsonl::Jsonl};
+
+    const LINE: &[u8] = b"{\"x\": 1}\n";
+
+    /// A file of ten records.
+    fn file() -> Arc<IndexedFile> {
+        let mut builder = IndexBuilder::new(&Jsonl.into()).unwrap();
+        builder.push(&LINE.repeat(10)).unwrap();
+        let path = ObjectPath::new("b", "x");
+        Arc::new(IndexedFile { path, index: builder.finish().unwrap(), stamp: None, pack: None })
+    }
+
+    #[tokio::test]
+    async fn a_block_is_read_once_by_all_who_want_it_at_a_time() {
+        let (cache, file) = (BlockCache::default(), file());
+        let reads = AtomicUsize::new(0);
+        let read = async || {
+            let block = cache.block(0, 2..5, &file);
+            let read = async |span: Span| {
+                assert_eq!((span.file, span.first_record, span.records), (0, 2, 3));
+                reads.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                Ok(vec![Bytes::from(LINE.repeat(3))])
+            };
+            block.fetch(read, 0).await.unwrap()
+        };
+        let (first, second) = tokio::join!(read(), read());
+        assert_eq!(first + second, 3 * LINE.len() as u64);
+        assert_eq!(read().await, 0);
+        assert_eq!(reads.into_inner(), 1);
+        let block = cache.block(0, 2..5, &file);
+        assert!(Arc::ptr_eq(&block, &cache.block(0, 2..5, &file)));
+        assert!(!Arc::ptr_eq(&block, &cache.block(1, 2..5, &file)), "of another file");
+        let rewritten = self::file();
+        assert!(!Arc::ptr_eq(&block, &cache.block(0, 2..5, &rewritten)), "of another version");
+    }
+
+    #[tokio::test]
+    async fn a_block_that_cannot_be_read_is_read_by_the_next_who_wants_it() {
+        let (cache, file) = (BlockCache::default(), file());
+        let block = cache.block(0, 0..2, &file);
+        let fails = async |_| Err(RunError::Passing("a fault".to_owned()));
+        block.fetch(fails, 0).await.unwrap_err();
+        let reads = async |_| Ok(vec![Bytes::from(LINE.repeat(2))]);
+        assert_eq!(cache.block(0, 0..2, &file).fetch(reads, 0).await.unwrap(), 20);
+    }
+
+    #[test]
+    fn the_cache_is_bounded_in_bytes() {
+        let (cache, file) = (BlockCache::default(), file());
+        let large = |rows: Range<u32>| {
+            let block = cache.block(0, rows, &file);
+            block.bytes.store(CACHED_BYTES / 3, Ordering::Relaxed);
+            block
+        };
+        let blocks: Vec<_> = (0..5).map(|row| large(row..row + 1)).collect();
+        cache.block(0, 9..10, &file);
+        assert_eq!(lock(&cache.0).len(), 4);
+        assert!(Arc::ptr_eq(&blocks[4], &cache.block(0, 4..5, &file)));
+        assert!(!Arc::ptr_eq(&blocks[0], &cache.block(0, 0..1, &file)));
+    }
+}

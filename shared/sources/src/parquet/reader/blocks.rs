@@ -1,0 +1,46 @@
+//! Rows that are decoded together.
+
+use super::Layout;
+use crate::{Reading, RecordBlocks, parquet::reader::columns::Column};
+use std::ops::Range;
+
+impl Layout {
+    /// The blocks of rows that hold `rows`: the pages of the largest wanted column, or its whole row group where its
+    /// pages are not known. None if a column is not there.
+    pub(crate) fn blocks(&self, rows: Range<u32>, source: Reading<'_>) -> Option<RecordBlocks> {
+        let schema = self.metadata.file_metadata().schema_descr();
+        let leaves =
+            source.features.values().map(|feature| Some(Column::find(schema, feature).ok()?.leaf));
+        let leaves: Vec<usize> = leaves.collect::<Option<_>>()?;
+        let (mut blocks, mut bytes_of_all) = (Vec::new(), 0_u64);
+        for (group, within) in self.groups(rows) {
+            let meta = self.metadata.row_group(group);
+            let bytes = |leaf: usize| {
+                u64::try_from(meta.column(leaf).uncompressed_size()).unwrap_or(u64::MAX)
+            };
+            let all: u64 = leaves.iter().map(|leaf| bytes(*leaf)).fold(0, u64::saturating_add);
+            let largest = leaves.iter().copied().max_by_key(|leaf| bytes(*leaf))?;
+            let (first_row, group_rows) = (self.first_rows[group], meta.num_rows() as u64);
+            for block in self.pages_of(group, largest, &within) {
+                let share = u128::from(all) * block.len() as u128 / u128::from(group_rows.max(1));
+                bytes_of_all =
+                    bytes_of_all.saturating_add(u64::try_from(share).unwrap_or(u64::MAX));
+                blocks.push(first_row + block.start as u32..first_row + block.end as u32);
+            }
+        }
+        Some(RecordBlocks { rows: blocks, bytes: bytes_of_all })
+    }
+
+    /// The rows, within their group, of the pages of a column that hold `rows`.
+    fn pages_of(&self, group: usize, leaf: usize, rows: &Range<usize>) -> Vec<Range<usize>> {
+        let whole = self.metadata.row_group(group).num_rows() as usize;
+        let starts = self.pages(group, leaf).iter().map(|page| page.first_row_index as usize);
+        let mut starts: Vec<usize> = starts.collect();
+        if starts.first() != Some(&0) {
+            starts.insert(0, 0);
+        }
+        let ends = starts.iter().copied().skip(1).chain([whole]);
+        let pages = starts.iter().copied().zip(ends).map(|(start, end)| start..end);
+        pages.filter(|page| page.start < rows.end && rows.start < page.end).collect()
+    }
+}
