@@ -4,7 +4,7 @@
 use crate::service::Shared;
 use bytes::Bytes;
 use gristmill_host::{HostError, READ_HEADER, ServiceFile};
-use gristmill_model::wire::{AnyReply, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Request};
+use gristmill_model::wire::{AnyReply, MAX_MESSAGE_BYTES, Request, protocol};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Method, Request as HttpRequest, Response, StatusCode, body::Incoming, header,

@@ -21,7 +21,7 @@ use crate::{
     waits::{StageClock, Waits},
 };
 use gristmill_model::splits::{Cursor, Place};
-use gristmill_model::wire::JobView;
+use gristmill_model::wire::{JobView, Plan};
 use gristmill_model::{Epoch, ErrorPolicy, Visitation};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::Clock;
@@ -321,11 +321,11 @@ impl Fetcher {
         self.ledger.view()
     }
 
-    /// The job once its dataset is indexed. Cancel safe.
+    /// The plan once the dataset is indexed. Cancel safe.
     ///
     /// # Errors
     /// The run ended.
-    pub fn indexed(&self) -> impl Future<Output = Result<JobView, FetchError>> + use<> {
+    pub fn indexed(&self) -> impl Future<Output = Result<Plan, FetchError>> + use<> {
         let ledger = Arc::clone(&self.ledger);
         async move { ledger.indexed().await }
     }

@@ -8,7 +8,9 @@ use crate::{FetchError, Folders, Snapshot, progress::Progress, waiting::Facts, w
 use gristmill_model::Epoch;
 use gristmill_model::splits::order::{visit_number, visit_of};
 use gristmill_model::splits::{Place, WorkerTimes};
-use gristmill_model::wire::{CacheManifest, CachedChunk, JobState, JobView, Polled, ReadySplit};
+use gristmill_model::wire::{
+    CacheManifest, CachedChunk, JobState, JobView, Plan, Polled, ReadySplit,
+};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -361,15 +363,15 @@ impl Ledger {
         self.wait(|inner| inner.view.clone().filter(|view| view.plan.is_some())).await
     }
 
-    /// As [`planned`](Self::planned), wherever the stream begins: only the end of the run is an error.
-    pub async fn indexed(&self) -> Result<JobView, FetchError> {
+    /// The plan once the dataset is indexed, wherever the stream begins: only the end of the run is an error.
+    pub async fn indexed(&self) -> Result<Plan, FetchError> {
         loop {
             let changed = self.changed.notified();
             if let Some(error) = self.error() {
                 return Err(error);
             }
-            if let Some(view) = self.view().filter(|view| view.plan.is_some()) {
-                return Ok(view);
+            if let Some(plan) = self.view().and_then(|view| view.plan) {
+                return Ok(plan);
             }
             changed.await;
         }

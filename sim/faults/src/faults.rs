@@ -1,9 +1,7 @@
 //! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
 //! kinds.
 
-use crate::{
-    limits::SmallRates, memory::ModelledMemory, releases::Release, upgrades::Upgrade,
-};
+use crate::{limits::SmallRates, memory::ModelledMemory, releases::Release, upgrades::Upgrade};
 use fastrand::Rng;
 use std::time::Duration;
 

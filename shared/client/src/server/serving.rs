@@ -10,7 +10,7 @@ use crate::{
     cursor::Identity,
     framing::{ClientHello, ClientMessage, FrameKind},
 };
-use gristmill_model::{splits::Cursor, wire::JobView};
+use gristmill_model::{splits::Cursor, wire::Plan};
 use std::{future::pending, io, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -22,7 +22,7 @@ enum Happened<S> {
     Visitor(Visitor<S>),
     Event(Event),
     /// The dataset is indexed.
-    Indexed(Result<JobView, FetchError>),
+    Indexed(Result<Plan, FetchError>),
     /// The stream has come to the next point, or failed.
     Stream(Result<Stream, FetchError>),
     Overdue,
@@ -69,7 +69,7 @@ impl Server {
             let indexed = self.steps.fetcher().indexed();
             let happened = tokio::select! {
                 biased;
-                view = indexed, if !is_planned => Happened::Indexed(view),
+                plan = indexed, if !is_planned => Happened::Indexed(plan),
                 visitor = visitors.recv(), if is_planned => match visitor {
                     Some(visitor) => Happened::Visitor(visitor),
                     None => return Err(io::Error::other("nobody can connect any more").into()),
@@ -82,7 +82,7 @@ impl Server {
                 () = overdue => Happened::Overdue,
             };
             match happened {
-                Happened::Indexed(Ok(view)) => self.plan(&view),
+                Happened::Indexed(Ok(plan)) => self.divide(plan),
                 Happened::Indexed(Err(error)) => self.on_failure(error).await?,
                 Happened::Visitor(visitor) => self.on_visitor(visitor, sender).await?,
                 Happened::Event(event) => self.on_event(event).await?,
@@ -128,8 +128,8 @@ impl Server {
     }
 
     /// Takes the splits of the job, which tell its batches from those of others.
-    fn plan(&mut self, view: &JobView) {
-        self.view.plan = view.plan;
+    fn divide(&mut self, plan: Plan) {
+        self.view.plan = Some(plan);
         self.identity = Identity::of(&self.view);
     }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
-use gristmill_client::{Batch, Failure, Job, RankBatch, Room, cursor::Identity};
+use gristmill_client::{Batch, Failure, RankBatch, Room};
 use gristmill_model::splits::Cursor;
 use gristmill_pipeline::KEY_FIELD;
 use std::time::Duration;

@@ -34,7 +34,8 @@ fn rows_out_of_blocks_are_those_that_are_read_alone() {
             let alone = index.open(first, n, &source, &parts(&index, &file, first, n, &source));
             let Some(blocks) = index.blocks(first, n, &source) else { continue };
             found += 1;
-            let (alone, shared) = (alone.unwrap(), out_of_blocks(&index, &file, &blocks, (first, n)));
+            let (alone, shared) =
+                (alone.unwrap(), out_of_blocks(&index, &file, &blocks, (first, n)));
             assert_eq!((alone.data, alone.index), (shared.data, shared.index), "{first}, {n}");
         }
         assert!(found > 200, "{found} runs are in blocks");
