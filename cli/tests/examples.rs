@@ -254,7 +254,7 @@ fn fetched(dir: &TestDir, pipeline: &str) -> Result<String> {
     let mut up = Background::start(&mut dir.gristmill(&["up", "--state-dir", &state]))?;
     up.line()?;
     let mut command = dir.fetcher(&["--state-dir", &state, "--socket", "-", "--job", "golden"]);
-    command.args(["--epochs", "2", "--pipeline"]).arg(dir.path(pipeline));
+    command.args(["--epochs", "2", "--split-batches", "1", "--pipeline"]).arg(dir.path(pipeline));
     let output = command.stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "gristmill-fetcher: {}: {said}", output.status);

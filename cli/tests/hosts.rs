@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A run of two epochs of 125 batches with `args`; every batch that a rank got is written below `sink`.
 fn command(dir: &TestDir, sink: &str, args: &[&str]) -> Command {
-    let mut run = dir.gristmill(&["run", "--json", "--epochs", "2"]);
+    let mut run = dir.gristmill(&["run", "--json", "--epochs", "2", "--split-batches", "1"]);
     run.arg(dir.path("p.yaml")).arg("--sink").arg(dir.path(sink)).args(args);
     if !args.contains(&"--workers") {
         run.args(["--workers", "2"]);
