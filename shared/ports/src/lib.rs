@@ -11,6 +11,7 @@ pub mod limits;
 pub mod memory;
 mod metrics;
 mod objects;
+mod pace;
 mod patience;
 mod table;
 
@@ -23,5 +24,6 @@ pub use objects::{
     ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
     get_long_range,
 };
+pub use pace::{PacedRead, PrefixPaces};
 pub use patience::ReadPatience;
 pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};
