@@ -394,6 +394,7 @@ async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
             invocation: InvocationId::of(worker, "request"),
             worker: Some(worker),
             blameless: false,
+            expired: false,
             error: "Runtime exited with error: signal: killed".into(),
         };
         assert!(matches!(world.call(release).await, Ok(Applied {})));
