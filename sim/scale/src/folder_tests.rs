@@ -35,10 +35,8 @@ fn requests(are_paced: bool) -> (f64, f64) {
                 let (paces, image) = (Arc::clone(&paces), image.clone());
                 tokio::spawn(async move {
                     loop {
-                        let reading = match are_paced {
-                            true => Some(paces.begin(&image).await),
-                            false => None,
-                        };
+                        let reading =
+                            if are_paced { Some(paces.begin(&image).await) } else { None };
                         deployment.pause(GET).await;
                         if objects.get(&image).await.is_ok() {
                             continue;

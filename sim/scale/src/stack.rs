@@ -38,10 +38,10 @@ impl StackSizes {
 /// The limits of one stack, as used up so far.
 pub struct StackLimits {
     pub sizes: StackSizes,
-    usage: Mutex<Usage>,
+    usage: Mutex<StackUsage>,
 }
 
-struct Usage {
+struct StackUsage {
     url: TokenBucket,
     coordinators: u32,
     workers: EnvironmentGrowth,
@@ -52,7 +52,7 @@ impl StackLimits {
     pub fn new(sizes: StackSizes) -> Self {
         let url = TokenBucket::new(limits::url_requests_per_s(sizes.coordinators));
         let workers = EnvironmentGrowth::documented();
-        Self { sizes, usage: Mutex::new(Usage { url, coordinators: 0, workers, most: 0 }) }
+        Self { sizes, usage: Mutex::new(StackUsage { url, coordinators: 0, workers, most: 0 }) }
     }
 
     /// Whether the URL serves a request at the time `now`; [`end_call`](Self::end_call) ends it.
@@ -94,7 +94,7 @@ impl StackLimits {
     }
 }
 
-impl Usage {
+impl StackUsage {
     fn begin_coordinator(&mut self, sizes: &StackSizes) -> bool {
         let begins = self.coordinators < sizes.coordinators;
         self.coordinators += u32::from(begins);

@@ -82,10 +82,7 @@ impl LimitedObjects {
         let is_served = if is_get { gets.take_one(now) } else { puts.take_one(now) };
         let count = if is_served { &self.served } else { &self.refused };
         count.fetch_add(1, Ordering::Relaxed);
-        match is_served {
-            true => Ok(()),
-            false => Err(ObjectError::Unavailable(format!("{path}: SlowDown"))),
-        }
+        if is_served { Ok(()) } else { Err(ObjectError::Unavailable(format!("{path}: SlowDown"))) }
     }
 
     fn seen(&self, got: Result<Bytes, ObjectError>) -> Result<Bytes, ObjectError> {
