@@ -138,6 +138,14 @@ mod tests {
     }
 
     #[test]
+    fn the_plan_has_the_numbers_of_the_limits() {
+        let few = StackSizes::of(1, None);
+        let new_table = (limits::NEW_TABLE_READS_PER_S, limits::NEW_TABLE_WRITES_PER_S);
+        assert_eq!((few.table_reads, few.table_writes), new_table);
+        assert_eq!(deployment::url_requests_per_s(7), limits::url_requests_per_s(7));
+    }
+
+    #[test]
     fn a_new_table_has_four_partitions_and_one_for_thousands_has_more() {
         assert_eq!(StackSizes::of(100, None).partitions(), 4);
         assert_eq!(StackSizes::of(1_000, None).partitions(), 4);
