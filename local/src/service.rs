@@ -317,6 +317,7 @@ async fn release(
         let release = Release {
             job: event.job,
             blameless: is_blameless,
+            expired: false,
             invocation: InvocationId::of(event.worker, &order.request),
             worker: Some(event.worker),
             error,

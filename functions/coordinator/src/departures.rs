@@ -28,8 +28,8 @@ impl Handle<Release> for Coordinator {
     /// Frees the bundles of a dead invocation, and removes its worker from the scaler's state. An event that expired
     /// has none, and hundreds may expire within a second.
     async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
-        let Release { job, invocation, worker, blameless, error } = release;
-        if *blameless {
+        let Release { job, invocation, worker, blameless, expired, error } = release;
+        if *expired {
             if let Some(worker) = worker {
                 self.note_left(job, *worker, Left::with_expired).await?;
             }
@@ -38,14 +38,14 @@ impl Handle<Release> for Coordinator {
         let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
         let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
         let dead = std::slice::from_ref(invocation);
-        let freed = self.release_held((job, &item), &scan, dead).await?;
+        let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
         if !freed.owners.is_empty() {
             self.note_freed(job, &freed.bundles).await?;
         }
         let freed = freed.owners.len();
         tracing::info!(%job, invocation = %invocation.0, leases = freed, "a dead worker was reported");
         if let Some(worker) = worker {
-            let ended = (scan.progress(&item), error.as_str());
+            let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
             self.remove_worker(job, *worker, Some(invocation), ended).await?;
         }
         Ok(Applied {})
@@ -61,7 +61,7 @@ impl Handle<Leave> for Coordinator {
             return Ok(Applied {});
         };
         let progress = self.snapshot(job).await?.hints().progress;
-        self.remove_worker(job, *worker, None, (progress, error)).await?;
+        self.remove_worker(job, *worker, None, Some((progress, error))).await?;
         Ok(Applied {})
     }
 }
@@ -73,13 +73,14 @@ impl Coordinator {
         (job, item): (&JobName, &JobItem),
         scan: &Scan,
         dead: &[InvocationId],
+        blameless: bool,
     ) -> Result<Freed, Refusal> {
         let mut freed = Freed::default();
         for bundle in &scan.bundles {
             let held = |b: &&Bundle| b.state == BundleState::Leased && dead.contains(&b.invocation);
             let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
             let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
-            let command = splits::Release { invocation, attempt, blameless: false };
+            let command = splits::Release { invocation, attempt, blameless };
             let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| {
                 splits::release(before, &command).map_err(Unchanged::Declined)
@@ -105,7 +106,7 @@ impl Coordinator {
         scan: &Scan,
         dead: &[InvocationId],
     ) -> Result<bool, Refusal> {
-        let released = self.release_held((job, item), scan, dead).await?.owners;
+        let released = self.release_held((job, item), scan, dead, false).await?.owners;
         if released.is_empty() {
             return Ok(false);
         }
@@ -158,18 +159,18 @@ impl Coordinator {
     }
 
     /// Removes a worker that ended from the scaler's state, but remembers a dead invocation for a while.
-    /// Given are the job's progress at that time and the worker's error.
+    /// `ended` is the job's progress at that time, with the worker's error.
     async fn remove_worker(
         &self,
         job: &JobName,
         worker: u32,
         dead: Option<&InvocationId>,
-        (progress, error): (u64, &str),
+        ended: Option<(u64, &str)>,
     ) -> Result<(), Refusal> {
         let now_ms = self.clock.now_ms();
         let remove = |scale: &mut ScaleState| {
             let known = dead.is_none_or(|dead| !scale.dead.contains(dead));
-            if known {
+            if let Some((progress, error)) = ended.filter(|_| known) {
                 scale.barren.note(1, progress, now_ms, error);
             }
             scale.outstanding.retain(|number, _| number != worker);

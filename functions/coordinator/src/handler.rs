@@ -114,8 +114,10 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
     };
     let release = Release {
         job: event.job,
-        // Without retries, an event expires only if the function never ran.
+        // A split can be at fault only if the function ran and failed.
         blameless: request_context.condition != "RetriesExhausted",
+        // One that ran for longer than an event lives has a response.
+        expired: request_context.condition == "EventAgeExceeded" && response_payload.is_none(),
         invocation: InvocationId::of(event.worker, &request_context.request_id),
         worker: Some(event.worker),
         error: response_payload.unwrap_or_default().error_message,

@@ -113,12 +113,11 @@ impl Scaler {
                         self.note_refused(event, &key, &not_started, &error).await?;
                     }
                     let refused = not_started.len() as u32;
-                    if throttled > 0 && event.autoscale {
-                        let note = |state: &mut ScaleState| {
-                            state.throttled = state.throttled.saturating_add(throttled);
-                        };
-                        self.change(&key, note).await?;
+                    if !throttled.is_empty() {
+                        self.change(&key, |state| note_throttled(state, event, &throttled)).await?;
                     }
+                    let throttled = throttled.len() as u32;
+                    let outstanding = outstanding - throttled;
                     return Ok(Scaled { invoked, throttled, refused, outstanding });
                 }
                 WriteOutcome::Conflict(current) => item = current,
@@ -229,26 +228,26 @@ impl Scaler {
             for (worker, invoked) in some.iter().zip(join_all(invoked).await) {
                 match invoked {
                     Ok(Invoked::Accepted) => started.invoked += 1,
-                    // The platform is at its limit. Workers that it did not accept are removed as silent later.
-                    Ok(Invoked::Throttled) => started.throttled += 1,
+                    Ok(Invoked::Throttled) => started.throttled.push(*worker),
                     Err(error) => {
                         started.not_started.push(*worker);
                         started.refused = Some(error);
                     }
                 }
             }
-            if started.throttled > 0 || started.refused.is_some() {
+            if !started.throttled.is_empty() || started.refused.is_some() {
                 break;
             }
         }
-        let tried = started.invoked + started.throttled + started.not_started.len() as u32;
-        let untried = &workers[tried as usize..];
+        let failed = started.throttled.len() + started.not_started.len();
+        let untried = &workers[started.invoked as usize + failed..];
         match started.refused {
             Some(_) => started.not_started.extend(untried),
-            None => started.throttled += untried.len() as u32,
+            None if !started.throttled.is_empty() => started.throttled.extend(untried),
+            None => {}
         }
-        if started.throttled > 0 {
-            let throttled = started.throttled;
+        if !started.throttled.is_empty() {
+            let throttled = started.throttled.len();
             tracing::warn!(job = %event.job, throttled, "the platform throttles workers");
         }
         Ok(started)
@@ -259,7 +258,8 @@ impl Scaler {
 #[derive(Default)]
 struct Started {
     invoked: u32,
-    throttled: u32,
+    /// Workers that the platform did not accept, because it is at its limit.
+    throttled: Vec<u32>,
     /// Workers that could not be invoked, with the error.
     not_started: Vec<u32>,
     refused: Option<InvokeError>,
@@ -305,6 +305,16 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec
         log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
     }
     Ok(workers)
+}
+
+/// Records that the platform did not accept the events to `workers`: they are not outstanding, and tried again when
+/// there may be room.
+fn note_throttled(state: &mut ScaleState, event: &ScalerEvent, workers: &[u32]) {
+    state.outstanding.retain(|worker, _| !workers.contains(&worker));
+    state.room = Some(AccountRoom::seen(state.outstanding.len(), event.at_ms));
+    if event.autoscale {
+        state.throttled = state.throttled.saturating_add(workers.len() as u32);
+    }
 }
 
 /// Learns the account's room from events that expired, or from such as did not.
@@ -583,11 +593,10 @@ mod tests {
     async fn workers_the_platform_does_not_take_are_tried_again_in_time() {
         let (scaler, _) = scaler();
         let scaler = Scaler { invoker: Arc::new(Full(Recorder::default())), ..scaler };
-        let throttled = Scaled { invoked: 1, throttled: 2, outstanding: 3, ..Scaled::default() };
+        let throttled = Scaled { invoked: 1, throttled: 2, outstanding: 1, ..Scaled::default() };
         assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), throttled);
-        assert_eq!(scaler.handle(&event(10, &[], 2_000)).await.unwrap(), scaled(0, 3), "too soon");
-        let later = event(10, &[0, 1, 2], 200_000);
-        assert_eq!(scaler.handle(&later).await.unwrap().throttled, 3);
+        assert_eq!(scaler.handle(&event(10, &[], 2_000)).await.unwrap(), scaled(0, 1), "too soon");
+        assert_eq!(scaler.handle(&event(10, &[], 12_000)).await.unwrap().throttled, 2);
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{
-    BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, ReadPatience,
+    BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PrefixPaces, PutOutcome, ReadPatience,
 };
 use regions::OtherRegions;
 use std::{error::Error, fmt, ops::Range, sync::Arc, time::Duration};
@@ -50,6 +50,7 @@ pub struct S3Objects {
     elsewhere: OtherRegions,
     buffers: BufferPool,
     patience: Arc<ReadPatience>,
+    paces: Arc<PrefixPaces>,
 }
 
 impl S3Objects {

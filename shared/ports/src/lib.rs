@@ -12,6 +12,7 @@ pub mod limits;
 pub mod memory;
 mod metrics;
 mod objects;
+mod pace;
 mod patience;
 mod table;
 
@@ -25,5 +26,6 @@ pub use objects::{
     ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
     get_long_range,
 };
+pub use pace::{PacedRead, PrefixPaces};
 pub use patience::ReadPatience;
 pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};

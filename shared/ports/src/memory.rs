@@ -1,5 +1,7 @@
 //! In-memory table and objects: the reference implementations of the ports.
 
+mod limited;
+
 use crate::{
     ChangeStamp, Item, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects,
     PutOutcome, Table, TableError, WriteOutcome,
@@ -11,6 +13,8 @@ use std::{
     ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
+
+pub use limited::{LimitedObjects, ObjectLimits};
 
 /// A map behind a lock that a panicking test does not poison for the others.
 #[derive(Debug)]

@@ -6,6 +6,8 @@ mod args;
 mod deployed;
 mod deployment;
 mod figures;
+#[cfg(test)]
+mod folder_tests;
 mod modes;
 mod partition;
 mod platform;

@@ -323,28 +323,30 @@ mod tests {
         kinds.collect()
     }
 
-    /// Recorded when one trainer was not yet a run of one rank.
+    /// Recorded when one trainer was not yet a run of one rank, and again when the workers got the names that the platform
+    /// gives them.
     #[test]
     fn a_job_of_one_trainer_costs_what_it_did() {
         let recorded = [
-            ("claim", 190, 1019, 200),
+            ("claim", 190, 1031, 202),
             ("claim, all claimed", 8, 29, 0),
-            ("describe", 18, 18, 0),
-            ("flush", 342, 340, 343),
-            ("leave", 8, 8, 11),
-            ("poll", 177, 3434, 198),
-            ("scaler", 3, 5, 3),
+            ("claim, window full", 3, 10, 0),
+            ("describe", 21, 21, 0),
+            ("flush", 350, 344, 353),
+            ("leave", 11, 11, 14),
+            ("poll", 183, 3439, 205),
+            ("scaler", 5, 9, 4),
         ];
         assert_eq!(cost(false), recorded);
         let recorded_with_checkpoints = [
-            ("claim", 190, 1014, 197),
+            ("claim", 190, 1008, 206),
             ("claim, all claimed", 8, 29, 0),
-            ("claim, window full", 1, 6, 0),
-            ("describe", 19, 19, 0),
-            ("flush", 344, 345, 345),
-            ("leave", 9, 9, 12),
-            ("poll", 168, 3463, 210),
-            ("scaler", 4, 7, 4),
+            ("claim, window full", 2, 14, 0),
+            ("describe", 20, 20, 0),
+            ("flush", 349, 347, 351),
+            ("leave", 10, 10, 13),
+            ("poll", 173, 3478, 214),
+            ("scaler", 6, 11, 5),
         ];
         assert_eq!(cost(true), recorded_with_checkpoints);
     }

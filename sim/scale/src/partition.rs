@@ -5,14 +5,14 @@ use std::time::Duration;
 
 /// One kind of unit: what is served and what is asked for.
 #[derive(Debug)]
-struct Meter {
+struct UnitMeter {
     served: TokenBucket,
     second: u64,
     asked: u64,
     most_asked: u64,
 }
 
-impl Meter {
+impl UnitMeter {
     fn new(per_second: u32) -> Self {
         Self { served: TokenBucket::new(per_second), second: 0, asked: 0, most_asked: 0 }
     }
@@ -31,15 +31,15 @@ impl Meter {
 /// One partition's throughput.
 #[derive(Debug)]
 pub struct Throughput {
-    reads: Meter,
-    writes: Meter,
+    reads: UnitMeter,
+    writes: UnitMeter,
 }
 
 impl Default for Throughput {
     fn default() -> Self {
         Self {
-            reads: Meter::new(PARTITION_READS_PER_S),
-            writes: Meter::new(PARTITION_WRITES_PER_S),
+            reads: UnitMeter::new(PARTITION_READS_PER_S),
+            writes: UnitMeter::new(PARTITION_WRITES_PER_S),
         }
     }
 }

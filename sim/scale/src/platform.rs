@@ -274,6 +274,7 @@ async fn report_expired(deployment: Arc<Deployment>, event: WorkerEvent) {
         invocation: InvocationId::of(event.worker, &format!("expired-{}", event.worker)),
         worker: Some(event.worker),
         blameless: true,
+        expired: true,
         error: String::new(),
     };
     deployment.pause(REPORTED).await;

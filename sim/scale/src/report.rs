@@ -30,6 +30,9 @@ const HOTTEST: usize = 4;
 /// Seconds in which all workers run, beside those in which Lambda adds their environments.
 const BEGUN_WITHIN_S: f64 = 15.0;
 
+/// Events sent per worker, beside the first for each that is wanted.
+const FURTHER_EVENTS: f64 = 5.0;
+
 /// A figure and its required bound.
 #[derive(Debug, Clone)]
 pub struct Bar {
@@ -271,10 +274,9 @@ fn stack_facts(row: &mut Row, deployment: &Deployment, figures: &Figures) {
     }
     row.at_most("workers started twice", 0.0);
     row.at_least("% of the ideal", if setting.split >= LONG_SPLIT { 95.0 } else { 90.0 });
-    row.at_most(
-        "events sent per worker",
-        if setting.runnable() < setting.workers { 8.0 } else { 3.0 },
-    );
+    // Each that is wanted once, and then few beyond those that run.
+    let wanted = f64::from(setting.workers) / f64::from(setting.runnable());
+    row.at_most("events sent per worker", wanted + FURTHER_EVENTS);
     let ramp = f64::from(setting.runnable()) / f64::from(GROWTH) * GROWTH_PERIOD.as_secs_f64();
     row.at_most("99 % run after s", ramp + BEGUN_WITHIN_S);
 }

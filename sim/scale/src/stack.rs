@@ -38,10 +38,10 @@ impl StackSizes {
 /// The limits of one stack, as used up so far.
 pub struct StackLimits {
     pub sizes: StackSizes,
-    usage: Mutex<Usage>,
+    usage: Mutex<StackUsage>,
 }
 
-struct Usage {
+struct StackUsage {
     url: TokenBucket,
     coordinators: u32,
     workers: EnvironmentGrowth,
@@ -52,7 +52,7 @@ impl StackLimits {
     pub fn new(sizes: StackSizes) -> Self {
         let url = TokenBucket::new(limits::url_requests_per_s(sizes.coordinators));
         let workers = EnvironmentGrowth::documented();
-        Self { sizes, usage: Mutex::new(Usage { url, coordinators: 0, workers, most: 0 }) }
+        Self { sizes, usage: Mutex::new(StackUsage { url, coordinators: 0, workers, most: 0 }) }
     }
 
     /// Whether the URL serves a request at the time `now`; [`end_call`](Self::end_call) ends it.
@@ -94,7 +94,7 @@ impl StackLimits {
     }
 }
 
-impl Usage {
+impl StackUsage {
     fn begin_coordinator(&mut self, sizes: &StackSizes) -> bool {
         let begins = self.coordinators < sizes.coordinators;
         self.coordinators += u32::from(begins);
@@ -135,6 +135,14 @@ mod tests {
             let sizes = [coordinators, scalers, table_reads, table_writes];
             assert_eq!(scripted(workers), sizes, "{workers} workers");
         }
+    }
+
+    #[test]
+    fn the_plan_has_the_numbers_of_the_limits() {
+        let few = StackSizes::of(1, None);
+        let new_table = (limits::NEW_TABLE_READS_PER_S, limits::NEW_TABLE_WRITES_PER_S);
+        assert_eq!((few.table_reads, few.table_writes), new_table);
+        assert_eq!(deployment::url_requests_per_s(7), limits::url_requests_per_s(7));
     }
 
     #[test]

@@ -51,12 +51,12 @@ pub struct Store {
 }
 
 /// The throughput by which requests of one partition key are served.
-struct Admission<'a> {
+struct KeyAdmission<'a> {
     of_key: &'a mut Throughput,
     shard: Option<&'a mut Throughput>,
 }
 
-impl Admission<'_> {
+impl KeyAdmission<'_> {
     fn read(&mut self, now: Duration, units: u64, limits: bool) -> bool {
         let by_key = self.of_key.read(now, units, limits && self.shard.is_none());
         self.shard.as_mut().map_or(by_key, |shard| shard.read(now, units, limits))
@@ -75,7 +75,7 @@ impl Store {
         Self { shards, ..Self::default() }
     }
 
-    fn partition(&mut self, pk: &str) -> (&mut BTreeMap<String, StoredItem>, Admission<'_>) {
+    fn partition(&mut self, pk: &str) -> (&mut BTreeMap<String, StoredItem>, KeyAdmission<'_>) {
         if !self.keys.contains_key(pk) {
             self.keys.insert(pk.to_owned(), Partition::default());
         }
@@ -84,7 +84,7 @@ impl Store {
         let at = hasher.finish().checked_rem(self.shards.len() as u64).unwrap_or(0);
         let Partition { items, throughput } = self.keys.entry(pk.to_owned()).or_default();
         let shard = self.shards.get_mut(at as usize);
-        (items, Admission { of_key: throughput, shard })
+        (items, KeyAdmission { of_key: throughput, shard })
     }
 
     /// Body and size of an item.

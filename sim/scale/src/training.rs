@@ -213,7 +213,8 @@ async fn report_death(
     }
     deployment.pause(REPORTED).await;
     let (job, worker) = (deployment.job.clone(), Some(number));
-    let call = Release { job, invocation, worker, blameless: false, error: String::new() };
+    let (blameless, expired, error) = (false, false, String::new());
+    let call = Release { job, invocation, worker, blameless, expired, error };
     let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, RELEASE_PATIENCE).await;
     if let Err(error) = sent {
         deployment.meter.trouble(&format!("a death was not reported: {error}"));

@@ -69,8 +69,14 @@ async fn an_event_that_expired_looks_for_no_lease() {
     table.taken();
     for worker in [1, 33, 34] {
         let invocation = InvocationId::of(worker, "expired");
-        let (job, error) = (world.job.clone(), String::new());
-        let release = Release { job, invocation, worker: Some(worker), blameless: true, error };
+        let release = Release {
+            job: world.job.clone(),
+            invocation,
+            worker: Some(worker),
+            blameless: true,
+            expired: true,
+            error: String::new(),
+        };
         assert!(matches!(world.call(release).await, Ok(Applied {})));
         assert_eq!(table.taken(), [1, 0, 1], "worker {worker}");
     }

@@ -19,6 +19,30 @@ impl Invoker for Started {
     }
 }
 
+/// Lambda calls it the age of the event when the function failed after a minute, and also when it never ran.
+#[tokio::test]
+async fn a_worker_that_failed_late_has_a_lease_and_one_that_never_ran_has_none() {
+    let world = World::indexing(Arc::new(MemoryTable::default()), 4).await;
+    leased(world.claim_with(Nonce([1; 8]), InvocationId::of(1, "r"), "one").await);
+    leased(world.claim_with(Nonce([2; 8]), InvocationId::of(2, "r"), "one").await);
+    let report = async |worker: u32, response: serde_json::Value| {
+        let event =
+            WorkerEvent { v: VERSION, ns: world.ns.clone(), job: world.job.clone(), worker };
+        let report = json!({
+            "version": "1.0",
+            "requestContext": {"requestId": "r", "condition": "EventAgeExceeded"},
+            "requestPayload": event,
+            "responsePayload": response,
+        });
+        let report = lambda_http::request::from_str(&report.to_string()).unwrap();
+        handle(&world.coordinator, &report).await.unwrap();
+        world.poll().await.claimable
+    };
+    let before = world.poll().await.claimable;
+    assert_eq!(report(1, serde_json::Value::Null).await, before);
+    assert_eq!(report(2, json!({"errorMessage": "signal: killed"})).await, before + 1);
+}
+
 /// A worker that a report starts, and that fails, would be a loop, which Lambda ends after 16 rounds and bills.
 #[tokio::test]
 async fn a_failure_report_frees_a_lease_and_starts_nobody() {

@@ -194,6 +194,7 @@ impl World {
             invocation: invocation(id),
             worker: Some(u32::from(id)),
             blameless: false,
+            expired: false,
             error: String::new(),
         };
         let reply = self.call(release).await;

@@ -16,8 +16,8 @@ use gristmill_coordinator::{Coordinator, Settings};
 use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Forget, Forgotten, Idle,
-    IdleReason, JobSettings, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal,
+    AccountRoom, AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Forget, Forgotten,
+    Idle, IdleReason, JobSettings, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal,
     RefusalKind, Register, Release, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile,
     Status, Stop, VERSION, Work,
 };
@@ -318,6 +318,28 @@ async fn those_that_leave_are_missed_at_once_and_the_scalers_state_is_not_writte
 }
 
 #[tokio::test]
+async fn where_the_account_has_no_more_room_nobody_is_kicked_until_more_are_tried() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    let now_ms = world.clock.now_ms();
+    world.book(60..62, now_ms).await;
+    world.leased(60).await;
+    world.leased(61).await;
+    let (version, scale) = world.scale().await;
+    let scale = ScaleState { room: Some(AccountRoom::seen(2, now_ms)), ..scale };
+    let body = serde_json::to_vec(&scale).unwrap().into();
+    world.table.write(&world.scale_key(), version, body, None).await.unwrap();
+    let kicked = world.kicked();
+    for _ in 0..4 {
+        world.poll(0, None).await;
+        assert_eq!(world.kicked(), kicked, "two of three run");
+        world.pass(2).await;
+    }
+    world.pass(3).await;
+    world.poll(0, None).await;
+    assert_eq!(world.kicked(), kicked + 1);
+}
+
+#[tokio::test]
 async fn a_worker_too_many_leaves() {
     let world = World::running(ErrorPolicy::Fail).await;
     for worker in 0..3 {
@@ -394,6 +416,7 @@ async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
             invocation: InvocationId::of(worker, "request"),
             worker: Some(worker),
             blameless: false,
+            expired: false,
             error: "Runtime exited with error: signal: killed".into(),
         };
         assert!(matches!(world.call(release).await, Ok(Applied {})));

@@ -36,10 +36,13 @@ const SILENCES: u32 = 3;
 const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
 const OPERATION: &str = "GetObject";
 const READ_BACKOFF: Duration = Duration::from_millis(40);
+const SLOW_DOWN: &str = "SlowDown";
 
 /// An obstacle that another try may overcome.
 enum Setback {
     Silence,
+    /// Too much is asked of the prefix: 503.
+    Crowded(String),
     Passing(String),
     KeysRefused(String),
 }
@@ -48,6 +51,7 @@ impl Setback {
     fn into_error(self, path: &ObjectPath) -> ObjectError {
         match self {
             Self::KeysRefused(why) => ObjectError::Rejected(why),
+            Self::Crowded(why) => ObjectError::Unavailable(why),
             Self::Passing(why) if why.starts_with(OPERATION) => ObjectError::Unavailable(why),
             Self::Passing(why) => ObjectError::Unavailable(format!("{OPERATION} on {path}: {why}")),
             Self::Silence => {
@@ -86,6 +90,9 @@ impl Piece<'_> {
             return Err(self.rejected(format!("ends before byte {}", self.start)));
         }
         match failed(OPERATION, self.path, error) {
+            ObjectError::Unavailable(why) if error.code() == Some(SLOW_DOWN) => {
+                Ok(Setback::Crowded(why))
+            }
             ObjectError::Unavailable(why) => Ok(Setback::Passing(why)),
             ObjectError::Rejected(why) if refuses_keys(error) => Ok(Setback::KeysRefused(why)),
             error => Err(error),
@@ -134,9 +141,13 @@ impl S3Objects {
             if attempt > 0 {
                 tokio::time::sleep(READ_BACKOFF * 2_u32.pow(attempt - 1)).await;
             }
+            let reading = self.paces.begin(piece.path).await;
             match self.read_on(&mut piece).await? {
                 ControlFlow::Break(()) => return Ok(piece),
                 ControlFlow::Continue(setback) => last = setback,
+            }
+            if matches!(last, Setback::Crowded(_)) {
+                reading.refused();
             }
             silences += u32::from(matches!(last, Setback::Silence));
             if silences == SILENCES {

@@ -176,8 +176,11 @@ pub struct Release {
     pub invocation: InvocationId,
     /// The worker's number within the job.
     pub worker: Option<u32>,
-    /// Its event expired before the platform had room for it: no worker ran, and there is no lease.
+    /// The worker did not fail itself: no split is suspected.
     pub blameless: bool,
+    /// Its event expired before the platform had room for it: no worker ran, and there is no lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
     /// The platform's error, one line; empty if there is none.
     #[serde(default)]
     pub error: String,

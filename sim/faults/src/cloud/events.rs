@@ -89,6 +89,7 @@ impl Cloud {
             invocation: InvocationId::of(event.worker, &request_id),
             worker: Some(event.worker),
             blameless,
+            expired: blameless,
             error: String::new(),
         };
         if !sim.happens(Fault::ReportLost) {

@@ -1,0 +1,167 @@
+//! How many reads of one prefix a process has under way: fewer once the store refuses some, and more again while it does
+//! not. Processes that read one folder so come to share the rate that the store gives to its prefix.
+
+use crate::ObjectPath;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::Notify;
+
+/// Reads under way of a prefix that the store does not refuse: more than a worker has.
+const MOST: f64 = 128.0;
+/// Prefixes that are remembered.
+const MOST_PREFIXES: usize = 256;
+
+/// The pace of one prefix: after a refusal half as many reads, after each round without one more.
+#[derive(Debug)]
+struct PrefixPace {
+    allowed: f64,
+    under_way: u32,
+    /// Reads that were under way at the last refusal: their refusals say the same.
+    of_before: u32,
+}
+
+impl Default for PrefixPace {
+    fn default() -> Self {
+        Self { allowed: MOST, under_way: 0, of_before: 0 }
+    }
+}
+
+impl PrefixPace {
+    fn begin(&mut self) -> bool {
+        let begins = f64::from(self.under_way) + 1.0 <= self.allowed;
+        self.under_way += u32::from(begins);
+        begins
+    }
+
+    fn end(&mut self, is_refused: bool) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if self.of_before > 0 {
+            self.of_before -= 1;
+        } else if is_refused {
+            self.allowed = (f64::from(self.under_way + 1).min(self.allowed) / 2.0).max(1.0);
+            self.of_before = self.under_way;
+        } else {
+            self.allowed = (self.allowed + 1.0 / self.allowed).min(MOST);
+        }
+    }
+
+    fn is_usual(&self) -> bool {
+        self.under_way == 0 && self.allowed >= MOST
+    }
+}
+
+/// The paces of all prefixes that a process reads.
+#[derive(Debug, Default)]
+pub struct PrefixPaces {
+    paces: Mutex<BTreeMap<String, PrefixPace>>,
+    ended: Notify,
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub struct PacedRead<'a> {
+    paces: &'a PrefixPaces,
+    prefix: String,
+    is_refused: bool,
+}
+
+impl PrefixPaces {
+    /// Waits until a read of `path` may begin; it ends when the answer is dropped.
+    pub async fn begin(&self, path: &ObjectPath) -> PacedRead<'_> {
+        let prefix = prefix_of(path);
+        loop {
+            let ended = self.ended.notified();
+            if self.paces().entry(prefix.clone()).or_default().begin() {
+                return PacedRead { paces: self, prefix, is_refused: false };
+            }
+            ended.await;
+        }
+    }
+
+    fn paces(&self) -> MutexGuard<'_, BTreeMap<String, PrefixPace>> {
+        self.paces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PacedRead<'_> {
+    /// The store refused it because too much is asked of the prefix.
+    pub fn refused(mut self) {
+        self.is_refused = true;
+    }
+}
+
+impl Drop for PacedRead<'_> {
+    fn drop(&mut self) {
+        let mut paces = self.paces.paces();
+        if let Some(pace) = paces.get_mut(&self.prefix) {
+            pace.end(self.is_refused);
+        }
+        if paces.len() > MOST_PREFIXES {
+            paces.retain(|_, pace| !pace.is_usual());
+        }
+        drop(paces);
+        self.paces.ended.notify_waiters();
+    }
+}
+
+/// The part of a key that stands for its prefix. S3 divides a bucket as it is asked, and says nowhere how: the first
+/// folder is most often a dataset.
+fn prefix_of(path: &ObjectPath) -> String {
+    let folder = path.key.split_once('/').map_or("", |(folder, _)| folder);
+    format!("{}/{folder}", path.bucket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    fn at(key: &str) -> ObjectPath {
+        ObjectPath::new("b", key)
+    }
+
+    /// Reads of `key` that begin at once.
+    fn begun<'a>(paces: &'a PrefixPaces, key: &str) -> Vec<PacedRead<'a>> {
+        std::iter::from_fn(|| paces.begin(&at(key)).now_or_never()).take(1_000).collect()
+    }
+
+    #[test]
+    fn a_prefix_at_its_rate_is_asked_less_and_others_are_not() {
+        let paces = PrefixPaces::default();
+        let mut reads = begun(&paces, "slow/1.jpg");
+        assert_eq!(reads.len(), MOST as usize);
+        reads.truncate(16);
+        // Those that were under way together are refused together, and count once.
+        reads.into_iter().for_each(PacedRead::refused);
+        assert_eq!(begun(&paces, "slow/2.jpg").len(), 8);
+        begun(&paces, "slow/3.jpg").pop().unwrap().refused();
+        assert_eq!(begun(&paces, "slow/4.jpg").len(), 4);
+        assert_eq!(begun(&paces, "quick/1.jpg").len(), MOST as usize);
+    }
+
+    #[test]
+    fn reads_that_are_answered_are_followed_by_more() {
+        let paces = PrefixPaces::default();
+        let mut reads = begun(&paces, "a/1");
+        reads.truncate(2);
+        reads.into_iter().for_each(PacedRead::refused);
+        let rounds: Vec<_> = (0..5).map(|_| begun(&paces, "a/1").len()).collect();
+        assert_eq!(rounds[0], 1);
+        assert!(rounds.is_sorted() && (3..8).contains(&rounds[4]), "{rounds:?}");
+    }
+
+    #[test]
+    fn a_read_waits_for_the_end_of_another() {
+        let paces = PrefixPaces::default();
+        begun(&paces, "a/1").into_iter().take(1).for_each(PacedRead::refused);
+        let mut reads = begun(&paces, "a/1");
+        let (first, next) = (at("a/1"), at("a/2"));
+        let mut waits = Box::pin(paces.begin(&first));
+        assert!((&mut waits).now_or_never().is_none());
+        assert!(paces.begin(&next).now_or_never().is_none());
+        reads.pop();
+        assert!(waits.now_or_never().is_some());
+    }
+}
