@@ -11,6 +11,7 @@ mod quiet;
 mod reports;
 #[path = "../trainer/mod.rs"]
 mod trainer;
+mod versions;
 mod world;
 
 use async_trait::async_trait;

@@ -1,6 +1,7 @@
 //! Calls against a scripted server.
 
 use super::*;
+use gristmill_model::wire::VERSION;
 use crate::testing::{self, Answer, Server, signature::is_signed};
 use aws_credential_types::{
     Credentials,
