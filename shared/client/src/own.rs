@@ -2,8 +2,8 @@
 
 use crate::{Failure, Service};
 use gristmill_host::{
-    ClientLock, HostError, ServiceCalls, ServiceFile, ServiceStatus, StartLock, checked, credentials_id,
-    default_state_dir, is_alive, state_of_before,
+    ClientLock, HostError, ServiceCalls, ServiceFile, ServiceStatus, StartLock, checked,
+    credentials_id, default_state_dir, is_alive, state_of_before,
 };
 use gristmill_model::{Fingerprint, wire::SpokenVersions};
 use gristmill_pipeline::Registry;

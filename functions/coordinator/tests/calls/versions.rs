@@ -1,8 +1,7 @@
 //! Calls and events of two versions of the protocol.
 
 use super::*;
-use gristmill_coordinator::handle;
-use gristmill_model::wire::{GivenOptions, ScalerEvent, SpokenVersions, protocol};
+use gristmill_model::wire::{AnyCall, GivenOptions, ScalerEvent, SpokenVersions, protocol};
 use gristmill_ports::{InvokeError, Invoked, Invoker};
 use serde_json::{Value, json};
 use std::sync::Mutex;
@@ -59,7 +58,12 @@ async fn answered(coordinator: &Coordinator, body: &str) -> Value {
 }
 
 /// Versions of the kicks that a poll in version `v` causes, a minute later.
-async fn kicks(stack: &(Coordinator, Arc<Events>), world: &World, job: &JobName, v: u32) -> Vec<u32> {
+async fn kicks(
+    stack: &(Coordinator, Arc<Events>),
+    world: &World,
+    job: &JobName,
+    v: u32,
+) -> Vec<u32> {
     world.clock.sleep(Duration::from_secs(60)).await;
     stack.1.versions();
     let polled = sent(&stack.0, world, v, trainer::asks(job, Place::default())).await;
@@ -98,7 +102,10 @@ async fn a_call_is_answered_in_its_version_or_refused_in_a_form_that_its_sender_
     }
     assert_eq!(sent(&before, &world, 2, status()).await["reply"], "status");
     let refused = sent(&before, &world, 3, status()).await;
-    assert_eq!(refused["kind"], json!({ "other_version": { "spoken": { "oldest": 2, "newest": 2 } } }));
+    assert_eq!(
+        refused["kind"],
+        json!({ "other_version": { "spoken": { "oldest": 2, "newest": 2 } } })
+    );
     let too_new = answered(&present, r#"{"v":4,"call":"unheard_of"}"#).await;
     assert_eq!(too_new["kind"]["other_version"]["spoken"], json!({ "oldest": 2, "newest": 3 }));
     let too_old = answered(&present, r#"{"v":1,"ns":"n","call":"status","job":"j"}"#).await;

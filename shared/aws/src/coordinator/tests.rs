@@ -1,13 +1,13 @@
 //! Calls against a scripted server.
 
 use super::*;
-use gristmill_model::wire::VERSION;
 use crate::testing::{self, Answer, Server, signature::is_signed};
 use aws_credential_types::{
     Credentials,
     provider::{self, ProvideCredentials, future},
 };
 use bytes::Bytes;
+use gristmill_model::wire::VERSION;
 use gristmill_model::wire::{Applied, Leave, RefusalKind, Request};
 use gristmill_ports::Invoker as _;
 use std::{
