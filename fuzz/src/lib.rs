@@ -14,7 +14,10 @@ mod packed;
 mod records;
 
 use gristmill_executor::Program;
-use gristmill_model::wire::{AnyReply, Dataset, Manifest, Pack, Request, SkippedAt};
+use gristmill_model::wire::protocol::{self, OLDEST};
+use gristmill_model::wire::{
+    AnyReply, Dataset, Manifest, Pack, Request, SkippedAt, SpokenVersions, VERSION,
+};
 use gristmill_pipeline::{Asset, Format, Pipeline};
 use gristmill_sources::{FORMATS, FileIndex, Limits};
 
@@ -112,8 +115,11 @@ fn message(bytes: &[u8]) {
         let text = serde_json::to_vec(&request).expect("a request is written");
         serde_json::from_slice::<Request>(&text).expect("a request is read back");
     }
-    if let Ok(reply) = serde_json::from_slice::<AnyReply>(bytes) {
-        serde_json::to_vec(&reply).expect("a reply is written");
+    let _ = Request::read(bytes, SpokenVersions::BUILD);
+    for version in [OLDEST, VERSION] {
+        if let Ok(reply) = protocol::read::<AnyReply>(bytes, version) {
+            protocol::write(&reply, version).expect("a reply is written");
+        }
     }
     if let Ok(dataset) = serde_json::from_slice::<Dataset>(bytes) {
         dataset.version("tfrecord");

@@ -193,11 +193,11 @@ async fn call(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
         Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
         Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the request does not end"),
     };
-    let reply = match Request::read(&body, shared.spoken()) {
-        Ok(request) => shared.call(&request).await,
-        Err(refusal) => AnyReply::Refused(refusal),
+    let (version, reply) = match Request::read(&body, shared.spoken()) {
+        Ok(request) => (request.v, shared.call(&request).await),
+        Err(refusal) => (Request::version_of(&body), AnyReply::Refused(refusal)),
     };
-    written(protocol::write(&reply, Request::version_of(&body)))
+    written(protocol::write(&reply, version))
 }
 
 fn json(answer: &impl serde::Serialize) -> Answer {

@@ -105,6 +105,8 @@ pub struct ServiceConfig {
     pub credentials: Option<String>,
     /// Capacity of the cache, in GiB.
     pub cache_gib: NonZeroU32,
+    /// The versions of the protocol that it speaks.
+    pub spoken: SpokenVersions,
     pub elsewhere: StoredElsewhere,
 }
 
@@ -174,6 +176,7 @@ impl Service {
         let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
             .with_cache(Some(config.cache_gib))
             .with_pruning();
+        let settings = Settings { spoken: config.spoken, ..settings };
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
         let pool = pool(&config, &file, failed)?;
@@ -183,7 +186,7 @@ impl Service {
             invoker,
             worker_function: WORKER.to_owned(),
             max_workers: None,
-            spoken: SpokenVersions::BUILD,
+            spoken: config.spoken,
             metrics: Metrics::default(),
         };
         let invoker = ScalerInvoker { scaler: Arc::new(scaler), counts: counts.clone() };

@@ -8,7 +8,10 @@ use gristmill_local::{ListenAddress, Service, ServiceConfig, StoredElsewhere, Wo
 use gristmill_model::{
     JobName,
     splits::{Place, readers::RankRange},
-    wire::{Dataset, JobSpec, Poll, RefusalKind, Register, SourceFile, Status, TrainerMetrics},
+    wire::{
+        Dataset, JobSpec, Poll, RefusalKind, Register, SourceFile, SpokenVersions, Status,
+        TrainerMetrics,
+    },
 };
 use gristmill_ports::{CallError, Coordinator};
 use std::{num::NonZeroU32, path::Path, time::Duration};
@@ -18,8 +21,16 @@ async fn service(dir: &Path, listen: ListenAddress) -> Service {
     service_of(dir, listen, &["/bin/false"]).await
 }
 
-/// A service whose only worker is the process `worker`.
 async fn service_of(dir: &Path, listen: ListenAddress, worker: &[&str]) -> Service {
+    speaking(SpokenVersions::BUILD, (dir, listen), worker).await
+}
+
+/// A service of a release that speaks these versions of the protocol, whose only worker is the process `worker`.
+async fn speaking(
+    spoken: SpokenVersions,
+    (dir, listen): (&Path, ListenAddress),
+    worker: &[&str],
+) -> Service {
     let args = worker[1..].iter().map(Into::into).collect();
     let config = ServiceConfig {
         state: StateDir::open(dir).unwrap(),
@@ -29,6 +40,7 @@ async fn service_of(dir: &Path, listen: ListenAddress, worker: &[&str]) -> Servi
         worker_memory_mb: 1769,
         credentials: None,
         cache_gib: NonZeroU32::MIN,
+        spoken,
         elsewhere: StoredElsewhere::default(),
     };
     Service::start(config).await.unwrap()
@@ -136,4 +148,37 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     assert!((1..=2).contains(&counts["coordinator.release"]), "{counts:?}");
     assert!(status.scale.barren.error.contains("signal: 9"), "{:?}", status.scale);
     service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_of_another_release_is_spoken_to_or_named_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = || Status { job: "unknown".parse().unwrap() }.into();
+    for (oldest, newest, words) in [
+        (2, 2, None),
+        (3, 4, None),
+        (0, 1, Some("upgrade the stack first")),
+        (4, 5, Some("upgrade gristmill where")),
+    ] {
+        let spoken = SpokenVersions { oldest, newest };
+        let state = dir.path().join(format!("state-{newest}"));
+        let running = speaking(spoken, (&state, ListenAddress::Socket), &["/bin/false"]).await;
+        let calls = ServiceCalls::new(running.file());
+        assert_eq!(calls.status().await.unwrap().spoken, spoken);
+        let answer = calls.exchange(&ask()).await.unwrap_err();
+        match words {
+            None => {
+                assert!(
+                    matches!(&answer, CallError::Refused(refusal) if refusal.kind == RefusalKind::NotFound),
+                    "{spoken}: {answer:?}"
+                );
+            }
+            Some(words) => {
+                let text = answer.to_string();
+                assert!(matches!(answer, CallError::Rejected(_)), "{spoken}: {answer:?}");
+                assert!(text.contains(words) && !text.contains('\n'), "{spoken}: {text}");
+            }
+        }
+        running.shutdown().await;
+    }
 }

@@ -14,6 +14,7 @@ use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_sta
 use gristmill_local::{
     ListenAddress, OWN_BUCKET, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram,
 };
+use gristmill_model::wire::SpokenVersions;
 use rustix::fs::Mode;
 use std::{convert::Infallible, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
@@ -102,6 +103,7 @@ async fn run(args: Args) -> Result<(), Failure> {
         worker_memory_mb: args.worker_memory,
         credentials: args.shared.then(credentials_id),
         cache_gib: CACHE_GIB,
+        spoken: SpokenVersions::BUILD,
         elsewhere: elsewhere(&args).await?,
     };
     let service = Service::start(config).await.map_err(|error| match error {

@@ -47,11 +47,11 @@ pub async fn handle(
 }
 
 async fn answer(coordinator: &Coordinator, body: &[u8]) -> Result<Response<Body>, Error> {
-    let reply = match parse(coordinator, body) {
-        Ok(request) => coordinator.answer(&request).await,
-        Err(refusal) => AnyReply::Refused(refusal),
+    let (version, reply) = match parse(coordinator, body) {
+        Ok(request) => (request.v, coordinator.answer(&request).await),
+        Err(refusal) => (Request::version_of(body), AnyReply::Refused(refusal)),
     };
-    let reply = protocol::write(&reply, Request::version_of(body))?;
+    let reply = protocol::write(&reply, version)?;
     let response = Response::builder().header("content-type", "application/json");
     Ok(response.body(Body::Text(String::from_utf8(reply)?))?)
 }

@@ -726,6 +726,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn workers_are_invoked_in_a_version_that_their_function_speaks() {
+        let (scaler, recorder) = scaler();
+        let versions = || -> Vec<u32> {
+            std::mem::take(&mut *recorder.0.lock().unwrap()).iter().map(|event| event.v).collect()
+        };
+        let of = |job: &str, v: u32, silent: &[u32], at_ms: u64| ScalerEvent {
+            job: job.parse().unwrap(),
+            v,
+            ..event(10, silent, at_ms)
+        };
+        let before = Scaler { spoken: SpokenVersions::only(2), ..scaler };
+        before.handle(&of("old", 2, &[], 1_000)).await.unwrap();
+        assert_eq!(versions(), [2, 2, 2]);
+        let present = Scaler { spoken: SpokenVersions::BUILD, ..before };
+        // The job is of version 3, as one is that was registered just before its stack was replaced by the one before.
+        present.handle(&of("old", 3, &[0, 1, 2], 200_000)).await.unwrap();
+        assert_eq!(versions(), [2, 2, 2], "they keep the worker function that speaks version 2");
+        for (job, v) in [("new", 3), ("waiting", 2)] {
+            present.handle(&of(job, v, &[], 1_000)).await.unwrap();
+            assert_eq!(versions(), [v; 3]);
+        }
+    }
+
+    #[tokio::test]
     async fn another_version_is_refused_by_name() {
         let (scaler, _) = scaler();
         let other = ScalerEvent { v: 9, ..event(1, &[], 0) };

@@ -162,4 +162,26 @@ mod tests {
         tally.note(&flush(2), &Err(CallError::Refused(refusal)));
         assert_eq!(tally, Tally { bundles_lost: 1, ..Tally::default() });
     }
+
+    /// Keeps the version that it is to speak.
+    #[derive(Default)]
+    struct Spoken(std::sync::atomic::AtomicU32);
+
+    #[async_trait]
+    impl Coordinator for Spoken {
+        async fn exchange(&self, _: &AnyCall) -> Result<AnyReply, CallError> {
+            Err(CallError::Unavailable(String::new()))
+        }
+
+        fn speak(&self, version: u32) {
+            self.0.store(version, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_version_of_an_event_reaches_the_calls() {
+        let inner = Arc::new(Spoken::default());
+        Tallied::new(Arc::clone(&inner) as _).speak(2);
+        assert_eq!(inner.0.load(std::sync::atomic::Ordering::Relaxed), 2);
+    }
 }

@@ -2,10 +2,10 @@
 
 use crate::{Failure, Service};
 use gristmill_host::{
-    ClientLock, HostError, ServiceCalls, ServiceFile, StartLock, checked, credentials_id,
-    default_state_dir, is_alive, state_of_before,
+    ClientLock, HostError, ServiceCalls, ServiceFile, ServiceStatus, StartLock, checked,
+    credentials_id, default_state_dir, is_alive, state_of_before,
 };
-use gristmill_model::Fingerprint;
+use gristmill_model::{Fingerprint, wire::SpokenVersions};
 use gristmill_pipeline::Registry;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -98,19 +98,19 @@ pub async fn start_local(
         None => shared_dir(launcher, &operators).map_err(Failure::failed)?,
     };
     let mut lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
-    if let Some(file) = answering(&dir).await?
-        && file.credentials.as_ref().is_some_and(|credentials| *credentials != credentials_id())
+    if let Some(running) = answering(&dir).await?
+        && let Some(why) = running.unfit(&credentials_id())
     {
-        replace(&file, &lock).await?;
+        replace(&running, why, &lock).await?;
         drop(lock);
         lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
     }
     let file = match answering(&dir).await? {
-        Some(file) => file,
+        Some(running) => running.file,
         None => {
             let _start = StartLock::take(&dir).await.map_err(Failure::failed)?;
             match answering(&dir).await? {
-                Some(file) => file,
+                Some(running) => running.file,
                 None => launch(launcher, &dir).await?,
             }
         }
@@ -208,8 +208,35 @@ fn shared_dir(launcher: &Launcher, operators: &Registry) -> Result<PathBuf, Host
     Ok(dir)
 }
 
+/// A service that answers, and what it says of itself.
+struct RunningService {
+    file: ServiceFile,
+    status: ServiceStatus,
+}
+
+/// Why a running service does not suit a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UnfitService {
+    /// No version of the protocol is spoken by both.
+    OtherVersion,
+    /// Its workers lack the credentials of the client.
+    OtherCredentials,
+}
+
+impl RunningService {
+    /// Why it does not suit a client with these credentials. A service of another release suits that speaks a version of
+    /// the protocol which this one speaks.
+    fn unfit(&self, credentials: &str) -> Option<UnfitService> {
+        if self.status.spoken.common(SpokenVersions::BUILD).is_none() {
+            return Some(UnfitService::OtherVersion);
+        }
+        let has_other = self.file.credentials.as_ref().is_some_and(|own| own != credentials);
+        has_other.then_some(UnfitService::OtherCredentials)
+    }
+}
+
 /// The service that runs on `dir`, once it answers; none if there is none.
-async fn answering(dir: &Path) -> Result<Option<ServiceFile>, Failure> {
+async fn answering(dir: &Path) -> Result<Option<RunningService>, Failure> {
     let began = Instant::now();
     loop {
         if !is_alive(dir) {
@@ -219,12 +246,12 @@ async fn answering(dir: &Path) -> Result<Option<ServiceFile>, Failure> {
             Ok(file) => ServiceCalls::new(&file)
                 .status()
                 .await
-                .map(|_| file)
+                .map(|status| RunningService { file, status })
                 .map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         match answers {
-            Ok(file) => return Ok(Some(file)),
+            Ok(running) => return Ok(Some(running)),
             Err(error) if began.elapsed() > ANSWER_PATIENCE => {
                 return Err(Failure::failed(format!(
                     "the service on {} does not answer: {error}: end it with `gristmill ps --stop`",
@@ -236,10 +263,22 @@ async fn answering(dir: &Path) -> Result<Option<ServiceFile>, Failure> {
     }
 }
 
-/// Ends a service whose workers lack this process's credentials, unless others use it.
-async fn replace(file: &ServiceFile, lock: &ClientLock) -> Result<(), Failure> {
+/// Ends a service that does not suit this process, unless others use it.
+async fn replace(
+    RunningService { file, status }: &RunningService,
+    why: UnfitService,
+    lock: &ClientLock,
+) -> Result<(), Failure> {
     let dir = file.state_dir.display();
     if !lock.hold_alone() {
+        if why == UnfitService::OtherVersion {
+            let (own, version) = (SpokenVersions::BUILD, env!("CARGO_PKG_VERSION"));
+            return Err(Failure::failed(format!(
+                "the service on {dir} is in use and runs gristmill {} with protocol version {}; this is gristmill \
+                 {version} with {own}: wait until its other programs have ended, or name another --state-dir",
+                status.version, status.spoken
+            )));
+        }
         tracing::warn!(
             "the service on {dir} is in use and was started with other credentials (AWS_*, \
              GRISTMILL_WEB_AUTHORIZATION): its workers do not have those of this process; name another --state-dir if \
@@ -313,5 +352,42 @@ async fn ready(stdout: ChildStdout) -> Result<ServiceFile, Failure> {
             Ok(StartRefusal { failed, .. }) => Failure::Failed(failed),
             Err(_) => Failure::failed("the local service did not start"),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running(oldest: u32, newest: u32, credentials: Option<&str>) -> RunningService {
+        let file = ServiceFile {
+            endpoint: "unix:/nowhere".to_owned(),
+            token: String::new(),
+            state_dir: PathBuf::new(),
+            namespace: "n".parse().unwrap(),
+            bucket: String::new(),
+            version: String::new(),
+            pid: 0,
+            s3: None,
+            credentials: credentials.map(str::to_owned),
+        };
+        let spoken = SpokenVersions { oldest, newest };
+        RunningService { file, status: ServiceStatus { spoken, ..ServiceStatus::default() } }
+    }
+
+    #[test]
+    fn a_service_of_another_release_suits_if_it_speaks_a_common_version() {
+        for (oldest, newest) in [(1, 2), (2, 2), (2, 3), (3, 4)] {
+            assert_eq!(running(oldest, newest, Some("own")).unfit("own"), None);
+            let other = running(oldest, newest, Some("other")).unfit("own");
+            assert_eq!(other, Some(UnfitService::OtherCredentials));
+        }
+        for (oldest, newest) in [(0, 1), (4, 5)] {
+            let other = running(oldest, newest, None).unfit("own");
+            assert_eq!(other, Some(UnfitService::OtherVersion));
+        }
+        assert_eq!(running(2, 3, None).unfit("own"), None, "a person started it");
+        let unsaid: ServiceStatus = serde_json::from_str(r#"{"version":"0.1.0"}"#).unwrap();
+        assert_eq!(unsaid.spoken, SpokenVersions::only(2), "releases before did not say it");
     }
 }

@@ -191,7 +191,7 @@ impl Cloud {
                 shared_reads: vec![(1, shared_ms)],
                 window_bytes: self.sim.plan.memory.window_bytes,
                 object_sizes: self.sim.plan.memory.sizes,
-                spoken: self.deployed.taken(),
+                spoken: self.deployed.coordinator(),
                 ..settings
             },
         )

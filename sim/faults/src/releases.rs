@@ -1,7 +1,7 @@
 //! Releases that are deployed: the versions of the protocol that the stack, its worker functions and the hosts of trainers
 //! speak, and their replacement in mid-job.
 
-use crate::{Fault, Mutant, Process, Simulation};
+use crate::{Fault, Kind, Mutant, Process, Simulation};
 use gristmill_model::wire::SpokenVersions;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -41,6 +41,8 @@ impl Release {
 
 /// The longest time from one replacement to the next.
 const APART_MS: u64 = 60_000;
+/// The longest time from the replacement of the coordinator to that of the scaler.
+const LATER_MS: u64 = 30_000;
 
 /// What is deployed.
 pub struct Deployed {
@@ -51,7 +53,10 @@ pub struct Deployed {
 }
 
 struct State {
+    /// The release of the coordinator, which is replaced first.
     stack: Release,
+    /// The release of the scaler, and the worker function that it gives to jobs.
+    scaler: (Release, u32),
     hosts: Release,
     /// The worker functions that exist, by their numbers, with what each speaks. Jobs keep the one they began with.
     workers: BTreeMap<u32, Release>,
@@ -62,18 +67,19 @@ struct State {
 impl Deployed {
     pub fn new(mutant: Option<Mutant>, (stack, hosts): (Release, Release)) -> Self {
         let workers = BTreeMap::from([(1, stack)]);
-        let state = State { stack, hosts, workers, processes: Vec::new() };
+        let scaler = (stack, 1);
+        let state = State { stack, scaler, hosts, workers, processes: Vec::new() };
         Self { mutant, state: Mutex::new(state), are_up: watch::Sender::new(true) }
     }
 
-    /// The versions that scaler and coordinator speak.
-    pub fn stack(&self) -> SpokenVersions {
-        self.state.lock().stack.spoken(self.mutant)
+    /// The versions that the scaler speaks.
+    pub fn scaler(&self) -> SpokenVersions {
+        self.state.lock().scaler.0.spoken(self.mutant)
     }
 
-    /// The versions in which the coordinator takes calls.
-    pub fn taken(&self) -> SpokenVersions {
-        let spoken = self.stack();
+    /// The versions that the coordinator speaks.
+    pub fn coordinator(&self) -> SpokenVersions {
+        let spoken = self.state.lock().stack.spoken(self.mutant);
         match self.mutant {
             Some(Mutant::TakesNewerJobs) => {
                 SpokenVersions { newest: SpokenVersions::BUILD.newest, ..spoken }
@@ -82,9 +88,11 @@ impl Deployed {
         }
     }
 
-    /// Whether the stack keeps no field of an item that it does not know.
-    pub fn drops_fields(&self) -> bool {
-        self.state.lock().stack == Release::Before && self.mutant != Some(Mutant::TakesNewerJobs)
+    /// Whether a function of that kind keeps no field of an item that it does not know.
+    pub fn drops_fields(&self, kind: Kind) -> bool {
+        let state = self.state.lock();
+        let release = if kind == Kind::Scaler { state.scaler.0 } else { state.stack };
+        release == Release::Before && self.mutant != Some(Mutant::TakesNewerJobs)
     }
 
     /// The versions that programs on hosts of trainers speak.
@@ -99,7 +107,7 @@ impl Deployed {
 
     /// The number of the worker function that new jobs get.
     pub fn newest_worker(&self) -> u32 {
-        self.state.lock().workers.last_key_value().map_or(0, |(number, _)| *number)
+        self.state.lock().scaler.1
     }
 
     /// Deletes all worker functions, and deploys one.
@@ -107,9 +115,11 @@ impl Deployed {
         let mut state = self.state.lock();
         let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
         state.workers = BTreeMap::from([(number, state.stack)]);
+        state.scaler = (state.stack, number);
     }
 
-    /// Replaces coordinator and scaler by those of the other release, and adds its worker function.
+    /// Replaces the coordinator by that of the other release, and adds its worker function. The scaler follows with
+    /// [`Deployed::replace_scaler`].
     pub fn replace_stack(&self, sim: &Simulation) {
         let mut state = self.state.lock();
         state.stack = state.stack.other();
@@ -117,6 +127,13 @@ impl Deployed {
         let stack = state.stack;
         state.workers.insert(number, stack);
         sim.event(format_args!("the stack is replaced: {stack:?}"));
+    }
+
+    /// Replaces the scaler by that of the coordinator's release.
+    pub fn replace_scaler(&self) {
+        let mut state = self.state.lock();
+        let newest = state.workers.last_key_value().map_or(0, |(number, _)| *number);
+        state.scaler = (state.stack, newest);
     }
 
     /// Replaces the programs on hosts of trainers by those of the other release. All that run end.
@@ -158,6 +175,10 @@ impl Deployed {
             sim.time.sleep(sim.between_ms(1_000, APART_MS)).await;
             if sim.happens(Fault::StackReplaced) {
                 self.replace_stack(sim);
+                let later = sim.between_ms(0, LATER_MS);
+                sim.unsettled_for(later);
+                sim.time.sleep(later).await;
+                self.replace_scaler();
             }
             if sim.happens(Fault::HostsReplaced) {
                 self.replace_hosts(sim);

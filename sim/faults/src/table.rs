@@ -183,7 +183,7 @@ impl SimTable {
         let Some((_, field)) = LATER_FIELDS.iter().find(|(sk, _)| *sk == key.sk) else {
             return body;
         };
-        if !self.deployed.drops_fields() {
+        if !self.deployed.drops_fields(self.process.kind()) {
             return body;
         }
         let mut item: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -75,13 +75,17 @@ pub async fn perform(cloud: &Arc<Cloud>, log: &Log) {
     let waits = moment == UpgradeMoment::JobWaits;
     if waits {
         // No batch comes meanwhile.
-        sim.unsettled_for(2 * WAITS + APART * order.steps().len() as u32);
+        sim.unsettled_for(2 * WAITS + 2 * APART * order.steps().len() as u32);
         cloud.deployed.stop_hosts();
         sim.time.sleep(WAITS).await;
     }
     for step in order.steps() {
         match step {
-            Step::Stack => cloud.deployed.replace_stack(sim),
+            Step::Stack => {
+                cloud.deployed.replace_stack(sim);
+                sim.time.sleep(APART).await;
+                cloud.deployed.replace_scaler();
+            }
             Step::Hosts => cloud.deployed.replace_hosts(sim),
         }
         sim.time.sleep(APART).await;

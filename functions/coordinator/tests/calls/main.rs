@@ -12,6 +12,7 @@ mod quiet;
 mod reports;
 #[path = "../trainer/mod.rs"]
 mod trainer;
+mod versions;
 mod world;
 
 use async_trait::async_trait;
@@ -211,7 +212,7 @@ async fn a_call_through_the_endpoint_of_lambda_is_answered_as_one_to_the_url() {
     assert!(answer.contains(r#""reply":"status""#), "{answer}");
     assert_eq!(asked(&call).await, answer);
     assert_eq!(asked(r#"{"upkeep":false}"#).await, "null");
-    assert_eq!(asked(r#"{"v":2}"#).await.split('"').nth(3), Some("refused"));
+    assert!(asked(r#"{"v":2}"#).await.contains(r#""reply":"refused""#));
 }
 
 async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses(table: Arc<dyn Table>) {

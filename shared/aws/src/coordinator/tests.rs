@@ -7,6 +7,7 @@ use aws_credential_types::{
     provider::{self, ProvideCredentials, future},
 };
 use bytes::Bytes;
+use gristmill_model::wire::VERSION;
 use gristmill_model::wire::{Applied, Leave, RefusalKind, Request};
 use gristmill_ports::Invoker as _;
 use std::{

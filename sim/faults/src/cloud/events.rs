@@ -46,7 +46,7 @@ impl Cloud {
                 invoker: cloud.platform(&process),
                 worker_function: cloud.worker_function(),
                 max_workers: None,
-                spoken: cloud.deployed.stack(),
+                spoken: cloud.deployed.scaler(),
                 metrics: Metrics::default(),
             };
             let _ = cloud.invocation(&process, SCALER_TIMEOUT, scaler.handle(&event)).await;
