@@ -69,7 +69,7 @@ impl WorkerFunction {
             let (event, own) = (event.ns.to_string(), own.to_string());
             return Err(WorkerError::Namespace { event, own });
         }
-        // The version of the job, whatever the job before had.
+        // The job before may have had another version.
         self.runner.coordinator.speak(event.v);
         let invocation = InvocationId::of(event.worker, &request_id);
         let outcome = self.work(&event.job, invocation, deadline_ms).await;

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// One message that a release of version 2 wrote in a simulation.
 #[derive(Deserialize)]
 struct Sample {
-    /// What it is: `request`, `reply` or `event`, and the name of the call or of the function.
+    /// Its kind: `request`, `reply` or `event`, and the name of the call or of the function.
     kind: String,
     value: Value,
 }
@@ -159,7 +159,7 @@ fn the_refusal_of_a_version_never_changes_and_does_not_reach_version_2() {
 }
 
 #[test]
-fn a_call_of_another_version_is_refused_whatever_else_it_says() {
+fn a_call_of_another_version_is_refused_before_the_rest_is_read() {
     for v in [0, 1, 4, 9] {
         let body = json!({ "v": v, "call": "unheard_of", "ns": 7 }).to_string();
         let refusal = Request::read(body.as_bytes(), SpokenVersions::BUILD).unwrap_err();

@@ -71,6 +71,28 @@ impl Link {
         }
     }
 
+    /// The outcome of `call` that was answered with `reply`.
+    fn received(&self, call: &AnyCall, reply: AnyReply) -> Result<AnyReply, CallError> {
+        match reply {
+            AnyReply::Poll(polled)
+                if polled.ready.len() > WORTH_MEASURING && is_larger(&polled, MAX_SYNC_BYTES) =>
+            {
+                Err(no_answer("502: the answer is too large"))
+            }
+            AnyReply::Poll(polled) => {
+                let (ready, claimable) = (polled.ready.len(), polled.claimable);
+                let sim = &self.cloud.sim;
+                sim.event(format_args!("{ready} ready, {claimable} claimable"));
+                if let AnyCall::Poll(Poll { join: Some(join), .. }) = call {
+                    self.process.accepted(join.start.generation);
+                }
+                Ok(AnyReply::Poll(polled))
+            }
+            AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
+            reply => Ok(reply),
+        }
+    }
+
     /// Delivers `call`, and waits for the answer until the timeout.
     async fn deliver(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
         let Self { cloud, .. } = self;
@@ -186,27 +208,10 @@ impl CallTransport for Link {
         if sim.happens(Fault::AnswerLost) {
             return Err(no_answer("the answer was lost"));
         }
-        match reply {
-            AnyReply::Poll(polled)
-                if polled.ready.len() > WORTH_MEASURING && is_larger(&polled, MAX_SYNC_BYTES) =>
-            {
-                Err(no_answer("502: the answer is too large"))
-            }
-            AnyReply::Poll(polled) => {
-                let (ready, claimable) = (polled.ready.len(), polled.claimable);
-                sim.count_version(version);
-                sim.event(format_args!("{ready} ready, {claimable} claimable"));
-                if let AnyCall::Poll(Poll { join: Some(join), .. }) = call {
-                    process.accepted(join.start.generation);
-                }
-                Ok(AnyReply::Poll(polled))
-            }
-            AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
-            reply => {
-                sim.count_version(version);
-                Ok(reply)
-            }
+        if !matches!(reply, AnyReply::Refused(_)) {
+            sim.count_version(version);
         }
+        self.received(call, reply)
     }
 }
 

@@ -44,7 +44,7 @@ const APART_MS: u64 = 60_000;
 /// The longest time from the replacement of the coordinator to that of the scaler.
 const LATER_MS: u64 = 30_000;
 
-/// What is deployed.
+/// The deployed functions, and the programs on hosts of trainers.
 pub struct Deployed {
     mutant: Option<Mutant>,
     state: Mutex<State>,

@@ -43,7 +43,7 @@ pub struct Simulation {
     state: Mutex<State>,
 }
 
-/// What had been done at some time.
+/// Counts at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Upgraded {
     pub batches: usize,
@@ -63,7 +63,7 @@ pub struct Tally {
     pub versions: BTreeMap<u32, u64>,
     /// Objects read from the cache.
     pub cache_reads: u64,
-    /// What had been done when a chosen upgrade was complete.
+    /// The counts when a chosen upgrade was complete.
     pub upgraded: Option<Upgraded>,
     /// Hash of all events, in order.
     pub trace: blake3::Hash,

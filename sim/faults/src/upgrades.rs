@@ -12,7 +12,7 @@ pub enum UpgradeOrder {
     RolledBack,
 }
 
-/// What the job does meanwhile.
+/// The state of the job meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpgradeMoment {
     /// Its trainer trains.

@@ -146,17 +146,21 @@ pub fn judge(
             sim.violated(format_args!("damage ended a trainer: {why}"));
             Fate::Broken
         }
-        // Each release speaks a version of the other.
-        FetchError::Unusable(why) if why.contains("protocol version") => {
-            sim.violated(format_args!("a version ended a trainer: {why}"));
-            Fate::Broken
-        }
+        FetchError::Unusable(why) => judge_unusable(sim, why),
         FetchError::Misplaced(_)
         | FetchError::Collected(_)
         | FetchError::RunBegan { .. }
-        | FetchError::Unusable(_)
         | FetchError::Refused(_)
         | FetchError::Unreachable { .. }
         | FetchError::BadObject(_) => Fate::Again,
     }
+}
+
+/// Each release speaks a version of the other, so that no trainer ends for its version.
+fn judge_unusable(sim: &Simulation, why: &str) -> Fate {
+    if why.contains("protocol version") {
+        sim.violated(format_args!("a version ended a trainer: {why}"));
+        return Fate::Broken;
+    }
+    Fate::Again
 }

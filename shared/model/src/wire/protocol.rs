@@ -19,7 +19,7 @@ pub const VERSION: u32 = 3;
 /// The oldest version that this build speaks: the one before the newest.
 pub const OLDEST: u32 = VERSION - 1;
 
-/// What to do about a service that is too old for its caller, and about a caller that is too old for its service.
+/// Advice about a service that is too old for its caller, and about a caller that is too old for its service.
 pub const UPGRADE_SERVICE: &str =
     "upgrade the stack first, with scripts/deploy; a service on this machine by starting it again";
 pub const UPGRADE_CALLER: &str = "upgrade gristmill where the call comes from";
@@ -190,7 +190,7 @@ impl Request {
     /// # Errors
     /// It has a version that is not `spoken`, or cannot be read.
     pub fn read(bytes: &[u8], spoken: SpokenVersions) -> Result<Self, Refusal> {
-        /// What is read first, whatever the rest is.
+        /// The part that is read first.
         #[derive(Deserialize)]
         struct Head {
             v: u32,
