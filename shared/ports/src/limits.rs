@@ -219,7 +219,7 @@ mod tests {
         let served = |url: &mut TokenBucket, from_ms: u64| {
             (0..1_000).filter(|ms| url.take_one(at(from_ms + ms))).count()
         };
-        // What is saved, and then a second's.
+        // The saved second, and then another.
         assert_eq!(served(&mut url, 0), 399);
         assert_eq!(served(&mut url, 1_000), 200);
         assert_eq!(served(&mut url, 2_000), 200);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(begin_all(0), 1_000);
         assert_eq!(begin_all(10_000), 2_000);
         assert_eq!((11_000..=40_000).step_by(1_000).map(&mut begin_all).last(), Some(5_000));
-        // What is not used is not saved.
+        // An unused part is not saved.
         assert_eq!(begin_all(100_000), 6_000);
     }
 

@@ -15,7 +15,7 @@ const PREFIX: Range<u32> = 2..40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SmallRates {
     pub url: Option<u32>,
-    /// Of a bucket: S3 divides one that is asked much, after a while.
+    /// The rate of a bucket: S3 divides one that is asked much, after a while.
     pub prefix: Option<u32>,
 }
 
@@ -30,7 +30,7 @@ impl SmallRates {
     }
 }
 
-/// What is left of the rates.
+/// The rest of the rates.
 pub struct RatesLeft {
     rates: SmallRates,
     url: Mutex<TokenBucket>,

@@ -55,6 +55,18 @@ impl Link {
             .then_some(AnyReply::Claim(ClaimReply::Idle(idle)))
     }
 
+    /// Refuses a call before it reaches the coordinator, as in the adapter.
+    fn admitted_by_url(&self) -> Result<(), CallError> {
+        let sim = &self.cloud.sim;
+        if sim.is_url_crowded() {
+            return Err(CallError::Throttled("429: too many requests (simulated)".to_owned()));
+        }
+        if sim.happens(Fault::CallDenied) {
+            return Err(CallError::Denied(DENIED.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Delivers `call` again later, some times, unless the service loses power before.
     fn repeat(&self, call: &AnyCall, version: u32) {
         let sim = &self.cloud.sim;
@@ -187,13 +199,7 @@ impl CallTransport for Link {
             sim.time.sleep(CALL_TIMEOUT).await;
             return Err(no_answer("the call was lost"));
         }
-        if sim.is_url_crowded() {
-            return Err(CallError::Throttled("429: too many requests (simulated)".to_owned()));
-        }
-        if sim.happens(Fault::CallDenied) {
-            // As in the adapter.
-            return Err(CallError::Denied(DENIED.to_owned()));
-        }
+        self.admitted_by_url()?;
         if let AnyCall::Register(Register { dataset: Some(dataset), .. }) = call
             && dataset.files.len() > WORTH_MEASURING
             && is_larger(call, MAX_SYNC_BYTES)

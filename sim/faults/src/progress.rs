@@ -4,8 +4,9 @@ use crate::{Fault, Kind, Process, cloud::Cloud, trainer::Log};
 use gristmill_model::wire::{JobState, JobStatus, Status};
 use std::{sync::Arc, time::Duration};
 
-/// Longest time without enough workers, or without batches, after the faults have ended.
-const BOUND: Duration = Duration::from_secs(90);
+/// Longest time without enough workers, or without batches, after the faults have ended: a worker whose event was lost
+/// counts as gone after 70 s.
+const BOUND: Duration = Duration::from_secs(140);
 /// Factor if two jobs compete for workers: the first may keep all until it is done.
 const SHARED: u32 = 5;
 /// The same if a split kills its workers: it is retried many times, beside others, before it is reported.

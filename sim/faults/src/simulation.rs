@@ -36,7 +36,7 @@ pub struct Simulation {
     pub plan: FaultPlan,
     /// The deliberate bug of this simulation, if any.
     pub mutant: Option<Mutant>,
-    /// What the limits of AWS still serve.
+    /// The rest of the rates that AWS limits.
     pub(crate) rates: RatesLeft,
     /// Whether to print every event.
     verbose: bool,

@@ -253,7 +253,7 @@ fn real_facts(row: &mut Row, figures: &Figures) {
     }
 }
 
-/// What a stack's limits did, and the least that it reaches within them.
+/// The effects of a stack's limits, and the least that it reaches within them.
 fn stack_facts(row: &mut Row, deployment: &Deployment, figures: &Figures) {
     let most_used = deployment.stack.as_ref().map_or(0, StackLimits::most_used);
     let setting = &deployment.setting;

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// What the store refuses.
+/// Bounds beyond which the store refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLimits {
     /// GETs a second of one prefix, the first folder of a bucket; puts, lists and deletes a second of one.
@@ -49,7 +49,7 @@ pub struct LimitedObjects {
     objects: Arc<MemoryObjects>,
     limits: ObjectLimits,
     clock: Arc<dyn Clock>,
-    /// What is left of each prefix's gets and puts.
+    /// The rest of each prefix's gets and puts.
     left: Mutex<BTreeMap<String, (TokenBucket, TokenBucket)>>,
     served: AtomicU64,
     refused: AtomicU64,
