@@ -52,6 +52,8 @@ impl Training {
         let mut fetcher = self.dir.fetcher(&["--endpoint", &self.endpoint, "--job", job, "--json"]);
         fetcher.arg("--pipeline").arg(self.dir.path("p.yaml")).args(["--epochs", "2"]);
         fetcher.args(["--workers", "2", "--on-error", "skip", "--max-skipped", "20%"]);
+        // So many splits that hosts are lost between them.
+        fetcher.args(["--split-batches", "1"]);
         fetcher.arg("--socket").arg(self.dir.path(socket)).args(["--ranks", ranks]);
         fetcher.args(more);
         if !more.contains(&"--run") {

@@ -47,7 +47,7 @@ fn no_key_is_ever_said() -> Result<()> {
     let trained = run(&[
         &["demo", "--images", "24", "--epochs", "1", "--step-time", "0ms", "--json", "--job", "j"]
             [..],
-        &["--pipeline", dir.path("p.yaml").to_str().unwrap()],
+        &["--pipeline", dir.path("p.yaml").to_str().unwrap(), "--split-batches", "1"],
         &service,
     ]
     .concat())?;

@@ -75,7 +75,7 @@ fn light_records_make_large_splits_and_costly_ones_small_splits() {
     assert_eq!(parse("sleep: { ms: 2 }, ").split_batches(512, 12), 4);
     // A large dataset is divided by bytes and fan-out as ever.
     let light = parse("");
-    assert_eq!(light.split_batches(1 << 20, 12), (1 << 20) / 8 / 64);
+    assert_eq!(light.split_batches(1 << 24, 12), (1 << 24) / 8 / 64);
     assert_eq!(light.split_batches(1 << 30, 12), (64 << 20) / 8 / 20, "64 MiB at most");
     assert_eq!(light.split_batches(1 << 20, 4 << 20), 2, "64 MiB at most");
 }

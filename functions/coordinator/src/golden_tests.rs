@@ -26,8 +26,16 @@ struct Sample {
     value: Value,
 }
 
+/// The samples without the field that this release has no use for; a release of version 2 reads a job without it.
 fn golden() -> Vec<Sample> {
-    serde_json::from_str(include_str!("../golden/version-2.json")).unwrap()
+    let mut samples: Vec<Sample> =
+        serde_json::from_str(include_str!("../golden/version-2.json")).unwrap();
+    for Sample { value, .. } in &mut samples {
+        if let Some(caching) = value.get_mut("caching").and_then(Value::as_object_mut) {
+            caching.remove("split_records");
+        }
+    }
+    samples
 }
 
 fn stored<T: Stored>(value: &Value) -> Result<Value, String> {

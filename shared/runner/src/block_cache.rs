@@ -178,7 +178,10 @@ mod tests {
         let fails = async |_| Err(RunError::Passing("a fault".to_owned()));
         block.fetch(fails, 0).await.unwrap_err();
         let reads = async |_| Ok(vec![Bytes::from(LINE.repeat(2))]);
-        assert_eq!(cache.block(0, 0..2, &file).fetch(reads, 0).await.unwrap(), 20);
+        assert_eq!(
+            cache.block(0, 0..2, &file).fetch(reads, 0).await.unwrap(),
+            2 * LINE.len() as u64
+        );
     }
 
     #[test]

@@ -3,24 +3,24 @@
 
 use crate::{
     Compute, RunError, Runner, RunnerConfig,
-    block_cache::{self, BlockCache, RecordBlock, SPLIT_BYTES},
+    block_cache::{BlockCache, SPLIT_BYTES},
     described::{damaged, read_manifest, read_pack},
     images::read_images,
     indexed_file::{Files, IndexedFile, file_of},
     indexing::{FormattedFile, IndexStore, Indexed},
     portions::{PORTION_BYTES, portions},
+    split_source::{Reading, SplitSource, Stored, Stretch},
     stretches::{self, Span},
 };
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
-use gristmill_executor::{Part, Pick, Zipped};
 use gristmill_model::splits::{Member, Run, SplitPlan, Visit, order::Order};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Manifest, ManifestFile, Pack};
+use gristmill_model::wire::{Manifest, ManifestFile};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects, get_long_range};
-use gristmill_sources::{OpenedRecords, RecordBlocks, images};
+use gristmill_sources::{RecordBlocks, images};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
@@ -36,131 +36,6 @@ const READS_AHEAD: usize = 16;
 const LOOKS: usize = 3;
 /// Concurrent reads of spans, such as the blocks of a shuffled split; each span may take several reads.
 const SPANS_AHEAD: usize = 8;
-
-/// The input of a split.
-#[derive(Debug, Clone)]
-pub struct SplitSource {
-    first: Reading,
-    /// Inputs from the other datasets of a zip.
-    zipped: Vec<Reading>,
-    /// Index of this copy of the records among an epoch's copies, taken from the first run.
-    pub(crate) copy: u32,
-}
-
-/// The input from one dataset.
-#[derive(Debug, Clone)]
-struct Reading {
-    stretches: Vec<Stretch>,
-    /// Records to run, in order; none for all of them in stored order.
-    picks: Option<Vec<Pick>>,
-    source: Arc<Source>,
-}
-
-/// Neighbouring records of a file, as read.
-#[derive(Debug, Clone)]
-struct Stretch {
-    first: RecordKey,
-    n_records: u32,
-    stored: Stored,
-    /// Bytes that were read.
-    read_bytes: u64,
-    file: Arc<IndexedFile>,
-}
-
-/// The content of a stretch.
-#[derive(Debug, Clone)]
-enum Stored {
-    /// The byte ranges of the file that its index asked for.
-    Parts(Vec<Bytes>),
-    /// Blocks that hold the records among others.
-    Blocks(Vec<Arc<RecordBlock>>),
-}
-
-/// The opened records of a split: per dataset, one element per stretch.
-#[derive(Debug)]
-pub struct Opened {
-    first: Vec<OpenedRecords>,
-    zipped: Vec<Vec<OpenedRecords>>,
-}
-
-impl SplitSource {
-    /// Decodes what was read. Slow for compressed files and Parquet.
-    ///
-    /// # Errors
-    /// [`RunError::Fatal`], naming the file, if its content does not match its index.
-    pub fn open(&self) -> Result<Opened, RunError> {
-        let zipped = self.zipped.iter().map(Reading::open).collect::<Result<_, _>>()?;
-        Ok(Opened { first: self.first.open()?, zipped })
-    }
-
-    /// Number of bytes that were read.
-    pub(crate) fn bytes(&self) -> u64 {
-        let all = std::iter::once(&self.first).chain(&self.zipped);
-        all.flat_map(|read| &read.stretches).map(|stretch| stretch.read_bytes).sum()
-    }
-
-    /// The first dataset's input, as the executor takes it.
-    pub fn parts<'a>(&'a self, opened: &'a Opened) -> Vec<Part<'a>> {
-        self.first.parts(&opened.first)
-    }
-
-    /// Records of the first dataset to run, in order; none for all of them in stored order.
-    pub(crate) fn picks(&self) -> Option<Vec<Pick>> {
-        self.first.picks.clone()
-    }
-
-    /// The inputs of the other datasets, as the executor takes them.
-    pub(crate) fn zipped<'a>(&'a self, opened: &'a Opened) -> Vec<Zipped<'a>> {
-        let zipped = |(read, records): (&'a Reading, &'a Vec<OpenedRecords>)| Zipped {
-            parts: read.parts(records),
-            files: read.stretches.iter().map(|stretch| stretch.file.path.to_string()).collect(),
-            picks: read.picks.clone(),
-        };
-        self.zipped.iter().zip(&opened.zipped).map(zipped).collect()
-    }
-
-    /// Location of a record for messages: the image, or the file with the record's number.
-    pub fn describe(&self, key: RecordKey) -> String {
-        let of_file = |stretch: &&Stretch| stretch.first.file == key.file;
-        let Some(Stretch { file, .. }) = self.first.stretches.iter().find(of_file) else {
-            return key.to_string();
-        };
-        let image = |pack: &Pack| {
-            let image = pack.images.get(key.record as usize)?;
-            Some(ObjectPath::new(&pack.bucket, &image.key).to_string())
-        };
-        let image = file.pack.as_ref().and_then(image);
-        image.unwrap_or_else(|| format!("{} record {}", file.path, key.record))
-    }
-}
-
-impl Reading {
-    fn open(&self) -> Result<Vec<OpenedRecords>, RunError> {
-        let open = |stretch: &Stretch| {
-            let Stretch { first, n_records, stored, file, .. } = stretch;
-            match stored {
-                Stored::Parts(parts) => {
-                    let opened = file.index.open(first.record, *n_records, &*self.source, parts);
-                    opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
-                }
-                Stored::Blocks(blocks) => {
-                    block_cache::open(blocks, (first.record, *n_records), &self.source)
-                }
-            }
-        };
-        self.stretches.iter().map(open).collect()
-    }
-
-    fn parts<'a>(&'a self, opened: &'a [OpenedRecords]) -> Vec<Part<'a>> {
-        let part = |(stretch, records): (&'a Stretch, &'a OpenedRecords)| Part {
-            first: stretch.first,
-            n_records: stretch.n_records,
-            data: records.data.clone(),
-            index: records.index.as_ref().unwrap_or(&stretch.file.index),
-        };
-        self.stretches.iter().zip(opened).map(part).collect()
-    }
-}
 
 /// Reader of one dataset version, shared by all jobs and invocations of a process.
 pub struct DatasetCache {

@@ -111,14 +111,14 @@ pub enum Fault {
     DiskLost,
     /// A rank that has had everything returns with the checkpoint after its last batch.
     FinishedRankReturns,
-    /// The coordinator's URL serves no more requests in this second: 429. Counted, not drawn.
-    UrlThrottled,
-    /// A bucket serves no more requests in this second: 503. Counted, not drawn.
-    PrefixThrottled,
     /// Coordinator and scaler are replaced by those of the other release, and its worker function is added.
     StackReplaced,
     /// The programs on the trainers' hosts end, and those of the other release start.
     HostsReplaced,
+    /// The coordinator's URL serves no more requests in this second: 429. Counted, not drawn.
+    UrlThrottled,
+    /// A bucket serves no more requests in this second: 503. Counted, not drawn.
+    PrefixThrottled,
 }
 
 /// Every fault with its usual probability per occasion.

@@ -324,8 +324,11 @@ async fn claimed(ranks: u32) -> (u32, u32) {
 #[tokio::test]
 async fn claims_of_a_run_of_many_ranks_fill_the_window_that_polls_report() {
     let (few, reported) = claimed(2).await;
-    assert!(few <= reported && reported < 4 * 6, "{few} of {reported}");
+    assert!(few <= reported && reported < 4 * 12, "{few} of {reported}");
     // A bundle at the end of the window that does not fit into it whole is left.
-    let (claimed, window) = claimed(6).await;
-    assert!(4 * 6 <= claimed && claimed <= window && window - claimed < 8, "{claimed} of {window}");
+    let (claimed, window) = claimed(12).await;
+    assert!(
+        4 * 12 <= claimed && claimed <= window && window - claimed < 8,
+        "{claimed} of {window}"
+    );
 }

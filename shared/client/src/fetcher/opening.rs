@@ -78,12 +78,8 @@ impl Fetcher {
             local: store,
             bound,
         };
-        let source = BatchSource {
-            downloader,
-            stages: Arc::clone(&stages),
-            own,
-            plan: Arc::clone(&config.plan),
-        };
+        let (stages_of, plan) = (Arc::clone(&stages), Arc::clone(&config.plan));
+        let source = BatchSource { downloader, stages: stages_of, own, plan };
         let batches = source.stream(resume, &mut streaming);
         Ok(Self {
             ledger,

@@ -7,9 +7,11 @@ use super::{
 };
 use crate::{
     FetchError, OwnRanks,
+    cursor::Identity,
     framing::{ClientHello, FrameKind, HelloOfRank},
 };
 use gristmill_model::splits::Cursor;
+use gristmill_model::wire::Plan;
 use gristmill_model::{RunToken, Visitation};
 use std::time::Duration;
 
@@ -81,6 +83,12 @@ impl Server {
         if self.beginning.is_successor() && is_first {
             self.unknown_until = Some(self.clock.monotonic() + UNKNOWN_PATIENCE);
         }
+    }
+
+    /// Takes the splits of the job, which tell its batches from those of others.
+    pub(super) fn divide(&mut self, plan: Plan) {
+        self.view.plan = Some(plan);
+        self.identity = Identity::of(&self.view);
     }
 
     /// The seat of a rank of this fetcher.

@@ -165,7 +165,7 @@ async fn what_a_trainer_may_not_say_is_refused_and_the_next_one_is_served() {
     let mut client = serving.connect().await;
     client.identity.as_mut().unwrap().fingerprint = "another".into();
     client.hello(None).await;
-    assert!(client.error().await.contains("another pipeline or seed"));
+    assert!(client.error().await.contains("another pipeline, seed or split size"));
     let mut client = serving.connect().await;
     client.hello(Some(batch(0, 99))).await;
     assert!(client.error().await.contains("the epoch has 8 batches"));

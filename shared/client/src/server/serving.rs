@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     FetchError, RankBatch, StepDelivery, Steps,
-    cursor::Identity,
     framing::{ClientHello, ClientMessage, FrameKind},
 };
 use gristmill_model::{splits::Cursor, wire::Plan};
@@ -125,12 +124,6 @@ impl Server {
             self.on_hello(link, hello).await?.map_err(ServeError::Over)?;
         }
         Ok(())
-    }
-
-    /// Takes the splits of the job, which tell its batches from those of others.
-    fn divide(&mut self, plan: Plan) {
-        self.view.plan = Some(plan);
-        self.identity = Identity::of(&self.view);
     }
 
     /// Time until something is overdue; none if nothing ever is.

@@ -45,7 +45,9 @@ impl AccountRoom {
         if now_ms < self.known_ms {
             return Some(self);
         }
-        if self.ran >= wanted || now_ms.saturating_sub(self.known_ms) > FORGOTTEN_MS {
+        if self.ran.max(outstanding) >= wanted
+            || now_ms.saturating_sub(self.known_ms) > FORGOTTEN_MS
+        {
             return None;
         }
         if outstanding <= self.ran {
