@@ -300,7 +300,7 @@ async fn a_job_that_visits_at_most_once_has_one_reader_for_all_ranks() {
 
 /// Splits that workers claim until none is left for them, and the window that polls report.
 async fn claimed(ranks: u32) -> (u32, u32) {
-    let world = World::running(ErrorPolicy::Fail).await;
+    let world = World::with(settings(ErrorPolicy::Fail), BATCH / 4).await;
     let [first, second] =
         [0, ranks / 2].map(|rank| Reader::new(&world, ("a", ranks), rank, 0).serving(ranks / 2));
     first.join().await.unwrap();
@@ -324,11 +324,11 @@ async fn claimed(ranks: u32) -> (u32, u32) {
 #[tokio::test]
 async fn claims_of_a_run_of_many_ranks_fill_the_window_that_polls_report() {
     let (few, reported) = claimed(2).await;
-    assert!(few <= reported && reported < 4 * 12, "{few} of {reported}");
+    assert!(few <= reported && reported < 4 * 16, "{few} of {reported}");
     // A bundle at the end of the window that does not fit into it whole is left.
-    let (claimed, window) = claimed(12).await;
+    let (claimed, window) = claimed(16).await;
     assert!(
-        4 * 12 <= claimed && claimed <= window && window - claimed < 8,
+        4 * 16 <= claimed && claimed <= window && window - claimed < 8,
         "{claimed} of {window}"
     );
 }
