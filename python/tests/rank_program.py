@@ -269,7 +269,7 @@ class LoaderRank(Rank):
             tail=options["tail"],
         )
         if self.text is not None:
-            loader.load_state_dict({"version": 1, **json.loads(self.text)})
+            loader.load_state_dict({"version": 2, **json.loads(self.text)})
         if not self.checkpoints:
             self.take(loader)
         start = loader.cursor
