@@ -108,7 +108,9 @@ struct FailurePayload {
 /// that could loop, from worker to report to worker.
 async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
     let FailureReport { request_context, request_payload, response_payload } = report;
-    let event = match protocol::read_event::<WorkerEvent>(request_payload) {
+    // A worker may have died because nobody here speaks the version of its event.
+    let read = protocol::read_event::<WorkerEvent>(request_payload.clone());
+    let event = match read.or_else(|_| serde_json::from_value::<WorkerEvent>(request_payload)) {
         Ok(event) => event,
         Err(error) => return tracing::warn!(%error, "cannot read the event of a dead worker"),
     };
