@@ -111,7 +111,7 @@ def test_ranks_that_outnumber_the_batches_are_reported(tmp_path: Path, service: 
 
 def test_a_rank_without_its_peers_raises_after_its_patience(tmp_path: Path, service: gm.Service) -> None:
     """As one that has made a loader more than they have."""
-    # Of a dataset of one split, a rank gets all its batches without its peers.
+    # A rank gets all batches of a dataset of one split without its peers.
     ranks: dict[str, Any] = {"world_size": 2, "run": "alone", "patience": "3s", "split_batches": 1}
     pipeline = lines(tmp_path, 2000).batch(10)
     for rank in (0, 1):

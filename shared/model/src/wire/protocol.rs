@@ -2,7 +2,7 @@
 //!
 //! Stack, workers and trainers are upgraded one after the other, and a job keeps the worker version that it began with.
 //! So each peer reads the current version and the one before, and answers in the version that it was asked in. The types
-//! of this crate are the messages of [`VERSION`]; a [`Dialect`] says what differs in an older version.
+//! of this crate are the messages of [`VERSION`]; a `Dialect` says what differs in an older version.
 //!
 //! To change a message:
 //! 1. Add a field with a serde default. Older peers ignore it. No dialect is needed.
