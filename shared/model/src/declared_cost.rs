@@ -15,7 +15,6 @@ pub struct DeclaredCost {
 impl DeclaredCost {
     /// The cost of an operator that declares none: about that of parsing a short line of text.
     pub const UNKNOWN: Self = Self::new(1_000, 1_000);
-    pub const ZERO: Self = Self::new(0, 0);
 
     pub const fn new(element_ns: u64, byte_ps: u64) -> Self {
         Self { element_ns, byte_ps }

@@ -5,7 +5,7 @@ use crate::{DType, Effect, Op, Pipeline, Schema};
 
 /// CPU time of a split beside that of its records, in all processes: claim, read, store, commit, fetch. Measured on one
 /// machine with splits of eight numbers: 3 to 4 ms.
-pub const SPLIT_NS: u64 = 3_000_000;
+const SPLIT_NS: u64 = 3_000_000;
 /// The share of a split's CPU time that this may be, in percent.
 const MOST_PERCENT: u64 = 5;
 /// Least CPU time of a split's records, so that [`SPLIT_NS`] is at most [`MOST_PERCENT`] of the whole.

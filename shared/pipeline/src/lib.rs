@@ -34,7 +34,6 @@ pub use batching::{Batching, Buckets, MAX_BATCH_SIZE, Padding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
 pub use declaration::{Cardinality, Declaration, Effect, Randomness, Scope};
 pub use deliver::Deliver;
-pub use division::SPLIT_NS;
 pub use exact::ExactEffect;
 pub use fields::{BoxFormat, Boxes, Fields, Given, OF_FIELDS, OF_FILLED_FIELDS};
 pub use flow::Flow;

@@ -9,7 +9,7 @@ use crate::{
     indexed_file::{Files, IndexedFile, file_of},
     indexing::{FormattedFile, IndexStore, Indexed},
     portions::{PORTION_BYTES, portions},
-    split_source::{Reading, SplitSource, Stored, Stretch},
+    split_source::{ReadStretch, SplitReading, SplitSource, StretchContent},
     stretches::{self, Span},
 };
 use bytes::Bytes;
@@ -167,7 +167,7 @@ impl DatasetCache {
         runs: &[Run],
         shuffled: Option<&Order>,
         files: &Files,
-    ) -> Result<Reading, RunError> {
+    ) -> Result<SplitReading, RunError> {
         let spans = stretches::spans(runs);
         let shares = shared_bytes(source, &spans, files)? <= SPLIT_BYTES;
         let reads =
@@ -175,7 +175,7 @@ impl DatasetCache {
         let reads: Vec<_> = reads.collect();
         let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
         let picks = stretches::picks(&spans, runs, shuffled);
-        Ok(Reading { stretches, picks, source: Arc::clone(source) })
+        Ok(SplitReading { stretches, picks, source: Arc::clone(source) })
     }
 
     async fn read_span(
@@ -184,7 +184,7 @@ impl DatasetCache {
         source: &Source,
         (span, shares): (Span, bool),
         files: &Files,
-    ) -> Result<Stretch, RunError> {
+    ) -> Result<ReadStretch, RunError> {
         let Span { file: number, first_record, records } = span;
         let mut file = Arc::clone(file_of(files, number)?);
         let first = RecordKey { file: number, record: first_record };
@@ -195,12 +195,12 @@ impl DatasetCache {
                 None => {
                     let parts = self.read_parts(objects, source, span, &file).await?;
                     let bytes = parts.iter().map(|part| part.len() as u64).sum();
-                    (Stored::Parts(parts), bytes)
+                    (StretchContent::Parts(parts), bytes)
                 }
             };
             // A file may have been rewritten since it was indexed.
             if file.stamp.is_none() || objects.change_stamp(&file.path).await? == file.stamp {
-                return Ok(Stretch { first, n_records: records, stored, read_bytes, file });
+                return Ok(ReadStretch { first, n_records: records, stored, read_bytes, file });
             }
             self.lock().retain(|(cached, _)| *cached != number);
             file = self.indexed(objects, &source.format, number).await?;
@@ -215,7 +215,7 @@ impl DatasetCache {
         source: &Source,
         (number, blocks): (u32, RecordBlocks),
         file: &Arc<IndexedFile>,
-    ) -> Result<(Stored, u64), RunError> {
+    ) -> Result<(StretchContent, u64), RunError> {
         let (mut found, mut bytes) = (Vec::with_capacity(blocks.rows.len()), 0);
         for rows in blocks.rows {
             let block = self.blocks.block(number, rows, file);
@@ -223,7 +223,7 @@ impl DatasetCache {
             bytes += block.fetch(read, number).await?;
             found.push(block);
         }
-        Ok((Stored::Blocks(found), bytes))
+        Ok((StretchContent::Blocks(found), bytes))
     }
 
     async fn read_parts(

@@ -17,17 +17,17 @@ use std::sync::Arc;
 /// The input of a split.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
-    pub(crate) first: Reading,
+    pub(crate) first: SplitReading,
     /// Inputs from the other datasets of a zip.
-    pub(crate) zipped: Vec<Reading>,
+    pub(crate) zipped: Vec<SplitReading>,
     /// Index of this copy of the records among an epoch's copies, taken from the first run.
     pub(crate) copy: u32,
 }
 
 /// The input from one dataset.
 #[derive(Debug, Clone)]
-pub(crate) struct Reading {
-    pub stretches: Vec<Stretch>,
+pub(crate) struct SplitReading {
+    pub stretches: Vec<ReadStretch>,
     /// Records to run, in order; none for all of them in stored order.
     pub picks: Option<Vec<Pick>>,
     pub source: Arc<Source>,
@@ -35,10 +35,10 @@ pub(crate) struct Reading {
 
 /// Neighbouring records of a file, as read.
 #[derive(Debug, Clone)]
-pub(crate) struct Stretch {
+pub(crate) struct ReadStretch {
     pub first: RecordKey,
     pub n_records: u32,
-    pub stored: Stored,
+    pub stored: StretchContent,
     /// Bytes that were read.
     pub read_bytes: u64,
     pub file: Arc<IndexedFile>,
@@ -46,7 +46,7 @@ pub(crate) struct Stretch {
 
 /// The content of a stretch.
 #[derive(Debug, Clone)]
-pub(crate) enum Stored {
+pub(crate) enum StretchContent {
     /// The byte ranges of the file that its index asked for.
     Parts(Vec<Bytes>),
     /// Blocks that hold the records among others.
@@ -55,7 +55,7 @@ pub(crate) enum Stored {
 
 /// The opened records of a split: per dataset, one element per stretch.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedSplit {
     first: Vec<OpenedRecords>,
     zipped: Vec<Vec<OpenedRecords>>,
 }
@@ -65,9 +65,9 @@ impl SplitSource {
     ///
     /// # Errors
     /// [`RunError::Fatal`], naming the file, if its content does not match its index.
-    pub fn open(&self) -> Result<Opened, RunError> {
-        let zipped = self.zipped.iter().map(Reading::open).collect::<Result<_, _>>()?;
-        Ok(Opened { first: self.first.open()?, zipped })
+    pub fn open(&self) -> Result<OpenedSplit, RunError> {
+        let zipped = self.zipped.iter().map(SplitReading::open).collect::<Result<_, _>>()?;
+        Ok(OpenedSplit { first: self.first.open()?, zipped })
     }
 
     /// Number of bytes that were read.
@@ -77,7 +77,7 @@ impl SplitSource {
     }
 
     /// The first dataset's input, as the executor takes it.
-    pub fn parts<'a>(&'a self, opened: &'a Opened) -> Vec<Part<'a>> {
+    pub fn parts<'a>(&'a self, opened: &'a OpenedSplit) -> Vec<Part<'a>> {
         self.first.parts(&opened.first)
     }
 
@@ -87,8 +87,8 @@ impl SplitSource {
     }
 
     /// The inputs of the other datasets, as the executor takes them.
-    pub(crate) fn zipped<'a>(&'a self, opened: &'a Opened) -> Vec<Zipped<'a>> {
-        let zipped = |(read, records): (&'a Reading, &'a Vec<OpenedRecords>)| Zipped {
+    pub(crate) fn zipped<'a>(&'a self, opened: &'a OpenedSplit) -> Vec<Zipped<'a>> {
+        let zipped = |(read, records): (&'a SplitReading, &'a Vec<OpenedRecords>)| Zipped {
             parts: read.parts(records),
             files: read.stretches.iter().map(|stretch| stretch.file.path.to_string()).collect(),
             picks: read.picks.clone(),
@@ -98,8 +98,8 @@ impl SplitSource {
 
     /// Location of a record for messages: the image, or the file with the record's number.
     pub fn describe(&self, key: RecordKey) -> String {
-        let of_file = |stretch: &&Stretch| stretch.first.file == key.file;
-        let Some(Stretch { file, .. }) = self.first.stretches.iter().find(of_file) else {
+        let of_file = |stretch: &&ReadStretch| stretch.first.file == key.file;
+        let Some(ReadStretch { file, .. }) = self.first.stretches.iter().find(of_file) else {
             return key.to_string();
         };
         let image = |pack: &Pack| {
@@ -111,16 +111,16 @@ impl SplitSource {
     }
 }
 
-impl Reading {
+impl SplitReading {
     fn open(&self) -> Result<Vec<OpenedRecords>, RunError> {
-        let open = |stretch: &Stretch| {
-            let Stretch { first, n_records, stored, file, .. } = stretch;
+        let open = |stretch: &ReadStretch| {
+            let ReadStretch { first, n_records, stored, file, .. } = stretch;
             match stored {
-                Stored::Parts(parts) => {
+                StretchContent::Parts(parts) => {
                     let opened = file.index.open(first.record, *n_records, &*self.source, parts);
                     opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
                 }
-                Stored::Blocks(blocks) => {
+                StretchContent::Blocks(blocks) => {
                     block_cache::open(blocks, (first.record, *n_records), &self.source)
                 }
             }
@@ -129,7 +129,7 @@ impl Reading {
     }
 
     fn parts<'a>(&'a self, opened: &'a [OpenedRecords]) -> Vec<Part<'a>> {
-        let part = |(stretch, records): (&'a Stretch, &'a OpenedRecords)| Part {
+        let part = |(stretch, records): (&'a ReadStretch, &'a OpenedRecords)| Part {
             first: stretch.first,
             n_records: stretch.n_records,
             data: records.data.clone(),
