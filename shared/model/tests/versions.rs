@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use gristmill_model::wire::protocol::{self, Message, OLDEST, VERSION, read_event};
+use gristmill_model::wire::protocol::{self, OLDEST, ProtocolMessage, VERSION, read_event};
 use gristmill_model::wire::{
     AnyReply, Refusal, RefusalKind, Request, ScalerEvent, SpokenVersions, WorkerEvent,
 };
@@ -26,7 +26,7 @@ fn golden() -> Vec<Sample> {
 }
 
 /// Reads `value` as version 2 wrote it, and writes it for version 2.
-fn again<M: Message>(value: &Value) -> Result<Value, serde_json::Error> {
+fn again<M: ProtocolMessage>(value: &Value) -> Result<Value, serde_json::Error> {
     let message: M = protocol::read(&serde_json::to_vec(value)?, OLDEST)?;
     serde_json::from_slice(&protocol::write(&message, OLDEST)?)
 }

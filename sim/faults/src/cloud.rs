@@ -6,7 +6,7 @@ use crate::{
     Fault, Kind, Mutant, Process, SimClock, Simulation,
     link::{Link, Platform},
     objects::{SimObjects, Store},
-    releases::Deployed,
+    releases::DeployedStack,
     scenario::Scenario,
     table::{Items, MOST_LOST, SimTable},
 };
@@ -57,7 +57,7 @@ pub struct Cloud {
     /// Whether jobs compete for the account's concurrency.
     pub is_shared: bool,
     events: Arc<AtomicU64>,
-    pub deployed: Arc<Deployed>,
+    pub deployed: Arc<DeployedStack>,
     /// Free concurrency of coordinators, and of other functions.
     slots: [Arc<Semaphore>; 2],
     workers: Mutex<Vec<Process>>,
@@ -75,7 +75,7 @@ impl Cloud {
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),
-            deployed: Arc::new(Deployed::new(sim.mutant, sim.plan.releases)),
+            deployed: Arc::new(DeployedStack::new(sim.mutant, sim.plan.releases)),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
             workers: Mutex::default(),
             warm: Arc::default(),

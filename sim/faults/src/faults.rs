@@ -1,7 +1,9 @@
 //! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
 //! kinds.
 
-use crate::{limits::SmallRates, memory::ModelledMemory, releases::Release, upgrades::Upgrade};
+use crate::{
+    limits::SmallRates, memory::ModelledMemory, releases::SimRelease, upgrades::UpgradePlan,
+};
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -215,9 +217,9 @@ pub struct FaultPlan {
     pub rates: SmallRates,
     pub memory: ModelledMemory,
     /// The releases of stack and hosts at the beginning.
-    pub releases: (Release, Release),
+    pub releases: (SimRelease, SimRelease),
     /// The upgrade that a test has chosen.
-    pub upgrade: Option<Upgrade>,
+    pub upgrade: Option<UpgradePlan>,
 }
 
 impl FaultPlan {
@@ -231,14 +233,14 @@ impl FaultPlan {
             concurrency: None,
             rates: SmallRates::default(),
             memory: ModelledMemory::usual(),
-            releases: (Release::Present, Release::Present),
+            releases: (SimRelease::Present, SimRelease::Present),
             upgrade: None,
         }
     }
 
     /// No faults but an upgrade from the release before.
-    pub fn upgrading(upgrade: Upgrade) -> Self {
-        let releases = (Release::Before, Release::Before);
+    pub fn upgrading(upgrade: UpgradePlan) -> Self {
+        let releases = (SimRelease::Before, SimRelease::Before);
         Self { upgrade: Some(upgrade), releases, ..Self::none() }
     }
 
@@ -303,7 +305,7 @@ impl FaultPlan {
         for (fault, usual) in OF_RELEASES {
             self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
         }
-        let mut release = || [Release::Before, Release::Present][random.usize(0..2)];
+        let mut release = || [SimRelease::Before, SimRelease::Present][random.usize(0..2)];
         self.releases = (release(), release());
         self
     }

@@ -9,14 +9,14 @@ use tokio::sync::watch;
 
 /// A release, by what it speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Release {
+pub enum SimRelease {
     /// The one before: it speaks version 2 alone, and keeps no field of a job that it does not know.
     Before,
     /// This one.
     Present,
 }
 
-impl Release {
+impl SimRelease {
     /// The other one.
     #[must_use]
     pub fn other(self) -> Self {
@@ -45,7 +45,7 @@ const APART_MS: u64 = 60_000;
 const LATER_MS: u64 = 30_000;
 
 /// The deployed functions, and the programs on hosts of trainers.
-pub struct Deployed {
+pub struct DeployedStack {
     mutant: Option<Mutant>,
     state: Mutex<State>,
     /// Whether hosts of trainers run.
@@ -54,18 +54,18 @@ pub struct Deployed {
 
 struct State {
     /// The release of the coordinator, which is replaced first.
-    stack: Release,
+    stack: SimRelease,
     /// The release of the scaler, and the worker function that it gives to jobs.
-    scaler: (Release, u32),
-    hosts: Release,
+    scaler: (SimRelease, u32),
+    hosts: SimRelease,
     /// The worker functions that exist, by their numbers, with what each speaks. Jobs keep the one they began with.
-    workers: BTreeMap<u32, Release>,
+    workers: BTreeMap<u32, SimRelease>,
     /// Processes on hosts of trainers.
     processes: Vec<Process>,
 }
 
-impl Deployed {
-    pub fn new(mutant: Option<Mutant>, (stack, hosts): (Release, Release)) -> Self {
+impl DeployedStack {
+    pub fn new(mutant: Option<Mutant>, (stack, hosts): (SimRelease, SimRelease)) -> Self {
         let workers = BTreeMap::from([(1, stack)]);
         let scaler = (stack, 1);
         let state = State { stack, scaler, hosts, workers, processes: Vec::new() };
@@ -92,7 +92,7 @@ impl Deployed {
     pub fn drops_fields(&self, kind: Kind) -> bool {
         let state = self.state.lock();
         let release = if kind == Kind::Scaler { state.scaler.0 } else { state.stack };
-        release == Release::Before && self.mutant != Some(Mutant::TakesNewerJobs)
+        release == SimRelease::Before && self.mutant != Some(Mutant::TakesNewerJobs)
     }
 
     /// The versions that programs on hosts of trainers speak.
@@ -119,7 +119,7 @@ impl Deployed {
     }
 
     /// Replaces the coordinator by that of the other release, and adds its worker function. The scaler follows with
-    /// [`Deployed::replace_scaler`].
+    /// [`DeployedStack::replace_scaler`].
     pub fn replace_stack(&self, sim: &Simulation) {
         let mut state = self.state.lock();
         state.stack = state.stack.other();
@@ -144,7 +144,7 @@ impl Deployed {
         sim.event(format_args!("the hosts are replaced: {:?}", state.hosts));
     }
 
-    /// Ends the programs on hosts of trainers. None starts until [`Deployed::start_hosts`].
+    /// Ends the programs on hosts of trainers. None starts until [`DeployedStack::start_hosts`].
     pub fn stop_hosts(&self) {
         self.are_up.send_replace(false);
         self.state.lock().processes.drain(..).for_each(|process| process.kill());

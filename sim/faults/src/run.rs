@@ -13,7 +13,7 @@ use crate::{
     scenario::{Cached, Expected, Scenario, expected, remember},
     serving,
     trainer::{Log, train, train_second},
-    upgrades::{self, Upgrade},
+    upgrades::{self, UpgradePlan},
 };
 use gristmill_model::wire::Register;
 use gristmill_model::{JobName, Visitation};
@@ -158,7 +158,7 @@ pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
 /// As [`simulate`].
 pub fn simulate_upgrade(
     scenario: &Scenario,
-    upgrade: Upgrade,
+    upgrade: UpgradePlan,
     mutant: Option<Mutant>,
 ) -> io::Result<Outcome> {
     let expected = [expectation(scenario)?];

@@ -26,7 +26,7 @@ struct State {
     violations: Vec<String>,
     versions: BTreeMap<u32, u64>,
     cache_reads: u64,
-    upgraded: Option<Upgraded>,
+    upgraded: Option<UpgradeCounts>,
     trace: blake3::Hasher,
 }
 
@@ -45,7 +45,7 @@ pub struct Simulation {
 
 /// Counts at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Upgraded {
+pub struct UpgradeCounts {
     pub batches: usize,
     pub cache_reads: u64,
 }
@@ -64,7 +64,7 @@ pub struct Tally {
     /// Objects read from the cache.
     pub cache_reads: u64,
     /// The counts when a chosen upgrade was complete.
-    pub upgraded: Option<Upgraded>,
+    pub upgraded: Option<UpgradeCounts>,
     /// Hash of all events, in order.
     pub trace: blake3::Hash,
 }
@@ -197,7 +197,7 @@ impl Simulation {
     pub fn note_upgraded(&self, batches: usize) {
         let mut state = self.state.lock();
         let cache_reads = state.cache_reads;
-        state.upgraded = Some(Upgraded { batches, cache_reads });
+        state.upgraded = Some(UpgradeCounts { batches, cache_reads });
     }
 
     /// Counts a computed split, once per attempt.

@@ -3,7 +3,7 @@
 
 use crate::{
     Fault, Mutant, Process, Simulation, hints::Hints, link::DENIED, objects::Store,
-    ranked::mistakes, releases::Deployed,
+    ranked::mistakes, releases::DeployedStack,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -56,7 +56,7 @@ impl Items {
     pub fn opened_by(
         self: &Arc<Self>,
         process: &Process,
-        (store, deployed): (&Arc<Store>, &Arc<Deployed>),
+        (store, deployed): (&Arc<Store>, &Arc<DeployedStack>),
     ) -> SimTable {
         let mut users = self.users.lock();
         users.retain(|user| !user.is_dead());
@@ -101,7 +101,7 @@ pub struct SimTable {
     pub process: Process,
     pub items: Arc<Items>,
     pub store: Arc<Store>,
-    pub deployed: Arc<Deployed>,
+    pub deployed: Arc<DeployedStack>,
 }
 
 impl SimTable {

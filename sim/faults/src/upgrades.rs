@@ -25,7 +25,7 @@ pub enum UpgradeMoment {
 
 /// An upgrade of stack and hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Upgrade {
+pub struct UpgradePlan {
     pub order: UpgradeOrder,
     pub moment: UpgradeMoment,
 }
@@ -59,7 +59,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Performs the upgrade of this simulation, if it has one.
 pub async fn perform(cloud: &Arc<Cloud>, log: &Log) {
     let sim = &cloud.sim;
-    let Some(Upgrade { order, moment }) = sim.plan.upgrade else { return };
+    let Some(UpgradePlan { order, moment }) = sim.plan.upgrade else { return };
     loop {
         let is_due = match moment {
             UpgradeMoment::JobRuns | UpgradeMoment::JobWaits => {

@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use gristmill_faults::{
-    Cached, Mutant, Outcome, Scenario, Upgrade, UpgradeMoment, UpgradeOrder, simulate_upgrade,
+    Cached, Mutant, Outcome, Scenario, UpgradeMoment, UpgradeOrder, UpgradePlan, simulate_upgrade,
 };
 
 const ORDERS: [UpgradeOrder; 3] =
     [UpgradeOrder::StackFirst, UpgradeOrder::TrainerFirst, UpgradeOrder::RolledBack];
 
 fn upgraded(scenario: &Scenario, order: UpgradeOrder, moment: UpgradeMoment) -> Outcome {
-    simulate_upgrade(scenario, Upgrade { order, moment }, None).unwrap()
+    simulate_upgrade(scenario, UpgradePlan { order, moment }, None).unwrap()
 }
 
 /// The versions of the protocol that are spoken: a trainer keeps the one it began with until it starts again.
@@ -72,7 +72,7 @@ fn a_cache_is_read_before_and_after() {
 fn peers_that_speak_one_version_alone_end_the_job() {
     let scenario = Scenario::of_upgrade(Cached::Nowhere);
     for order in ORDERS {
-        let upgrade = Upgrade { order, moment: UpgradeMoment::JobRuns };
+        let upgrade = UpgradePlan { order, moment: UpgradeMoment::JobRuns };
         let outcome = simulate_upgrade(&scenario, upgrade, Some(Mutant::SpeaksOneVersion)).unwrap();
         assert!(!outcome.tally.violations.is_empty(), "{order:?}");
     }

@@ -90,20 +90,20 @@ pub enum MessageKind {
 }
 
 /// A message of [`VERSION`].
-pub trait Message: Serialize + DeserializeOwned {
+pub trait ProtocolMessage: Serialize + DeserializeOwned {
     const KIND: MessageKind;
 }
 
-impl Message for Request {
+impl ProtocolMessage for Request {
     const KIND: MessageKind = MessageKind::Request;
 }
-impl Message for AnyReply {
+impl ProtocolMessage for AnyReply {
     const KIND: MessageKind = MessageKind::Reply;
 }
-impl Message for ScalerEvent {
+impl ProtocolMessage for ScalerEvent {
     const KIND: MessageKind = MessageKind::ScalerEvent;
 }
-impl Message for WorkerEvent {
+impl ProtocolMessage for WorkerEvent {
     const KIND: MessageKind = MessageKind::WorkerEvent;
 }
 
@@ -137,7 +137,7 @@ fn dialects(version: u32) -> &'static [Dialect] {
 ///
 /// # Errors
 /// It cannot be written as JSON.
-pub fn write<M: Message>(message: &M, version: u32) -> Result<Vec<u8>, Error> {
+pub fn write<M: ProtocolMessage>(message: &M, version: u32) -> Result<Vec<u8>, Error> {
     let dialects = dialects(version);
     if dialects.is_empty() {
         return serde_json::to_vec(message);
@@ -151,14 +151,14 @@ pub fn write<M: Message>(message: &M, version: u32) -> Result<Vec<u8>, Error> {
 ///
 /// # Errors
 /// It is not such a message.
-pub fn read<M: Message>(bytes: &[u8], version: u32) -> Result<M, Error> {
+pub fn read<M: ProtocolMessage>(bytes: &[u8], version: u32) -> Result<M, Error> {
     match dialects(version) {
         [] => serde_json::from_slice(bytes),
         _ => read_value(serde_json::from_slice(bytes)?, version),
     }
 }
 
-fn read_value<M: Message>(mut value: Value, version: u32) -> Result<M, Error> {
+fn read_value<M: ProtocolMessage>(mut value: Value, version: u32) -> Result<M, Error> {
     dialects(version).iter().for_each(|dialect| (dialect.newer)(M::KIND, &mut value));
     serde_json::from_value(value)
 }
@@ -167,7 +167,7 @@ fn read_value<M: Message>(mut value: Value, version: u32) -> Result<M, Error> {
 ///
 /// # Errors
 /// It has a version that this build does not speak, or is no such event.
-pub fn read_event<M: Message>(event: Value) -> Result<M, Error> {
+pub fn read_event<M: ProtocolMessage>(event: Value) -> Result<M, Error> {
     let version = event["v"].as_u64().and_then(|version| u32::try_from(version).ok());
     let version = version.ok_or_else(|| Error::custom("the event has no protocol version"))?;
     let spoken = SpokenVersions::BUILD;

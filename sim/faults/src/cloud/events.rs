@@ -4,7 +4,7 @@ use super::{Cloud, LATEST_MS, SCALER};
 use crate::{Fault, Kind, Mutant, Process, SimClock};
 use bytes::Bytes;
 use gristmill_model::InvocationId;
-use gristmill_model::wire::protocol::{Message, read_event};
+use gristmill_model::wire::protocol::{ProtocolMessage, read_event};
 use gristmill_model::wire::{Release, ScalerEvent, SpokenVersions, WorkerEvent};
 use gristmill_ports::{Clock as _, Metrics};
 use gristmill_scaler::Scaler;
@@ -146,6 +146,6 @@ impl Cloud {
     }
 }
 
-fn read<M: Message>(payload: &[u8]) -> Option<M> {
+fn read<M: ProtocolMessage>(payload: &[u8]) -> Option<M> {
     read_event(serde_json::from_slice(payload).ok()?).ok()
 }
