@@ -1,16 +1,17 @@
 """The comparisons of like with like, and their bars."""
 
-import os
 import statistics
 import typing
 
+from bench import environments, light
 from bench.figures import Who
 
-WORKS = ("p1", "p2", "p4", "service", "ingest")
+WORKS = ("p1", "p2", "p4", "service", "ingest", *light.WORKS)
 ALL_CORES = None
 TWO_CORES_MIN = 1.9
 FLOOR_MAX = 1.15
 INGEST_MB_MIN = 1500
+START_CPU_S_MAX = 0.3
 
 
 class Run(typing.NamedTuple):
@@ -27,7 +28,7 @@ class Run(typing.NamedTuple):
     how: str
 
     def who(self):
-        return Who(self.work, self.name, "", self.cores or len(os.sched_getaffinity(0)))
+        return Who(self.work, self.name, "", self.cores or environments.cores())
 
 
 RUNS = (
@@ -42,6 +43,21 @@ RUNS = (
     Run("p4", "tf", "tf.data", "tf_data", ALL_CORES, (("", None),), "TFRecord of the same sequences"),
     Run("service", "tf", "tf.data service", "tf_service", ALL_CORES, (("", 2.75),), "p1, not compressed; no antialias"),
     Run("ingest", "tf", "tf.data service", "tf_service", ALL_CORES, (), "u8 batches, not compressed; both ends"),
+    Run("lines", "torch", "torch", "torch", ALL_CORES, (("", 1.0),), "tokenises texts in memory in `collate_fn`"),
+    Run("lines", "datasets", "HF datasets", "datasets", ALL_CORES, (("", None),), "tokenises once, in `map`; then reads Arrow"),
+    Run("lines", "grain", "Grain", "grain", ALL_CORES, (("", 1.0),), "tokenises texts in memory by batch"),
+    Run("lines", "datasets", "numpy", "numpy", ALL_CORES, (("", None),), "tokenises once; all in memory"),
+    *(
+        Run(work, environment, name, module, ALL_CORES, (("", bar),), how)
+        for work in ("clicks", "robots", "tokens")
+        for environment, name, module, bar, how in (
+            ("torch", "torch", "torch", 1.0, "a Dataset of records in memory, in the trainer's process"),
+            ("datasets", "HF datasets", "datasets", 1.0, "Arrow files, shuffled by an index"),
+            ("grain", "Grain", "grain", 1.0, "a MapDataset of records in memory"),
+            # Nothing that passes batches between processes can be as fast as an index of an array.
+            ("datasets", "numpy", "numpy", None, "arrays in memory"),
+        )
+    ),
 )
 
 
@@ -79,6 +95,9 @@ def with_itself(figures):
     for who in figures.everyone():
         if who.name != "gristmill":
             continue
+        starts = [figure.start_cpu_s for figure in figures.of(who) if figure.start_cpu_s is not None]
+        if starts:
+            yield Comparison(f"{who.work}: CPU seconds of the start", starts, at_most=START_CPU_S_MAX)
         if who.work == "ingest":
             values = [1000 / figure.cpu_ms for figure in figures.of(who)]
             yield Comparison("ingest: MB a CPU second of the fetcher", values, at_least=INGEST_MB_MIN)

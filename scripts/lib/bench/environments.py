@@ -1,6 +1,7 @@
 """A virtual environment for each peer, of exactly the packages that its list in peers/environments pins."""
 
 import hashlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -8,14 +9,24 @@ import sys
 
 from bench.programs import Failed
 
-LISTS = pathlib.Path(__file__).resolve().parent.parent / "peers" / "environments"
+LIBRARY = pathlib.Path(__file__).resolve().parent.parent
+LISTS = LIBRARY / "peers" / "environments"
+# Variables of the peers' programs.
+VARIABLES = {
+    "PYTHONPATH": str(LIBRARY), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2",
+}
 # Imports that verify an environment, in the order of setup.
 IMPORTS = {
     "tf": "import tensorflow",
     "dali": "import nvidia.dali.fn",
-    "torch": "import torch, torchvision.transforms.v2",
-    "grain": "import grain, cv2",
+    "torch": "import tokenizers, torch, torchvision.transforms.v2",
+    "grain": "import cv2, grain, tokenizers",
+    "datasets": "import datasets, tokenizers",
 }
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
 
 
 def python(work, name):
@@ -48,6 +59,15 @@ def set_up(work, name, say):
         run(install, requirement)
     run([python(work, name), "-c", IMPORTS[name]])
     marker(work, name).touch()
+
+
+def install_source(work, folder):
+    """The Python of an environment into which the package in a folder is installed anew."""
+    environment = work / "gristmill"
+    shutil.rmtree(environment, ignore_errors=True)
+    run([sys.executable, "-m", "venv", environment])
+    run([python(work, "gristmill"), "-m", "pip", "install", "--no-input", folder])
+    return python(work, "gristmill")
 
 
 def requirements(name):

@@ -21,6 +21,8 @@ class Figure(typing.NamedTuple):
     floor_cpu_ms: float | None = None
     """The same for the kernels alone, in a bare loop."""
     peak_rss_mb: float | None = None
+    start_cpu_s: float | None = None
+    """CPU seconds of a run beside those of its epochs."""
 
 
 class Figures:

@@ -1,8 +1,8 @@
-"""Measurements of gristmill by its own commands."""
+"""Measurements of gristmill by its own commands, and of its Python package."""
 
 import os
 
-from bench import programs
+from bench import light, programs
 from bench.figures import Figure, Who
 
 # Resizes like the peer; normalised f32 at the trainer.
@@ -28,8 +28,9 @@ SECONDS_MAX, SLOW = 600, 60
 
 
 class Gristmill:
-    def __init__(self, program, work, data, seconds):
-        self.program, self.work, self.data, self.seconds = program, work, data, seconds
+    def __init__(self, args, program, python):
+        self.args, self.program, self.python = args, program, python
+        self.work, self.data, self.seconds = args.work, args.data, args.seconds
 
     def answer(self, *arguments):
         log = self.work / "logs" / f"gristmill-{'-'.join(arguments[:2])}.log"
@@ -70,4 +71,6 @@ class Gristmill:
         return {Who("ingest", "gristmill", "", 1): Figure(None, 1e9 / found["bytes_per_cpu_second"])}
 
     def measure(self, work):
+        if work in light.WORKS:
+            return light.measure(self.args, self.python, "gristmill", "gristmill", work)
         return {"service": self.service, "ingest": self.ingest}.get(work, lambda: self.pipelines(work))()

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -11,6 +12,8 @@ from process_tree import tree
 
 PR_SET_CHILD_SUBREAPER = 36
 SECONDS_TO_END = 5
+# A service ends by itself so long after its last client.
+SECONDS_TO_FOLLOW = 20
 
 
 class Failed(Exception):
@@ -46,6 +49,31 @@ def answer(command, log, seconds, cores=None, env=None):
         raise Failed(f"its last line is no JSON object: {' '.join(map(str, command))}") from None
 
 
+def cpu_of(run):
+    """CPU seconds of all processes that a function starts, until the last has ended; and what it returns."""
+    before = children_cpu()
+    found = run()
+    deadline = time.monotonic() + SECONDS_TO_FOLLOW
+    while below():
+        if time.monotonic() > deadline:
+            raise Failed(f"processes of the run have not ended after {SECONDS_TO_FOLLOW} s")
+        reap()
+        time.sleep(0.05)
+    return children_cpu() - before, found
+
+
+def children_cpu():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def reap():
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        pass
+
+
 def last_words(log):
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip()[:200] if lines else "it said nothing"
@@ -71,8 +99,5 @@ def end_all():
     while below():
         if time.monotonic() > deadline:
             signal_all(signal.SIGKILL)
-        try:
-            os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            pass
+        reap()
         time.sleep(0.01)

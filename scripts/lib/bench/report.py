@@ -22,14 +22,15 @@ def table(figures, held, runs, *_):
     lines = [
         f"medians of {len(figures.rounds)} rounds; a sample of ingest is a megabyte",
         "",
-        f"{'work':9}{'who':28}{'cores':>5}{'samples/s':>12}{'CPU ms/sample':>15}{'peak MB':>9}  how",
+        f"{'work':9}{'who':28}{'cores':>5}{'samples/s':>12}{'CPU ms/sample':>15}{'peak MB':>9}{'start CPU s':>13}  how",
     ]
     for who in figures.everyone():
         rate, cpu_ms = figures.median(who, "samples_per_s"), figures.median(who, "cpu_ms")
         peak = number(figures.median(who, "peak_rss_mb"), 0)
+        start = number(figures.median(who, "start_cpu_s"), 2)
         name = ", ".join(filter(None, (who.name, who.variant)))
         lines.append(
-            f"{who.work:9}{name:28}{who.cores:>5}{number(rate, 0):>12}{significant(cpu_ms):>15}{peak:>9}"
+            f"{who.work:9}{name:28}{who.cores:>5}{number(rate, 0):>12}{significant(cpu_ms):>15}{peak:>9}{start:>13}"
             f"  {how.get(who, '')}".rstrip())
     lines += ["", f"{'comparison':54}{'median':>9}{'from':>9}{'to':>9}  bar"]
     lines += map(row, held)

@@ -3,14 +3,10 @@
 import pathlib
 import time
 
-from bench import environments
+from bench import environments, light
 from bench.figures import Figure, Figures
 from bench.programs import Failed, answer
 
-LIBRARY = pathlib.Path(__file__).resolve().parent.parent
-ENVIRONMENT = {
-    "PYTHONPATH": str(LIBRARY), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2",
-}
 # Libraries start threads, compile and tune themselves first.
 WARM_SECONDS = 4
 START_SECONDS_MAX = 120
@@ -19,10 +15,13 @@ SLOW = 20
 
 
 def measure_peer(run, args):
+    if run.work in light.WORKS:
+        python = environments.python(args.work, run.environment)
+        return light.measure(args, python, run.module, run.name, run.work)
     command = [environments.python(args.work, run.environment), "-m", f"peers.{run.module}"]
     command += ["--work", run.work, "--data", args.data, "--warm", WARM_SECONDS, "--seconds", args.seconds]
     log = args.work / "logs" / f"{run.module}-{run.work}.log"
-    found = answer(command, log, START_SECONDS_MAX + SLOW * (WARM_SECONDS + args.seconds), run.cores, ENVIRONMENT)
+    found = answer(command, log, START_SECONDS_MAX + SLOW * (WARM_SECONDS + args.seconds), run.cores, environments.VARIABLES)
     size = found["size"] / 1e6 if run.work == "ingest" else found["size"]
     return {run.who(): Figure(size / found["seconds"], found["cpu_seconds"] * 1000 / size)}
 

@@ -74,17 +74,11 @@ impl Extractor {
 
     /// Finds every wanted feature in `record`; returns the bytes of their values.
     pub fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
-        let text = record.strip_prefix(BYTE_ORDER_MARK).unwrap_or(record);
-        let mut state =
-            State { wanted: &self.wanted, record, cells, seen: [0; 4], fault: String::new() };
-        let mut json = serde_json::Deserializer::from_slice(text);
-        let object = Object { level: &self.root, is_root: true, state: &mut state };
-        let parsed = object.deserialize(&mut json).and_then(|()| json.end());
-        parsed.map_err(|error| match state.fault.is_empty() {
-            true => not_json(&error),
-            false => std::mem::take(&mut state.fault),
-        })?;
-        let State { cells, seen, .. } = state;
+        // A record that has something else than numbers is read again: to take it in, or to say what is wrong.
+        let seen = match self.parse(record, cells, true) {
+            Ok(seen) => seen,
+            Err(_) => self.parse(record, cells, false)?,
+        };
         // Those beyond are of other fields.
         let cells = &cells[..self.wanted.len().min(cells.len())];
         for (i, wanted) in self.wanted.iter().enumerate() {
@@ -93,6 +87,22 @@ impl Extractor {
             }
         }
         Ok(cells.iter().map(|cell| cell.place.bytes()).sum())
+    }
+
+    /// Fills the cells of the features it sees, and returns those as [`State::seen`] does. If `is_plain`, an error only
+    /// says that the record is to be read again.
+    fn parse(&self, record: &[u8], cells: &mut [Cell], is_plain: bool) -> Result<[u64; 4], String> {
+        let text = record.strip_prefix(BYTE_ORDER_MARK).unwrap_or(record);
+        let (wanted, fault) = (self.wanted.as_slice(), String::new());
+        let mut state = State { wanted, record, cells, seen: [0; 4], is_plain, fault };
+        let mut json = serde_json::Deserializer::from_slice(text);
+        let object = Object { level: &self.root, is_root: true, state: &mut state };
+        let parsed = object.deserialize(&mut json).and_then(|()| json.end());
+        match parsed {
+            Ok(()) => Ok(state.seen),
+            Err(_) if !state.fault.is_empty() => Err(std::mem::take(&mut state.fault)),
+            Err(error) => Err(not_json(&error)),
+        }
     }
 }
 
@@ -126,6 +136,8 @@ pub(super) struct State<'a> {
     pub(super) cells: &'a mut [Cell],
     /// A bit for each of the at most 256 features of a pipeline.
     seen: [u64; 4],
+    /// Numbers are read as such, and not as whatever is there.
+    pub(super) is_plain: bool,
     /// The fault of a record that is valid JSON.
     fault: String,
 }

@@ -28,8 +28,10 @@ impl<'de> DeserializeSeed<'de> for Value<'_, '_> {
             let mut fault = String::new();
             let cell = &mut state.cells[feature];
             let filled = cell.fill(|buffer| {
-                let (count, depth, at) = (0, 0, None);
-                let mut numbers = Numbers { wanted, buffer, count, depth, at, fault: &mut fault };
+                let most = wanted.values().unwrap_or(MAX_VALUES as usize);
+                let (count, depth, at, is_plain) = (0, 0, None, state.is_plain);
+                let mut numbers =
+                    Numbers { wanted, buffer, count, most, depth, at, is_plain, fault: &mut fault };
                 numbers.deserialize(json)?;
                 let count = numbers.count;
                 wanted.check_values(count).map_err(|what| numbers.fail(what))
@@ -118,10 +120,14 @@ struct Numbers<'b> {
     wanted: &'b Feature,
     buffer: &'b mut Vec<u8>,
     count: usize,
+    /// Numbers beyond so many are counted only.
+    most: usize,
     /// How many lists are open.
     depth: usize,
     /// In how many lists its numbers are.
     at: Option<usize>,
+    /// Items of the innermost lists are read as numbers; anything else there is an error of the parser.
+    is_plain: bool,
     fault: &'b mut String,
 }
 
@@ -144,7 +150,7 @@ impl Numbers<'_> {
             self.place()?;
         }
         self.count += 1;
-        if self.count <= self.wanted.values().unwrap_or(MAX_VALUES as usize) {
+        if self.count <= self.most {
             self.buffer.extend_from_slice(&bytes);
         }
         Ok(())
@@ -196,7 +202,11 @@ impl<'de> DeserializeSeed<'de> for &mut Numbers<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(self)
+        match self.is_plain && self.depth == self.wanted.shape.len() {
+            // Two thirds of the time of the other, which asks of each item what it is.
+            true => json.deserialize_i64(self),
+            false => json.deserialize_any(self),
+        }
     }
 }
 
