@@ -1,6 +1,8 @@
 //! `gristmill bench`: measurements of this machine, each beside a reference.
 
 mod compression;
+mod control;
+mod cores;
 mod ingest;
 mod pipelines;
 mod readers;
@@ -38,6 +40,10 @@ pub enum Bench {
     E2e(E2eArgs),
     /// CPU per sample of whole pipelines, compared with their kernels in a bare loop
     Pipelines(pipelines::Args),
+    /// Splits per second that claims, commits and polls sustain, by the number of workers
+    Control(control::Args),
+    /// Images per second by the number of workers, beside linear growth
+    Cores(cores::Args),
     /// Bytes of batches that the fetcher receives per second of CPU
     Ingest(ingest::Args),
     /// Bytes, CPU and modelled dollars of stored objects, plain and compressed
@@ -67,6 +73,8 @@ impl Args {
         match self.what {
             Bench::E2e(args) => e2e(args).await,
             Bench::Pipelines(args) => pipelines::run(args).await,
+            Bench::Control(args) => control::run(args).await,
+            Bench::Cores(args) => cores::run(args).await,
             Bench::Ingest(args) => ingest::run(args).await,
             Bench::Compression(args) => compression::run(args).await,
             Bench::Readers(args) => readers::run(args).await,

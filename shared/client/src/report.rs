@@ -16,7 +16,7 @@ mod timeline;
 mod usage;
 
 pub use division::Division;
-pub use epoch::EpochReport;
+pub use epoch::{EpochReport, SteadyPart};
 pub use observable::{Observable, PolledJob};
 pub use observer::{Observed, Observer};
 pub use skipped::SkippedRecords;

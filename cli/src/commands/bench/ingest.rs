@@ -1,11 +1,17 @@
 //! `gristmill bench ingest`: cost of taking batches on the trainer's host, with everything cached
-//! so that nothing else runs.
+//! so that nothing else runs, beside one read and one checksum of the same bytes.
 
 use super::{pipelines::median, train_options};
-use crate::{output::say, training};
+use crate::{output::say, thread_cpu, training};
 use gristmill_client::{Failure, Source, report::Report};
 use gristmill_synthetic::DatasetSpec;
 use serde_json::json;
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -54,22 +60,80 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     };
     gristmill_client::complain!("storing {} images once, then reading them {} times", args.images, args.epochs);
     job(1).await?;
-    let mut rounds = Vec::new();
+    let (mut rounds, mut ratios) = (Vec::new(), Vec::new());
     for round in 0..args.rounds {
         // Start, registration and end cost the same for every number of epochs.
         let (short, long) = (job(1).await?, job(1 + args.epochs).await?);
-        let elements = long.elements() - short.elements();
-        let cpu_ms = |report: &Report| report.usage().fetcher_cpu_ms;
-        let cpu_s = cpu_ms(&long).saturating_sub(cpu_ms(&short)) as f64 / 1e3;
-        let bytes = elements * element_bytes;
-        let rate = bytes as f64 / cpu_s.max(1e-3);
-        gristmill_client::complain!("round {round}: {bytes} bytes in {cpu_s:.2} s of CPU: {:.2} GB/s", rate / 1e9);
+        let bytes = (long.elements() - short.elements()) * element_bytes;
+        let seconds = |cpu_ms: fn(&Report) -> u64| {
+            (cpu_ms(&long).saturating_sub(cpu_ms(&short)) as f64 / 1e3).max(1e-3)
+        };
+        let fetcher = seconds(|report| report.usage().fetcher_cpu_ms);
+        let all = seconds(|report| {
+            let used = report.usage();
+            used.fetcher_cpu_ms + used.control_cpu_ms + used.worker_cpu_ms
+        });
+        let floor = floor_seconds(state.path(), bytes).map_err(Failure::failed)?;
+        let rate = bytes as f64 / fetcher;
+        gristmill_client::complain!(
+            "round {round}: {bytes} bytes in {fetcher:.2} s of the fetcher's CPU: {:.2} GB/s; all processes {all:.2} s, \
+             one read and one checksum {floor:.2} s: {:.2}x",
+            rate / 1e9,
+            all / floor
+        );
         rounds.push(rate);
+        ratios.push(all / floor);
     }
-    let median = median(rounds.clone());
-    say!("the fetcher takes {:.2} GB of batches a second of its own CPU", median / 1e9);
+    let (rate, ratio) = (median(rounds.clone()), median(ratios.clone()));
+    say!("the fetcher takes {:.2} GB of batches a second of its own CPU", rate / 1e9);
+    say!("all processes take {ratio:.2} times the CPU of one read and one checksum of the same bytes");
     if args.json {
-        say!("{}", json!({ "bytes_per_cpu_second": median.round(), "rounds": rounds }));
+        let result = json!({
+            "bytes_per_cpu_second": rate.round(), "rounds": rounds,
+            "cpu_over_floor": ratio, "cpu_over_floor_rounds": ratios,
+        });
+        say!("{result}");
+    }
+    Ok(())
+}
+
+/// Smaller files are no objects of batches.
+const OBJECT_BYTES_MIN: u64 = 1 << 20;
+
+/// CPU seconds of reading `bytes` of the stored objects below `state`, each with one `pread` into memory that is used
+/// again, and of their checksum.
+fn floor_seconds(state: &Path, bytes: u64) -> io::Result<f64> {
+    let mut objects = Vec::new();
+    large_files(state, &mut objects)?;
+    if objects.is_empty() {
+        return Err(io::Error::other("the service stored no objects of batches"));
+    }
+    let most = objects.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+    let mut buffer = vec![0; usize::try_from(most).map_err(io::Error::other)?];
+    let (mut left, mut sum, before) = (bytes, 0, thread_cpu());
+    for (path, bytes) in objects.iter().cycle() {
+        let wanted = usize::try_from(left.min(*bytes)).map_err(io::Error::other)?;
+        File::open(path)?.read_exact_at(&mut buffer[..wanted], 0)?;
+        sum ^= gristmill_chunk::crc32c(&buffer[..wanted]);
+        left -= wanted as u64;
+        if left == 0 {
+            break;
+        }
+    }
+    std::hint::black_box(sum);
+    Ok((thread_cpu() - before).as_secs_f64().max(1e-3))
+}
+
+/// Files of at least [`OBJECT_BYTES_MIN`] below a folder, with their bytes.
+fn large_files(folder: &Path, found: &mut Vec<(PathBuf, u64)>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        if about.is_dir() {
+            large_files(&entry.path(), found)?;
+        } else if about.len() >= OBJECT_BYTES_MIN {
+            found.push((entry.path(), about.len()));
+        }
     }
     Ok(())
 }

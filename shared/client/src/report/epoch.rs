@@ -4,6 +4,13 @@ use crate::server::EpochCounts;
 use gristmill_model::splits::WorkerTimes;
 use gristmill_model::wire::{CacheMode, EpochMode};
 
+/// What was delivered of an epoch after its first second, which the start takes part of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SteadyPart {
+    pub elements: u64,
+    pub seconds: f64,
+}
+
 /// One epoch as its trainer experienced it.
 #[derive(Debug, Clone, Default)]
 pub struct EpochReport {
@@ -15,6 +22,8 @@ pub struct EpochReport {
     pub waited_seconds: f64,
     pub workers_max: u32,
     pub time_to_first_batch_ms: f64,
+    /// Its part after its first second, if it was longer.
+    pub steady: Option<SteadyPart>,
     pub duplicates: u64,
     pub distinct: u64,
     /// The use of the pipeline's `autocache` points, if it has any.

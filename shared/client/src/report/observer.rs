@@ -1,7 +1,7 @@
 //! Counts and times the deliveries to a trainer during a run.
 
 use super::{
-    epoch::EpochReport,
+    epoch::{EpochReport, SteadyPart},
     observable::Observable,
     recorder::{Recorded, Recorder},
     recount::Recount,
@@ -22,6 +22,8 @@ use std::{
 
 /// Interval between samples of a run.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// After so much of an epoch its start is over.
+const SETTLES: Duration = Duration::from_secs(1);
 
 /// All deliveries to a trainer in a run.
 #[derive(Debug)]
@@ -64,6 +66,10 @@ pub struct Observer {
     repeated_batches: u64,
     epoch_began: Instant,
     epoch: EpochReport,
+    /// When the epoch's first second had passed, at a batch; and the elements until then.
+    settled: Option<(Instant, u64)>,
+    /// Elements of the epoch so far.
+    rows: u64,
     recount: Recount,
     epochs: Vec<EpochReport>,
     scaling: Vec<ScaleDecision>,
@@ -97,6 +103,8 @@ impl Observer {
             repeated_batches: 0,
             epoch_began: began,
             epoch: EpochReport::default(),
+            settled: None,
+            rows: 0,
             recount: Recount::default(),
             epochs: Vec::new(),
             scaling: Vec::new(),
@@ -210,6 +218,10 @@ impl Observer {
         }
         self.epoch.batches += 1;
         self.taken += 1;
+        self.rows += u64::from(batch.rows);
+        if self.settled.is_none() && self.epoch_began.elapsed() >= SETTLES {
+            self.settled = Some((Instant::now(), self.rows));
+        }
         if !self.reads_content {
             self.recount.elements += u64::from(batch.rows);
             return Ok(());
@@ -241,6 +253,11 @@ impl Observer {
         let caching = view.and_then(|view| view.caching);
         epoch.caching = caching.as_ref().and_then(|caching| caching.of(totals.epoch)).cloned();
         epoch.seconds = self.epoch_began.elapsed().as_secs_f64();
+        let rows = std::mem::take(&mut self.rows);
+        epoch.steady = self.settled.take().and_then(|(since, before)| {
+            let seconds = since.elapsed().as_secs_f64();
+            (rows > before).then_some(SteadyPart { elements: rows - before, seconds })
+        });
         self.epoch_began = Instant::now();
         Some(epoch)
     }

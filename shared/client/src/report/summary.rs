@@ -150,7 +150,11 @@ impl Report {
         self.observed.elements_expected.map(|expected| expected.saturating_sub(arrived))
     }
 
-    /// Elements delivered.
+    pub fn epochs(&self) -> &[EpochReport] {
+        &self.observed.epochs
+    }
+
+    /// Elements delivered in all epochs.
     pub fn elements(&self) -> u64 {
         self.sum(|epoch| epoch.elements)
     }
