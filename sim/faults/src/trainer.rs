@@ -169,7 +169,9 @@ pub struct BatchSeen<'a> {
 /// Trains until the job is done or another trainer has taken it over, resuming after every death.
 pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     let sim = Arc::clone(&cloud.sim);
-    while !log.is_done() && !log.is_given_up() {
+    // A trainer that was let in may have opened an ended job again: its user sees it through.
+    let mut was_let_in = false;
+    while !log.is_given_up() && (was_let_in || !log.is_done()) {
         let exactly = register.spec.settings.visitation == Visitation::ExactlyOnce;
         // Otherwise the trainer's position is not checkpointed.
         let resume = if exactly { choose_checkpoint(&sim, &log) } else { (0, 0) };
@@ -177,8 +179,9 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
         cloud.deployed.host_starts(&process).await;
         sim.event(format_args!("a trainer starts at {resume:?}"));
         let lived = process.run(run_once(&cloud, &process, &log, &register, resume)).await;
+        was_let_in |= process.generation().is_some();
         match lived {
-            Some(Ok(())) => log.finish(),
+            Some(Ok(())) => return log.finish(),
             Some(Err(error)) => {
                 sim.event(format_args!("a trainer ends: {error}"));
                 let accepted = process.generation().is_some();
