@@ -1,18 +1,22 @@
 //! A worker process of a service on this machine: one order a line on its standard input, one answer a line on what was
 //! its standard output. It ends when its input does, however the service ended.
 
-use crate::{WorkerFunction, wiring::host_objects};
+use crate::WorkerFunction;
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_host::{HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
+use gristmill_aws::{Credentials, S3Objects};
+use gristmill_host::{
+    ForeignS3, HostError, HostObjects, ServiceCalls, ServiceFile, WorkerAnswer, WorkerOrder,
+    WorkerSetup,
+};
 use gristmill_pipeline::Registry;
 use gristmill_ports::{
     ChangeStamp, Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
 };
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
-use lambda_runtime::Error;
 use std::{
+    error::Error,
     fs::File,
     io::{self, BufRead as _, Write as _},
     ops::Range,
@@ -24,11 +28,14 @@ use std::{
 };
 use tokio::sync::mpsc;
 
+/// Why a worker process cannot work.
+type OrderError = Box<dyn Error + Send + Sync>;
+
 /// Works for the service that started this process, with `operators`.
 ///
 /// # Errors
 /// The first line is not a setup, or its service cannot be used.
-pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), Error> {
+pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), OrderError> {
     let answers = Answers::take_stdout()?;
     let mut lines = lines();
     let setup = lines.recv().await.ok_or("standard input has no setup")?;
@@ -82,7 +89,7 @@ fn worker(
     setup: &WorkerSetup,
     operators: Arc<Registry>,
     answers: Answers,
-) -> Result<WorkerFunction, Error> {
+) -> Result<WorkerFunction, OrderError> {
     let WorkerSetup { service, memory_mb } = setup;
     let objects = host_objects(service)?;
     let objects = Telling { objects, answers, is_in_trouble: AtomicBool::new(false) };
@@ -103,6 +110,15 @@ fn worker(
         config,
     };
     Ok(WorkerFunction::new(runner, Metrics::default()))
+}
+
+/// The objects of the service that `file` describes; other buckets are those that the user may read.
+fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
+    HostObjects::open(file, Arc::new(S3Objects::ambient()), |s3| {
+        let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
+        let keys = Credentials { access_key_id, secret_access_key, session_token: None };
+        Arc::new(S3Objects::at(endpoint, region, keys))
+    })
 }
 
 /// Objects whose failing puts are reported to the service: its clients only see that no batch comes.

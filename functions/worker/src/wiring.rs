@@ -1,14 +1,14 @@
-//! The worker of a stack on AWS: its settings and ports; and the objects of a service on this machine.
+//! The worker of a stack on AWS: its settings, its ports, and its events.
 
 use crate::WorkerFunction;
-use gristmill_aws::{Aws, Credentials, Endpoints, S3Objects, Settings};
-use gristmill_host::{ForeignS3, HostError, HostObjects, ServiceFile};
+use gristmill_aws::{Aws, Settings};
+use gristmill_model::wire::{WorkerEvent, protocol};
 use gristmill_pipeline::Registry;
 use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{Metrics, Objects, SystemClock};
+use gristmill_ports::{Metrics, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
-use lambda_runtime::Error;
+use lambda_runtime::{Error, LambdaEvent, service_fn};
 use std::sync::Arc;
 
 impl WorkerFunction {
@@ -43,14 +43,16 @@ impl WorkerFunction {
     }
 }
 
-/// The objects of the service that `file` describes; other buckets are those that the user may read.
-pub(crate) fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
-    HostObjects::open(file, Arc::new(S3Objects::ambient()), |s3| {
-        let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
-        let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
-        let endpoints = Endpoints { s3: Some(endpoint), ..Endpoints::default() };
-        let objects: Arc<dyn Objects> =
-            Arc::new(Aws::with(endpoints, region, credentials).objects());
-        objects
-    })
+/// Serves worker events until the platform ends the environment.
+pub async fn serve(worker: WorkerFunction) -> Result<(), Error> {
+    let worker = Arc::new(worker);
+    lambda_runtime::run(service_fn(move |event: LambdaEvent<serde_json::Value>| {
+        let worker = Arc::clone(&worker);
+        async move {
+            let (event, context) = event.into_parts();
+            let event = protocol::read_event::<WorkerEvent>(event)?;
+            worker.handle(&event, context.request_id, context.deadline).await.map_err(Error::from)
+        }
+    }))
+    .await
 }
