@@ -4,7 +4,6 @@
 mod handler;
 mod orders;
 mod tally;
-#[cfg(feature = "aws")]
 mod wiring;
 
 pub use handler::{WorkerError, WorkerFunction};

@@ -211,27 +211,3 @@ impl Objects for S3Objects {
         Err(refusal(&format!("s3://{bucket}")))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn everything_on_aws_is_refused_with_the_remedy() {
-        let path = ObjectPath::new("b", "k");
-        let s3 = S3Objects::ambient();
-        let refused = [
-            s3.put_if_absent(&path, Bytes::new(), "1").await.map(|_| ()),
-            s3.get(&path).await.map(|_| ()),
-            s3.get_range(&path, 0..1, None).await.map(|_| ()),
-            s3.list("b", "k").await.map(|_| ()),
-            s3.delete("b", &[]).await,
-        ];
-        for refused in refused {
-            let why = refused.unwrap_err().to_string();
-            assert!(why.contains("s3://b") && why.contains("without the feature `aws`"), "{why}");
-            assert!(why.contains("build it without --no-default-features"), "{why}");
-        }
-        assert_eq!(Aws::from_env().await.unwrap_err(), SettingsError::NotBuilt);
-    }
-}
