@@ -89,6 +89,13 @@ fn files_of_web_servers_are_refused_with_the_remedy() -> Result<()> {
 }
 
 #[test]
+fn the_simulation_of_readers_is_refused_with_the_remedy() -> Result<()> {
+    let dir = TestDir::new(GRISTMILL)?;
+    let commands: [&[&str]; 2] = [&["bench", "readers"], &["bench", "readers", "--readers", "1,8"]];
+    assert_refused(&dir, "readers", &commands.map(|args| ("bench readers", args)))
+}
+
+#[test]
 fn the_demo_and_local_commands_run() -> Result<()> {
     let dir = TestDir::new(GRISTMILL)?;
     dir.write_numbers()?;

@@ -3,6 +3,10 @@
 mod compression;
 mod ingest;
 mod pipelines;
+#[cfg(feature = "readers")]
+mod readers;
+#[cfg(not(feature = "readers"))]
+#[path = "bench/no_readers.rs"]
 mod readers;
 mod tokens;
 
