@@ -110,6 +110,6 @@ fn the_demo_and_local_commands_run() -> Result<()> {
         "1ms",
         "--json",
     ]))?;
-    assert_eq!(run["elements_delivered"], 1000, "{run}");
+    assert_eq!(run["elements_delivered"], 1000 * 3, "{run}");
     Ok(())
 }
