@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a synthetic model on the batches that a gristmill fetcher serves.
 
-    gristmill-fetcher ... --socket /tmp/job.sock &
+    gristmill fetcher ... --socket /tmp/job.sock &
     python3 examples/train.py --socket /tmp/job.sock --checkpoint job.json
 
 A real trainer replaces `train_step` and `save`; the rest reads batches from a fetcher, with only the

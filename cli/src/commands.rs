@@ -15,8 +15,6 @@ macro_rules! commands {
             $($name($module::Args),)*
             #[command(hide = true)]
             Function(function::Args),
-            // The program gristmill-fetcher has the same flags, and its page of the manual.
-            #[command(hide = true)]
             Fetcher(fetcher::Args),
         }
 

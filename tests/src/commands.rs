@@ -19,7 +19,7 @@ pub fn assert_documented(name: &str, program: &str) {
     let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{PAGE} lacks {begin}"));
     let (present, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{PAGE} lacks {end}"));
     let mut generated = String::new();
-    document(program, name, &[], &mut generated);
+    document((program, name, &text), &[], &mut generated);
     if std::env::var_os(WRITE).is_some() {
         let text = format!("{before}{begin}{generated}{end}{after}");
         fs::write(&page, text).unwrap_or_else(|error| panic!("{PAGE}: {error}"));
@@ -32,8 +32,10 @@ pub fn assert_documented(name: &str, program: &str) {
     );
 }
 
-/// Appends the help of a command, then of the commands below it.
-fn document(program: &str, name: &str, path: &[String], page: &mut String) {
+/// Appends the help of a command, then of the commands below it, but those that have the section of a program in
+/// `text`.
+fn document(named: (&str, &str, &str), path: &[String], page: &mut String) {
+    let (program, name, text) = named;
     let help = Command::new(program).args(path).arg("--help").env_remove("CLICOLOR_FORCE").output();
     let help = help.unwrap_or_else(|error| panic!("{program} {path:?}: {error}"));
     assert!(help.status.success(), "{program} {path:?} --help: {}", help.status);
@@ -48,8 +50,8 @@ fn document(program: &str, name: &str, path: &[String], page: &mut String) {
             continue;
         };
         let below = line.split(' ').next().unwrap_or_default();
-        if below != "help" {
-            document(program, name, &[path, &[below.to_owned()]].concat(), page);
+        if below != "help" && !text.contains(&format!("<!-- {name}-{below} -->")) {
+            document(named, &[path, &[below.to_owned()]].concat(), page);
         }
     }
     if path.is_empty() {

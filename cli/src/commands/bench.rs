@@ -5,6 +5,10 @@ mod control;
 mod cores;
 mod ingest;
 mod pipelines;
+#[cfg(feature = "readers")]
+mod readers;
+#[cfg(not(feature = "readers"))]
+#[path = "bench/no_readers.rs"]
 mod readers;
 mod tokens;
 

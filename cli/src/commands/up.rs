@@ -7,7 +7,7 @@ use crate::{
 };
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_client::{
-    Failure, ServiceFile, StartRefusal,
+    Failure, ServiceFile, StartRefusal, needs_aws,
     signals::{Interruption, InterruptionSignals},
 };
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
@@ -158,6 +158,7 @@ async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
     if s3.is_none() && dynamodb.is_none() {
         return Ok(StoredElsewhere::default());
     }
+    needs_aws("--aws-endpoint-url")?;
     let (access_key_id, secret_access_key) = keys()?;
     let region = std::env::var("AWS_REGION").unwrap_or_else(|_| "us-east-1".to_owned());
     let endpoints = Endpoints { s3: s3.clone(), dynamodb: dynamodb.clone(), lambda: None };
@@ -166,7 +167,7 @@ async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
         secret_access_key: secret_access_key.clone(),
         session_token: None,
     };
-    let aws = Aws::with(endpoints, region.clone(), credentials);
+    let aws = Aws::with(endpoints, region.clone(), credentials).map_err(Failure::usage)?;
     let mut stored = StoredElsewhere::default();
     if let Some(at) = dynamodb {
         aws.make_table(TABLE).await.map_err(|error| Failure::failed(format!("{at}: {error}")))?;

@@ -18,6 +18,7 @@ mod fixtures;
 mod forget;
 #[cfg(test)]
 mod golden_tests;
+#[cfg(feature = "aws")]
 mod handler;
 pub mod inspect;
 mod items;
@@ -41,9 +42,11 @@ mod snapshot;
 mod store;
 mod trouble;
 mod upkeep;
+#[cfg(feature = "aws")]
 mod wiring;
 
 pub use coordinator::{Coordinator, Handle};
+#[cfg(feature = "aws")]
 pub use handler::{handle, serve};
 pub use settings::{Patience, Settings};
 pub use snapshot::Memory;

@@ -1,9 +1,10 @@
-//! The scaler of a stack, on AWS or a local service: its settings and ports.
+//! The scaler of a stack on AWS: its settings, its ports, and its events.
 
 use crate::Scaler;
 use gristmill_aws::{Aws, Settings, SettingsError};
-use gristmill_model::wire::SpokenVersions;
+use gristmill_model::wire::{ScalerEvent, SpokenVersions, protocol};
 use gristmill_ports::Metrics;
+use lambda_runtime::{Error, LambdaEvent, service_fn};
 use std::sync::Arc;
 
 impl Scaler {
@@ -21,4 +22,17 @@ impl Scaler {
             metrics: Metrics::new("scaler", settings.ns.clone(), settings.metrics),
         })
     }
+}
+
+/// Serves scaler events until the platform ends the environment.
+pub async fn serve(scaler: Scaler) -> Result<(), Error> {
+    let scaler = Arc::new(scaler);
+    lambda_runtime::run(service_fn(move |event: LambdaEvent<serde_json::Value>| {
+        let scaler = Arc::clone(&scaler);
+        async move {
+            let event = protocol::read_event::<ScalerEvent>(event.payload)?;
+            scaler.handle(&event).await.map_err(Error::from)
+        }
+    }))
+    .await
 }

@@ -11,8 +11,8 @@ use gristmill_ports::{
 };
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_web::{Reach, WithWeb};
-use lambda_runtime::Error;
 use std::{
+    error::Error,
     fs::File,
     io::{self, BufRead as _, Write as _},
     ops::Range,
@@ -24,11 +24,14 @@ use std::{
 };
 use tokio::sync::mpsc;
 
+/// Why a worker process cannot work.
+type OrderError = Box<dyn Error + Send + Sync>;
+
 /// Works for the service that started this process, with `operators`.
 ///
 /// # Errors
 /// The first line is not a setup, or its service cannot be used.
-pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), Error> {
+pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), OrderError> {
     let answers = Answers::take_stdout()?;
     let mut lines = lines();
     let setup = lines.recv().await.ok_or("standard input has no setup")?;
@@ -82,7 +85,7 @@ fn worker(
     setup: &WorkerSetup,
     operators: Arc<Registry>,
     answers: Answers,
-) -> Result<WorkerFunction, Error> {
+) -> Result<WorkerFunction, OrderError> {
     let WorkerSetup { service, memory_mb } = setup;
     let objects = host_objects(service)?;
     let objects = Telling { objects, answers, is_in_trouble: AtomicBool::new(false) };

@@ -1,35 +1,28 @@
 //! The ports on AWS: DynamoDB for the table, S3 for objects, Lambda for the invoker, a signed function URL
 //! for the coordinator. Only this crate uses the SDK.
+//!
+//! Without the feature `sdk` it has the same names and reaches nothing: a small program says in one line that it was
+//! built so.
 
-mod aws;
-mod connect;
-mod coordinator;
-mod counts;
-mod credentials;
-mod dynamodb;
-mod fault;
-mod invoker;
-mod lambda;
+mod access;
+mod findings;
 mod machine;
-mod objects;
-mod probes;
-mod provision;
-mod service;
+#[cfg(feature = "sdk")]
+mod sdk;
 mod settings;
-mod signing;
-mod table;
-#[cfg(test)]
-mod testing;
+#[cfg(not(feature = "sdk"))]
+mod without_sdk;
 
-pub use aws::{Aws, Credentials, Endpoints};
-pub use coordinator::HttpCoordinator;
-pub use invoker::LambdaInvoker;
-pub use machine::{OUTSIDE_AWS, is_on_aws};
-pub use objects::S3Objects;
-pub use probes::{
-    BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, ReadableObject,
-    Responder, Trouble,
+pub use access::{Credentials, Endpoints};
+pub use findings::{
+    BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Quota, ReadableObject, Responder,
+    Trouble,
 };
-pub use provision::ProvisionError;
-pub use settings::{Settings, SettingsError, function_memory_mb};
-pub use table::DynamoTable;
+pub use machine::{OUTSIDE_AWS, is_on_aws};
+#[cfg(feature = "sdk")]
+pub use sdk::{
+    Aws, DynamoTable, HttpCoordinator, LambdaInvoker, Probes, ProvisionError, S3Objects,
+};
+pub use settings::{Settings, SettingsError, function_memory_mb, is_built};
+#[cfg(not(feature = "sdk"))]
+pub use without_sdk::{Aws, HttpCoordinator, Probes, S3Objects};

@@ -1,6 +1,7 @@
 //! Settings of a process from its environment: the names of its stack's parts.
 
 use gristmill_model::Namespace;
+use gristmill_ports::without_feature;
 use std::num::NonZeroU32;
 
 const NAMESPACE: &str = "GRISTMILL_NAMESPACE";
@@ -27,6 +28,17 @@ pub enum SettingsError {
     Missing(&'static str),
     #[error("{name} is {value:?}: {reason}")]
     Invalid { name: &'static str, value: String, reason: String },
+    /// The program was built without the SDK.
+    #[error("{}", without_feature("aws"))]
+    NotBuilt,
+}
+
+/// Whether this program was built with the SDK.
+///
+/// # Errors
+/// [`SettingsError::NotBuilt`].
+pub fn is_built() -> Result<(), SettingsError> {
+    if cfg!(feature = "sdk") { Ok(()) } else { Err(SettingsError::NotBuilt) }
 }
 
 impl SettingsError {

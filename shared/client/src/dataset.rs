@@ -3,6 +3,7 @@
 use crate::{
     Folders, ListError,
     images::{FoundImages, pack_images},
+    needs_aws,
     selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix, shown},
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -227,6 +228,7 @@ impl Source {
             if bucket.is_empty() {
                 return Err(io::Error::other(format!("{text} names no bucket")));
             }
+            needs_aws(text).map_err(|refusal| io::Error::other(refusal.to_string()))?;
             let place = Place::S3(bucket.to_owned());
             return Ok(Self { place, patterns: vec![pattern.to_owned()] });
         }

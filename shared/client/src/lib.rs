@@ -82,7 +82,7 @@ pub use own::{Launcher, StartRefusal, start_local, start_own};
 pub use own_ranks::OwnRanks;
 pub use rank_options::{RankOptions, TailOption};
 pub use selection::LeftOut;
-pub use service::{LocalService, Service, Target, connect};
+pub use service::{LocalService, Service, Target, connect, needs_aws};
 pub use steps::{RankBatch, StepDelivery, Steps};
 pub use user_file::{read_user_file, read_user_text};
 pub use waits::Waits;

@@ -4,7 +4,7 @@ use crate::{
     Backend, Failure, FetcherPorts, Folders, ServiceOptions, complain, own::Held, trouble::give_up,
     waiting::Link,
 };
-use gristmill_aws::{Aws, Credentials, Endpoints, OUTSIDE_AWS, S3Objects, Settings, is_on_aws};
+use gristmill_aws::{Aws, Credentials, OUTSIDE_AWS, S3Objects, Settings, is_built, is_on_aws};
 use gristmill_host::{
     AttachError, ClientLock, FolderRegistry, ForeignS3, HostObjects, ServiceCalls, ServiceFile,
 };
@@ -70,7 +70,7 @@ impl ServiceOptions {
     pub fn target(&self) -> Result<Target, Failure> {
         let local = |file: Result<_, _>| Ok(Target::Local(file.map(Box::new)));
         match (self.backend, &self.endpoint, &self.state_dir) {
-            (Backend::Aws, None, None) => Ok(Target::Deployed),
+            (Backend::Aws, None, None) => needs_aws("--backend aws").map(|()| Target::Deployed),
             (Backend::Aws, ..) => Err(Failure::usage(
                 "--endpoint and --state-dir name a local service, --backend aws a deployed one",
             )),
@@ -150,6 +150,9 @@ impl Service {
         operators: Arc<Registry>,
         held: Held,
     ) -> Result<Self, Failure> {
+        if let Some(s3) = &file.s3 {
+            needs_aws(&s3.endpoint)?;
+        }
         let objects = HostObjects::open(&file, Arc::new(S3Objects::ambient()), foreign_objects);
         let objects = objects.map_err(Failure::failed)?;
         let calls = Arc::new(ServiceCalls::new(&file).telling(objects.chunk_bytes()));
@@ -206,6 +209,13 @@ fn ports(
 fn foreign_objects(s3: &ForeignS3) -> Arc<dyn Objects> {
     let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
     let credentials = Credentials { access_key_id, secret_access_key, session_token: None };
-    let endpoints = Endpoints { s3: Some(endpoint), ..Endpoints::default() };
-    Arc::new(Aws::with(endpoints, region, credentials).objects())
+    Arc::new(S3Objects::at(endpoint, region, credentials))
+}
+
+/// Refuses `named`, which is on AWS, in a program that reaches no AWS.
+///
+/// # Errors
+/// [`Failure::Usage`], with the remedy.
+pub fn needs_aws(named: &str) -> Result<(), Failure> {
+    is_built().map_err(|error| Failure::usage(format!("{named}: {error}")))
 }

@@ -7,6 +7,7 @@ mod call_version;
 mod clock;
 pub mod conformance;
 mod coordinator;
+mod features;
 mod invoker;
 pub mod limits;
 pub mod memory;
@@ -20,6 +21,7 @@ pub use buffers::BufferPool;
 pub use call_version::{CallTransport, CallVersion};
 pub use clock::{Clock, SystemClock, outlast, time_run};
 pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
+pub use features::without_feature;
 pub use invoker::{InvokeError, Invoked, Invoker};
 pub use metrics::{Measure, Metrics, Unit};
 pub use objects::{

@@ -1,7 +1,6 @@
 //! Addresses of files on web servers.
 
-use gristmill_ports::ObjectPath;
-use reqwest::Url;
+use crate::client::refusal;
 
 /// Whether `bucket` is the origin of a web server.
 pub fn is_web(bucket: &str) -> bool {
@@ -27,8 +26,8 @@ pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
     } else if authority.contains('@') {
         Err("leave user and password out of the address, which is kept with the job: set GRISTMILL_WEB_AUTHORIZATION"
             .to_owned())
-    } else if let Err(why) = Url::parse(&text[..start + end]) {
-        Err(format!("{} is not a valid address: {why}", &text[..start + end]))
+    } else if let Some(why) = refusal(&text[..start + end]) {
+        Err(why)
     } else if key.split('?').next().unwrap_or_default().contains('*') {
         Err(format!(
             "{shown} has a wildcard, and listings of web servers are not read: name its files by braces, such as \
@@ -48,13 +47,7 @@ pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
     })
 }
 
-/// The address of an object.
-pub(crate) fn url(path: &ObjectPath) -> Result<Url, String> {
-    let text = format!("{}/{}", path.bucket, path.key);
-    Url::parse(&text).map_err(|error| format!("{path} is not a valid address: {error}"))
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "client"))]
 mod tests {
     use super::*;
 
@@ -83,7 +76,5 @@ mod tests {
         assert_eq!(cut("https://h/a#b"), Some(None));
         assert_eq!(cut("s3://b/a"), None);
         assert_eq!(cut("data/https://"), None);
-        let path = ObjectPath::new("https://h", "a b/c?x=y z");
-        assert_eq!(url(&path).unwrap().as_str(), "https://h/a%20b/c?x=y%20z");
     }
 }

@@ -1,15 +1,19 @@
 //! The HTTP client, and its combination with another object store.
 
-use crate::{
-    address::is_web,
-    reach::{PublicOnly, Reach},
-};
+mod answer;
+mod reach;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use crate::{Reach, address::is_web};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{
     BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, ReadPatience,
 };
-use reqwest::{Client, header::HeaderValue, redirect::Policy};
+use reach::PublicOnly;
+use reqwest::{Client, Url, header::HeaderValue, redirect::Policy};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -101,6 +105,18 @@ fn parse_authorization(text: &str) -> Result<BTreeMap<String, HeaderValue>, Stri
     pairs.collect()
 }
 
+/// The address of an object.
+fn url(path: &ObjectPath) -> Result<Url, String> {
+    let text = format!("{}/{}", path.bucket, path.key);
+    Url::parse(&text).map_err(|error| format!("{path} is not a valid address: {error}"))
+}
+
+/// Why `origin` cannot be a server's.
+pub(crate) fn refusal(origin: &str) -> Option<String> {
+    let why = Url::parse(origin).err()?;
+    Some(format!("{origin} is not a valid address: {why}"))
+}
+
 /// An object store that also reads files of web servers.
 pub struct WithWeb {
     rest: Arc<dyn Objects>,
@@ -184,21 +200,5 @@ impl Objects for WithWeb {
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         self.rest.delete(bucket, keys).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn credentials_are_of_one_server_and_never_shown() {
-        let text = "Data.example.com  Bearer s3cret\n\nother Basic x";
-        let web = WebObjects::new(Reach::Any, text).unwrap();
-        assert_eq!(web.authorization("data.example.com").unwrap(), "Bearer s3cret");
-        assert!(web.authorization("example.com").is_none());
-        assert!(!format!("{web:?}").contains("s3cret"));
-        let error = WebObjects::new(Reach::Any, "s3cret").unwrap_err();
-        assert!(error.contains("line 1") && !error.contains("s3cret"), "{error}");
     }
 }

@@ -4,16 +4,19 @@
 //! and query. Its etag names a version: the length, and the strong ETag or else the date of the last change. Every
 //! response is compared with it, so a file that changes during a job is detected even if the server ignores
 //! conditional requests.
+//!
+//! Without the feature `client` every request is refused: a small program says in one line that it was built so.
 
 mod address;
-mod answer;
+#[cfg(feature = "client")]
+mod client;
+#[cfg(not(feature = "client"))]
+#[path = "without_client.rs"]
 mod client;
 mod reach;
-mod read;
 
 pub use address::{is_web, origin_and_key};
-pub use client::{WebObjects, WithWeb};
+#[cfg(feature = "client")]
+pub use client::WebObjects;
+pub use client::WithWeb;
 pub use reach::Reach;
-
-#[cfg(test)]
-mod tests;

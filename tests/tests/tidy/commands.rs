@@ -38,6 +38,10 @@ fn commands() -> BTreeMap<String, Flags> {
                 flags.insert(flag.clone(), Some(default.to_owned()));
             }
         }
+        // A program may be a command of another.
+        if let Some((program, below)) = command.split_once('-') {
+            commands.insert(format!("{program} {below}"), flags.clone());
+        }
         commands.insert(command.to_owned(), flags);
     }
     assert!(commands.len() > 10, "{PAGE} has too few commands: run `just commands`");

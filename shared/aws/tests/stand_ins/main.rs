@@ -25,7 +25,7 @@ fn aws(s3: &str, dynamodb: &str, secret: &str) -> Aws {
         secret_access_key: secret.to_owned(),
         session_token: None,
     };
-    Aws::with(endpoints, REGION.to_owned(), credentials)
+    Aws::with(endpoints, REGION.to_owned(), credentials).unwrap()
 }
 
 /// Clients of an S3 with a bucket named `bucket`, and its URL.
@@ -143,7 +143,7 @@ mod peer {
             secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
             session_token: None,
         };
-        Aws::with(endpoints, REGION.to_owned(), credentials)
+        Aws::with(endpoints, REGION.to_owned(), credentials).unwrap()
     }
 
     /// A prefix unique to this run: a peer may be reused.

@@ -1,0 +1,32 @@
+//! The ports over the SDK.
+
+mod aws;
+mod connect;
+mod coordinator;
+mod counts;
+mod credentials;
+mod dynamodb;
+mod fault;
+mod invoker;
+mod lambda;
+mod objects;
+mod probes;
+mod provision;
+mod service;
+mod signing;
+mod table;
+#[cfg(test)]
+mod testing;
+
+use crate::{
+    BucketRights, Caller, Credentials, DeployedFunction, Endpoints, PROBE_DEADLINE, Quota,
+    ReadableObject, Responder, SettingsError, Trouble,
+};
+
+pub use aws::Aws;
+pub use coordinator::HttpCoordinator;
+pub use invoker::LambdaInvoker;
+pub use objects::S3Objects;
+pub use probes::Probes;
+pub use provision::ProvisionError;
+pub use table::DynamoTable;

@@ -1,0 +1,141 @@
+//! The part of Lambda's API that is used.
+
+use crate::sdk::service::{Prepared, Service, ServiceClient, ServiceError};
+use aws_config::SdkConfig;
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        interceptors::{Intercept, context::InterceptorContext},
+        orchestrator::HttpRequest,
+        retries::classifiers::{ClassifyRetry, RetryAction, SharedRetryClassifier},
+    },
+};
+use aws_smithy_types::body::SdkBody;
+use bytes::Bytes;
+use serde_json::Value;
+
+pub(crate) const TOO_MANY_REQUESTS: u16 = 429;
+pub(crate) const LAMBDA: Service = Service {
+    id: "Lambda",
+    name: "lambda",
+    gov_is_fips: false,
+    retries: Some(|| SharedRetryClassifier::new(ThrottledInvocations)),
+};
+
+/// A client. Clones share connections and credentials.
+#[derive(Debug, Clone)]
+pub(crate) struct LambdaClient {
+    invoke: Prepared<Value>,
+    configuration: Prepared<Value>,
+    concurrency: Prepared<Value>,
+    settings: Prepared<Value>,
+}
+
+impl LambdaClient {
+    /// A client for `endpoint`, or as `sdk` finds Lambda. Every request passes `interceptor`.
+    pub fn new(
+        sdk: &SdkConfig,
+        endpoint: Option<&str>,
+        interceptor: impl Intercept + 'static,
+    ) -> Self {
+        let client = ServiceClient::new(LAMBDA, sdk, endpoint, interceptor);
+        Self {
+            invoke: client.prepare("Invoke"),
+            configuration: client.prepare("GetFunctionConfiguration"),
+            concurrency: client.prepare("GetFunctionConcurrency"),
+            settings: client.prepare("GetAccountSettings"),
+        }
+    }
+
+    /// Starts `function` with `event` without waiting for it to run.
+    pub async fn invoke(&self, function: &str, event: Bytes) -> Result<Value, ServiceError> {
+        send(&self.invoke, &invocations(function), Some(event)).await
+    }
+
+    pub async fn function_configuration(&self, function: &str) -> Result<Value, ServiceError> {
+        let path = format!("/2015-03-31/functions/{}/configuration", encoded(function));
+        send(&self.configuration, &path, None).await
+    }
+
+    pub async fn function_concurrency(&self, function: &str) -> Result<Value, ServiceError> {
+        let path = format!("/2019-09-30/functions/{}/concurrency", encoded(function));
+        send(&self.concurrency, &path, None).await
+    }
+
+    pub async fn account_settings(&self) -> Result<Value, ServiceError> {
+        send(&self.settings, "/2016-08-19/account-settings", None).await
+    }
+}
+
+/// Posts `event` if there is one, else gets. The response is JSON, or null if empty.
+async fn send(
+    operation: &Prepared<Value>,
+    path: &str,
+    event: Option<Bytes>,
+) -> Result<Value, ServiceError> {
+    operation.invoke(request(path, event).map_err(ServiceError::construction_failure)?).await
+}
+
+fn request(path: &str, event: Option<Bytes>) -> Result<HttpRequest, BoxError> {
+    let request = http::Request::builder().uri(path);
+    let request = match event {
+        Some(event) => request
+            .method(http::Method::POST)
+            .header(http::header::CONTENT_TYPE, "application/octet-stream")
+            .header("x-amz-invocation-type", "Event")
+            .body(SdkBody::from(event)),
+        None => request.body(SdkBody::empty()),
+    };
+    Ok(request?.try_into()?)
+}
+
+/// Path that a function, by name or ARN, is invoked at.
+pub(crate) fn invocations(function: &str) -> String {
+    format!("/2015-03-31/functions/{}/invocations", encoded(function))
+}
+
+/// Encodes a path segment: names of functions and ARNs contain colons.
+fn encoded(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(char::from(byte));
+            }
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
+}
+
+/// Does not retry throttled invocations: the scaler decides when to try again.
+#[derive(Debug)]
+struct ThrottledInvocations;
+
+impl ClassifyRetry for ThrottledInvocations {
+    fn classify_retry(&self, context: &InterceptorContext) -> RetryAction {
+        let is_invocation = context.request().is_some_and(|request| request.method() == "POST");
+        match context.response() {
+            Some(response) if is_invocation && response.status().as_u16() == TOO_MANY_REQUESTS => {
+                RetryAction::RetryForbidden
+            }
+            _ => RetryAction::NoActionIndicated,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "ThrottledInvocations"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arn_is_one_segment_of_a_path() {
+        let arn = "arn:aws:lambda:eu-west-1:123456789012:function:g-worker_2";
+        let expected = "arn%3Aaws%3Alambda%3Aeu-west-1%3A123456789012%3Afunction%3Ag-worker_2";
+        assert_eq!(encoded(arn), expected);
+    }
+}

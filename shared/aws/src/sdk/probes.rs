@@ -1,0 +1,295 @@
+//! Read-only queries about a deployment: identity, access to the bucket, configuration of the functions. Each
+//! returns one answer or one [`Trouble`] within seconds.
+
+mod dataset;
+mod responders;
+
+use crate::sdk::{
+    BucketRights, Caller, DeployedFunction, Endpoints, PROBE_DEADLINE, Quota, Responder, Trouble,
+    aws::s3_config,
+    connect::CONNECT_TIMEOUT,
+    fault::{Fault, reason},
+    lambda::LambdaClient,
+};
+use aws_config::{SdkConfig, imds, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_credential_types::provider::{ProvideCredentials as _, error::CredentialsError};
+use aws_sdk_s3::{
+    error::{ProvideErrorMetadata, SdkError},
+    primitives::ByteStream,
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use gristmill_model::stored::keys;
+use gristmill_model::{Fingerprint, Namespace};
+use responders::{RecordResponder, Responders};
+use serde_json::Value;
+use std::{collections::BTreeMap, error::Error, time::Duration};
+
+/// Timeout of the metadata service, which answers within milliseconds if present.
+const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
+/// MD5 that no sent content has, in base64.
+const WRONG_MD5: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
+
+/// Codes that concern the keys or the signature instead of the requested resource.
+const KEYS_REFUSED: [&str; 10] = [
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "RequestExpired",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+];
+
+/// Sends the queries. Shares keys and connections with its [`crate::sdk::Aws`].
+#[derive(Debug)]
+pub struct Probes {
+    sdk: SdkConfig,
+    responders: Responders,
+    s3: aws_sdk_s3::Client,
+    lambda: LambdaClient,
+    sts: aws_sdk_sts::Client,
+}
+
+impl Probes {
+    pub(crate) fn new(sdk: &SdkConfig, at: &Endpoints, path_style: bool) -> Self {
+        let sdk = sdk
+            .to_builder()
+            .retry_config(RetryConfig::standard().with_max_attempts(2))
+            .timeout_config(
+                TimeoutConfig::builder()
+                    .connect_timeout(CONNECT_TIMEOUT)
+                    .operation_timeout(PROBE_DEADLINE)
+                    .build(),
+            )
+            .build();
+        let responders = Responders::default();
+        let s3 = s3_config(&sdk, at, path_style);
+        let s3 = s3.interceptor(RecordResponder::of("s3", &responders));
+        let sts = aws_sdk_sts::config::Builder::from(&sdk)
+            .interceptor(RecordResponder::of("sts", &responders));
+        Self {
+            s3: aws_sdk_s3::Client::from_conf(s3.build()),
+            lambda: LambdaClient::new(
+                &sdk,
+                at.lambda.as_deref(),
+                RecordResponder::of("lambda", &responders),
+            ),
+            sts: aws_sdk_sts::Client::from_conf(sts.build()),
+            responders,
+            sdk,
+        }
+    }
+
+    /// Region of the requests.
+    pub fn region(&self) -> String {
+        self.sdk.region().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Servers that have answered so far, by service.
+    pub fn responders(&self) -> BTreeMap<&'static str, Responder> {
+        self.responders.snapshot()
+    }
+
+    /// Access key id of the keys found, or the reason why there are none.
+    pub async fn keys(&self) -> Result<String, String> {
+        let none = || reason(&CredentialsError::not_loaded("no provider"));
+        let provider = self.sdk.credentials_provider().ok_or_else(none)?;
+        let found = tokio::time::timeout(PROBE_DEADLINE, provider.provide_credentials()).await;
+        match found {
+            Ok(Ok(keys)) => Ok(keys.access_key_id().to_owned()),
+            Ok(Err(error)) => Err(reason(&error)),
+            Err(_) => Err(format!("no AWS credentials within {} s", PROBE_DEADLINE.as_secs())),
+        }
+    }
+
+    /// Identity of the keys. Needs no permission.
+    pub async fn caller(&self) -> Result<Caller, Trouble> {
+        let found = self.sts.get_caller_identity().send().await;
+        let found =
+            found.map_err(|error| self.trouble("sts", "GetCallerIdentity", "STS", &error))?;
+        let Some((account, arn)) = found.account.zip(found.arn) else {
+            return Err(Trouble::Other(
+                "the service that answers GetCallerIdentity is not STS".to_owned(),
+            ));
+        };
+        Ok(Caller { account, arn })
+    }
+
+    /// Region of `bucket`, if the server reports it.
+    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, Trouble> {
+        match self.s3.head_bucket().bucket(bucket).send().await {
+            Ok(found) => Ok(found.bucket_region),
+            Err(error) => {
+                // A bucket in another region cannot be accessed, but its region is reported.
+                let headers = error.raw_response().map(|answer| answer.headers());
+                let region = headers.and_then(|headers| headers.get("x-amz-bucket-region"));
+                match (region, error.raw_response().map(|answer| answer.status().as_u16())) {
+                    (Some(region), Some(301 | 400)) => Ok(Some(region.to_owned())),
+                    _ => {
+                        let place = format!("s3://{bucket}");
+                        Err(self.trouble("s3", "HeadBucket", &place, &error))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Permissions on the objects of `ns` in `bucket`. Leaves no object behind.
+    pub async fn bucket_rights(&self, bucket: &str, ns: &Namespace) -> BucketRights {
+        let (list, get_chunks, put_indices) = futures::join!(
+            self.may_list(bucket, ns),
+            self.may_get_chunks(bucket, ns),
+            self.may_put_indices(bucket, ns),
+        );
+        BucketRights { list, get_chunks, put_indices }
+    }
+
+    async fn may_list(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+        let prefix = keys::jobs_prefix(ns);
+        let asked = self.s3.list_objects_v2().bucket(bucket).prefix(&prefix).max_keys(1).send();
+        let place = format!("s3://{bucket}/{prefix}");
+        asked.await.map_err(|error| self.trouble("s3", "ListObjectsV2", &place, &error))?;
+        Ok(())
+    }
+
+    /// Getting a missing object: with permission the answer is "not found".
+    async fn may_get_chunks(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+        let key = format!("{}gristmill-doctor", keys::jobs_prefix(ns));
+        let asked = self.s3.head_object().bucket(bucket).key(&key).send().await;
+        let place = format!("s3://{bucket}/{key}");
+        let trouble = |error| self.trouble("s3", "HeadObject", &place, &error);
+        match asked.map_err(trouble) {
+            Ok(_) | Err(Trouble::Missing(_)) => Ok(()),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Puts with a wrong checksum: permission is checked before the content, and nothing is stored. Conditional, as the
+    /// bucket's policy requires.
+    async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+        let key = keys::index(ns, Fingerprint([0; 32]), "probe", None);
+        let put = self.s3.put_object().bucket(bucket).key(&key).if_none_match("*");
+        let asked = put.content_md5(WRONG_MD5).body(ByteStream::from_static(b"")).send().await;
+        let place = format!("s3://{bucket}/{key}");
+        match asked {
+            Ok(_) => {
+                // The server does not verify checksums.
+                let undone = self.s3.delete_object().bucket(bucket).key(&key).send().await;
+                undone.map_err(|error| self.trouble("s3", "DeleteObject", &place, &error))?;
+                Ok(())
+            }
+            Err(error) => {
+                let status = error.raw_response().map(|answer| answer.status().as_u16());
+                let code = error.as_service_error().and_then(|error| error.code());
+                let is_the_sum =
+                    code.is_some_and(|code| matches!(code, "BadDigest" | "InvalidDigest"));
+                match (status, self.trouble("s3", "PutObject", &place, &error)) {
+                    (Some(412), _) => Ok(()),
+                    _ if is_the_sum => Ok(()),
+                    (_, trouble) => Err(trouble),
+                }
+            }
+        }
+    }
+
+    /// Configuration of a function by name or ARN.
+    pub async fn function(&self, name: &str) -> Result<DeployedFunction, Trouble> {
+        let found = self.lambda.function_configuration(name).await;
+        let found = found
+            .map_err(|error| self.trouble("lambda", "GetFunctionConfiguration", name, &error))?;
+        let reserved = self.lambda.function_concurrency(&unqualified(name)).await;
+        let reserved = reserved.map(|found| count(&found["ReservedConcurrentExecutions"]));
+        Ok(DeployedFunction {
+            state: found["State"].as_str().unwrap_or("Active").to_owned(),
+            architecture: architecture(found["Architectures"][0].as_str()),
+            reserved: reserved
+                .map_err(|error| self.trouble("lambda", "GetFunctionConcurrency", name, &error)),
+        })
+    }
+
+    /// Concurrency of the account.
+    pub async fn quota(&self) -> Result<Quota, Trouble> {
+        let found = self.lambda.account_settings().await;
+        let found = found
+            .map_err(|error| self.trouble("lambda", "GetAccountSettings", "the account", &error))?;
+        let of = &found["AccountLimit"];
+        let limit = count(&of["ConcurrentExecutions"])
+            .ok_or_else(|| Trouble::Other("GetAccountSettings reports no limits".to_owned()))?;
+        let unreserved = count(&of["UnreservedConcurrentExecutions"]).unwrap_or(limit);
+        Ok(Quota { limit, unreserved })
+    }
+
+    /// VPC of this machine, if it is an EC2 instance with access to its metadata.
+    pub async fn vpc(&self) -> Option<String> {
+        let disabled = std::env::var("AWS_EC2_METADATA_DISABLED");
+        if disabled.is_ok_and(|value| value.eq_ignore_ascii_case("true")) {
+            return None;
+        }
+        let metadata = imds::Client::builder()
+            .max_attempts(1)
+            .connect_timeout(METADATA_TIMEOUT)
+            .read_timeout(METADATA_TIMEOUT)
+            .build();
+        let vpc = async {
+            let interfaces = "/latest/meta-data/network/interfaces/macs/";
+            let macs = metadata.get(interfaces).await.ok()?;
+            let mac = macs.as_ref().lines().next()?.trim_end_matches('/').to_owned();
+            let vpc = metadata.get(format!("{interfaces}{mac}/vpc-id")).await.ok()?;
+            Some(vpc.as_ref().to_owned())
+        };
+        tokio::time::timeout(PROBE_DEADLINE, vpc).await.ok().flatten()
+    }
+
+    fn trouble<E>(
+        &self,
+        service: &'static str,
+        operation: &str,
+        place: &str,
+        error: &SdkError<E, HttpResponse>,
+    ) -> Trouble
+    where
+        E: Error + ProvideErrorMetadata + 'static,
+    {
+        let fault = Fault::new(operation, place, error);
+        let code = fault.code.as_deref().unwrap_or_default();
+        match fault.status {
+            None => match self.responders.address(service) {
+                Some(address) => Trouble::Unreachable(format!("{} (at {address})", fault.text)),
+                None => Trouble::Unreachable(fault.text),
+            },
+            Some(_) if KEYS_REFUSED.contains(&code) => Trouble::KeysRefused(fault.text),
+            Some(401 | 403) => Trouble::Denied(fault.text),
+            Some(404) => Trouble::Missing(fault.text),
+            Some(_) => Trouble::Other(fault.text),
+        }
+    }
+}
+
+/// A function's ARN without the version: concurrency belongs to functions.
+fn unqualified(name: &str) -> String {
+    let parts: Vec<&str> = name.split(':').collect();
+    match parts.as_slice() {
+        ["arn", _, "lambda", _, _, "function", _, _] => parts[..7].join(":"),
+        [function, _version] => (*function).to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+fn architecture(found: Option<&str>) -> String {
+    match found {
+        Some("arm64") => "aarch64".to_owned(),
+        // Lambda's default.
+        None => "x86_64".to_owned(),
+        Some(other) => other.to_owned(),
+    }
+}
+
+fn count(number: &Value) -> Option<u32> {
+    number.as_u64().and_then(|number| u32::try_from(number).ok())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The same names in a program without the SDK. Nothing on AWS is reached, so [`Aws`] has no values.
+
+use crate::{
+    BucketRights, Caller, Credentials, DeployedFunction, Endpoints, Quota, ReadableObject,
+    Responder, SettingsError, Trouble,
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_model::{
+    Namespace,
+    wire::{AnyCall, AnyReply},
+};
+use gristmill_ports::{
+    CallError, Coordinator, Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects,
+    PutOutcome, Table, TableError, WriteOutcome,
+};
+use std::{collections::BTreeMap, convert::Infallible, ops::Range};
+
+/// Stands for everything on AWS, and has no values. The field is private, so that callers compile as with the SDK.
+#[derive(Debug, Clone)]
+pub struct Aws(Infallible);
+
+pub type HttpCoordinator = Aws;
+pub type Probes = Aws;
+
+impl Aws {
+    /// # Errors
+    /// [`SettingsError::NotBuilt`].
+    pub async fn from_env() -> Result<Self, SettingsError> {
+        Err(SettingsError::NotBuilt)
+    }
+
+    /// # Errors
+    /// [`SettingsError::NotBuilt`].
+    pub fn with(
+        _endpoints: Endpoints,
+        _region: String,
+        _credentials: Credentials,
+    ) -> Result<Self, SettingsError> {
+        Err(SettingsError::NotBuilt)
+    }
+
+    pub fn table(&self, _name: &str) -> Self {
+        match self.0 {}
+    }
+
+    pub fn objects(&self) -> S3Objects {
+        match self.0 {}
+    }
+
+    pub fn coordinator(&self, _url: &str, _ns: Namespace) -> Result<Self, SettingsError> {
+        match self.0 {}
+    }
+
+    pub fn has_own_endpoints(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        match self.0 {}
+    }
+
+    pub async fn make_table(&self, _name: &str) -> Result<(), SettingsError> {
+        match self.0 {}
+    }
+
+    pub async fn make_bucket(&self, _name: &str) -> Result<(), SettingsError> {
+        match self.0 {}
+    }
+
+    pub fn url_region(&self) -> Option<&str> {
+        match self.0 {}
+    }
+}
+
+/// The queries of `gristmill doctor`.
+impl Aws {
+    pub fn probes(&self) -> Self {
+        match self.0 {}
+    }
+
+    pub fn region(&self) -> String {
+        match self.0 {}
+    }
+
+    pub fn responders(&self) -> BTreeMap<&'static str, Responder> {
+        match self.0 {}
+    }
+
+    pub async fn keys(&self) -> Result<String, String> {
+        match self.0 {}
+    }
+
+    pub async fn caller(&self) -> Result<Caller, Trouble> {
+        match self.0 {}
+    }
+
+    pub async fn bucket_region(&self, _bucket: &str) -> Result<Option<String>, Trouble> {
+        match self.0 {}
+    }
+
+    pub async fn bucket_rights(&self, _bucket: &str, _ns: &Namespace) -> BucketRights {
+        match self.0 {}
+    }
+
+    pub async fn dataset(&self, _bucket: &str, _prefix: &str) -> Result<ReadableObject, Trouble> {
+        match self.0 {}
+    }
+
+    pub async fn function(&self, _name: &str) -> Result<DeployedFunction, Trouble> {
+        match self.0 {}
+    }
+
+    pub async fn quota(&self) -> Result<Quota, Trouble> {
+        match self.0 {}
+    }
+
+    pub async fn vpc(&self) -> Option<String> {
+        match self.0 {}
+    }
+}
+
+#[async_trait]
+impl Coordinator for Aws {
+    async fn exchange(&self, _call: &AnyCall) -> Result<AnyReply, CallError> {
+        match self.0 {}
+    }
+
+    fn speak(&self, _version: u32) {
+        match self.0 {}
+    }
+}
+
+#[async_trait]
+impl Table for Aws {
+    async fn read(&self, _keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        match self.0 {}
+    }
+
+    async fn write(
+        &self,
+        _key: &ItemKey,
+        _expected: u64,
+        _body: Bytes,
+        _expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        match self.0 {}
+    }
+
+    async fn range(
+        &self,
+        _pk: &str,
+        _from: &str,
+        _to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        match self.0 {}
+    }
+
+    async fn last(&self, _pk: &str, _limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        match self.0 {}
+    }
+}
+
+/// Refuses every request.
+#[derive(Debug, Clone, Default)]
+pub struct S3Objects;
+
+impl S3Objects {
+    pub fn ambient() -> Self {
+        Self
+    }
+
+    pub fn at(_endpoint: String, _region: String, _credentials: Credentials) -> Self {
+        Self
+    }
+}
+
+fn refusal(place: &str) -> ObjectError {
+    ObjectError::Rejected(format!("{place}: {}", SettingsError::NotBuilt))
+}
+
+#[async_trait]
+impl Objects for S3Objects {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        _body: Bytes,
+        _put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        Err(refusal(&path.to_string()))
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        Err(refusal(&path.to_string()))
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        _range: Range<u64>,
+        _etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        Err(refusal(&path.to_string()))
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        Err(refusal(&ObjectPath::new(bucket, prefix).to_string()))
+    }
+
+    async fn delete(&self, bucket: &str, _keys: &[String]) -> Result<(), ObjectError> {
+        Err(refusal(&format!("s3://{bucket}")))
+    }
+}
