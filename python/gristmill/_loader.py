@@ -41,6 +41,10 @@ class Stats(TypedDict, total=False):
     recomputed_splits: int
     prefetch_bytes: int
     local_bytes: int
+    #: Memory of the fetchers of this process that is registered with CUDA (`gristmill.torch.Loader` on a GPU).
+    pinned_bytes: int
+    #: Bytes of batches that were copied into pinned buffers first, because their memory is not registered.
+    staged_bytes: int
 
 
 class Loader(Generic[Item]):
