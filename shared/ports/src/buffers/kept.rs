@@ -99,9 +99,7 @@ pub(super) fn note_returned(buffer: &mut BytesMut) {
 
 impl BufferTable {
     fn sweep(&mut self) {
-        self.held.retain(|_, held| {
-            held.is_kept || (held.last_page.is_some() && !held.is_alone())
-        });
+        self.held.retain(|_, held| held.is_kept || (held.last_page.is_some() && !held.is_alone()));
     }
 }
 
