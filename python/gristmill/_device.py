@@ -213,6 +213,8 @@ def _run(line: _Line, batches: Batches, device: Device) -> None:
     except BaseException as error:  # the caller raises it
         last = error
     line.ready.put(last)
+    # The error's traceback has this frame, and with it the device.
+    last = None
 
 
 def _send_all(line: _Line, batches: Batches, device: Device) -> None:

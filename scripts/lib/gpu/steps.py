@@ -180,8 +180,10 @@ def cached(loader_type, pipeline, seconds, options, **more):
 
 def equal(options):
     """The same bytes in numpy, torch and JAX, on the host and on the device."""
-    features = images_of(options).shuffle().decode().random_resized_crop(size=160).flip()
-    pipeline = features.batch(size=32)
+    # Else JAX would take most of the GPU's memory from torch.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    taken = images_of(options).take(count=options["some_images"])
+    pipeline = taken.shuffle().decode().random_resized_crop(size=160).flip().batch(size=32)
     host = digests(serviced(gm.numpy.Loader, pipeline, options, epochs=2, seed=5))
     row("numpy, on the host", len(host), "batches", bool(host))
     kinds = [("torch", {}), ("torch", {"device": options["device"]}), ("jax", {})]

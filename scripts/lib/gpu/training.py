@@ -34,7 +34,8 @@ def main():
     torch.backends.cudnn.benchmark = False
     data = _native.generate("images", options["images"])
     source = gm.tfrecord(data / "train-*", image=gm.bytes("image/encoded"), label=gm.i64("image/class/label"))
-    pipeline = source.shuffle().decode().random_resized_crop(size=SIDE).flip()
+    taken = source.take(count=options["some_images"]).shuffle()
+    pipeline = taken.decode().random_resized_crop(size=SIDE).flip()
     pipeline = pipeline.batch(size=options["losses_batch"], drop_remainder=True).deliver(normalise=gm.IMAGENET)
     model = network(device)
     optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
