@@ -188,18 +188,22 @@ def test_many_epochs_use_the_same_buffers(calls: Calls, pictures: gm.Pipeline, s
     assert len(calls.host.history) <= 40 and most <= 30
 
 
-def test_buffers_of_fetchers_that_are_gone_are_unregistered(
+def test_buffers_of_services_that_are_gone_are_unregistered(
     calls: Calls, pictures: gm.Pipeline, service: gm.Service
 ) -> None:
-    with make(pictures, service, 1, prefetch_mib=1) as loader:
-        state = loader.state_dict()
-        held = []
-        for _ in range(12):
-            # Each time the job is opened again, by a fetcher with pools of its own.
-            loader.load_state_dict(state)
-            assert len(list(loader)) == BATCHES
+    held = []
+    with make(pictures, service, 1) as first:
+        next(iter(first))
+        for _ in range(10):
+            # Each connection has pools of its own.
+            other = gm.connect(service.endpoint)
+            with make(pictures, other, 1) as loader:
+                assert len(list(loader)) == BATCHES
+            other.close()
+            del loader, other
+            gc.collect()
             held.append(len(calls.host.registered))
-    assert max(held[6:]) <= 3 * max(held[:3])
+    assert len(calls.host.history) >= 10 and max(held) <= 4 * held[0], held
 
 
 @pytest.mark.parametrize("most", [0, 1])
