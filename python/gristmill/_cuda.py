@@ -85,7 +85,7 @@ class CudaCalls:
 
     def event(self) -> CopyEvent:
         """An event behind what the stream was given so far."""
-        # Who waits for it sleeps; CUDA's default is to spin.
+        # A thread that waits for it sleeps; CUDA's default is to spin.
         event = torch.cuda.Event(blocking=True)
         event.record(self._stream)
         return event

@@ -108,7 +108,7 @@ class PinnedBuffers:
         try:
             self._calls.unregister(begin)
         except RuntimeError as error:
-            # The device would read these pages for whatever comes to lie here: they stay allocated.
+            # The device would read these pages for any memory that comes to lie here: they stay allocated.
             _LOG.warning("a buffer cannot be unregistered with CUDA, and is not freed: %s", error)
         else:
             _native.let_go_buffer(begin)

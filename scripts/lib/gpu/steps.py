@@ -65,7 +65,7 @@ def rate_of(pipeline, options, workers):
         while True:
             for batch in loader:
                 now = time.monotonic()
-                # What was made while the first batch was waited for does not count.
+                # Batches that were made while the first one was waited for do not count.
                 began = began or now
                 if now - began >= options["rate_s"]:
                     return images / (now - began)

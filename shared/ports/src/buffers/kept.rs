@@ -1,6 +1,6 @@
 //! Buffers of this process's pools whose memory must stay: a device may read it, because somebody has registered it there.
 //!
-//! Registered memory that is freed is a trap: the device goes on reading the old pages, whatever comes to lie at that address.
+//! Registered memory must not be freed: the device would go on reading the old pages for any memory that comes to lie there.
 //! So a kept buffer's last page stays allocated, and with it all of the buffer, until it is let go.
 
 use super::PAGE_BYTES;
@@ -124,7 +124,7 @@ mod tests {
         pool.lend(pool.take_filled(bytes))
     }
 
-    /// Where the buffer of `content` begins, once it is kept.
+    /// The place of the buffer of `content`, which is kept from now on.
     fn kept(content: &Bytes) -> BufferPlace {
         keep_buffer(content.as_ptr().addr()).unwrap()
     }
