@@ -1,4 +1,4 @@
-"""Batches on their way to a device: one thread copies them through three buffers, ahead of the caller."""
+"""Batches on their way to a device: one thread copies them, ahead of the caller."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
 
+from ._cuda import CopyEvent, DeviceCalls, calls_of
+from ._pinned import PinnedBuffers
 from .errors import Error
 
-DEPTH = 3  # batches between the fetcher and the caller: one filled, one copied, one ready
+DEPTH = 3  # batches between the fetcher and the caller: one arriving, one copied, one ready
 _ALIGNMENT = 64  # bytes; that of torch's own allocations
 
 Tensors = dict[str, torch.Tensor]
@@ -29,76 +32,117 @@ class Batches(Protocol):
 
 
 class Device:
-    """Copies the tensors of a batch to `device`, through buffers that are used in turn.
+    """Copies the tensors of a batch to `device`, on a stream of its own: copies overlap with the work of the trainer.
 
-    For CUDA the buffers are pinned and the copies run on a stream of their own, so that they overlap with the
-    trainer's work. Other devices get the same copies, from ordinary memory, before the batch is ready.
-    Fields whose names begin with `__` stay on the host.
+    CUDA reads the fetcher's buffers itself, once they are registered: a batch is held until its copy is done. What
+    lies elsewhere, or cannot be registered, goes through pinned buffers that are used in turn. Copies to other devices
+    are done before the batch is ready. Fields whose names begin with `__` stay on the host.
     """
 
-    def __init__(self, device: torch.device, finish: Callable[[Tensors], Tensors]) -> None:
-        self.is_cuda = device.type == "cuda"
-        if self.is_cuda and device.index is None:
+    def __init__(
+        self, device: torch.device, finish: Callable[[Tensors], Tensors], calls: DeviceCalls | None = None
+    ) -> None:
+        if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         self.device = device
+        #: Bytes that went through the pinned buffers.
+        self.staged_bytes = 0
         self._finish = finish
-        self._stream = torch.cuda.Stream(device) if self.is_cuda else None
-        self._slots = [_Slot(self.is_cuda) for _ in range(DEPTH)]
+        self._calls = calls_of(device) if calls is None else calls
+        self._slots = [_Slot() for _ in range(DEPTH)]
         self._next = 0
+        # Batches that are copied, each with the event after which its memory is the fetcher's again.
+        self._copying: deque[tuple[CopyEvent, Tensors]] = deque()
+        self._end: Callable[[], object] = lambda: None
+        if self._calls is not None:
+            self._calls.buffers.join()
+            end = self._end = weakref.finalize(self, self._calls.buffers.leave)
+            # The process takes its registrations along.
+            end.atexit = False
 
-    def send(self, tensors: Tensors) -> tuple[Tensors, Any]:
+    @property
+    def buffers(self) -> PinnedBuffers | None:
+        """The fetcher's buffers that are registered. None if the device is no GPU of CUDA."""
+        return None if self._calls is None else self._calls.buffers
+
+    def send(self, tensors: Tensors) -> tuple[Tensors, CopyEvent | None]:
         """The tensors on the device, and the event after which they are complete (None: now)."""
+        moving = {name: tensor for name, tensor in tensors.items() if not name.startswith("__")}
+        if self._calls is None:
+            moved = {name: torch.empty_like(t, device=self.device).copy_(t) for name, t in moving.items()}
+            return self._finish({**tensors, **moved}), None
+        self._give_back(DEPTH - 1)
         slot = self._slots[self._next]
         self._next = (self._next + 1) % DEPTH
-        staged = slot.fill({name: t for name, t in tensors.items() if not name.startswith("__")})
-        if self._stream is None:
-            moved = {name: self._copy(tensor) for name, tensor in staged.items()}
-            return self._finish({**tensors, **moved}), None
-        with torch.cuda.stream(self._stream):
-            moved = {name: self._copy(tensor) for name, tensor in staged.items()}
-            slot.copied = torch.cuda.Event()
-            slot.copied.record(self._stream)
+        elsewhere = {name: t for name, t in moving.items() if not self._calls.buffers.cover(t)}
+        sources = {**moving, **slot.fill(elsewhere, self._calls)}
+        self.staged_bytes += sum(tensor.nbytes for tensor in elsewhere.values())
+        with self._calls.on_stream():
+            try:
+                moved = {name: self._copy(source, self._calls) for name, source in sources.items()}
+                slot.copied = copied = self._calls.event()
+            except BaseException:
+                self._calls.settle()  # the batch is given back
+                raise
+            self._copying.append((copied, tensors))
             finished = self._finish({**tensors, **moved})
-            done = torch.cuda.Event()
-            done.record(self._stream)
+            done = self._calls.event()
         return finished, done
 
-    def receive(self, tensors: Tensors, done: Any) -> Tensors:
+    def receive(self, tensors: Tensors, done: CopyEvent | None) -> Tensors:
         """Makes the caller's stream wait for the copies."""
-        if done is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(done)
-            for tensor in tensors.values():
-                if tensor.is_cuda:
-                    # Else the memory could be given to the next copy while the trainer still reads it.
-                    tensor.record_stream(current)
+        if done is not None and self._calls is not None:
+            self._calls.hand_over(tensors.values(), done)
         return tensors
 
-    def enter(self) -> None:
-        """Makes it the device of this thread."""
-        # Else pinned memory would be made by device 0, and hold memory there for a rank that uses another.
-        if self.is_cuda:
-            torch.cuda.set_device(self.device)
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Makes it the device of this thread. At the end, no batch is being copied."""
+        if self._calls is None:
+            yield
+            return
+        self._calls.buffers.join()
+        try:
+            self._calls.enter()
+            yield
+        finally:
+            try:
+                self._give_back(0)
+            finally:
+                self._copying.clear()
+                self._calls.buffers.leave()
 
-    def _copy(self, staged: torch.Tensor) -> torch.Tensor:
-        there = torch.empty_like(staged, device=self.device)
-        return there.copy_(staged, non_blocking=self.is_cuda)
+    def close(self) -> None:
+        """Unregisters the fetcher's buffers, unless another loader uses them or a thread still copies."""
+        self._end()
+
+    def _give_back(self, most: int) -> None:
+        """Drops the batches that are copied, and waits until at most that many are not."""
+        while self._copying and (len(self._copying) > most or self._copying[0][0].query()):
+            self._copying[0][0].synchronize()
+            self._copying.popleft()
+
+    def _copy(self, source: torch.Tensor, calls: DeviceCalls) -> torch.Tensor:
+        there = torch.empty_like(source, device=self.device)
+        calls.copy(there, source)
+        return there
 
 
 class _Slot:
-    """One buffer on the host; it grows to the largest batch."""
+    """One pinned buffer on the host; it grows to the largest batch."""
 
-    def __init__(self, is_pinned: bool) -> None:
-        self._is_pinned = is_pinned
+    def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
-        self.copied: Any = None  # the event after which the buffer may be overwritten
+        self.copied: CopyEvent | None = None  # the event after which the buffer may be overwritten
 
-    def fill(self, tensors: Tensors) -> Tensors:
+    def fill(self, tensors: Tensors, calls: DeviceCalls) -> Tensors:
+        if not tensors:
+            return {}
         if self.copied is not None:
             self.copied.synchronize()
         sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors.values()]
         if sum(sizes) > self._buffer.numel():
-            self._buffer = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=self._is_pinned)
+            self._buffer = calls.staging(sum(sizes))
         staged, start = {}, 0
         for (name, tensor), size in zip(tensors.items(), sizes, strict=True):
             place = self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
@@ -162,21 +206,28 @@ class _Line:
 
 
 def _run(line: _Line, batches: Batches, device: Device) -> None:
+    last: BaseException | None = None
     try:
-        device.enter()
-        while True:
-            line.permits.get()
-            if line.is_over:
-                return
-            try:
-                tensors, mark = next(batches)
-            except StopIteration:
-                line.ready.put(None)
-                return
-            line.ready.put((*device.send(tensors), mark))
-            del tensors  # not held while it waits
+        with device.entered():
+            _send_all(line, batches, device)
     except BaseException as error:  # the caller raises it
-        line.ready.put(error)
+        last = error
+    line.ready.put(last)
+    # The error's traceback has this frame, and with it the device.
+    last = None
+
+
+def _send_all(line: _Line, batches: Batches, device: Device) -> None:
+    while True:
+        line.permits.get()
+        if line.is_over:
+            return
+        try:
+            tensors, mark = next(batches)
+        except StopIteration:
+            return
+        line.ready.put((*device.send(tensors), mark))
+        del tensors  # not held while it waits
 
 
 def _end(line: _Line, thread: threading.Thread, pid: int, interrupt: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, cast
 
@@ -41,6 +42,10 @@ class Stats(TypedDict, total=False):
     recomputed_splits: int
     prefetch_bytes: int
     local_bytes: int
+    #: Memory of the fetchers of this process that is registered with CUDA (`gristmill.torch.Loader` on a GPU).
+    pinned_bytes: int
+    #: Bytes of batches that were copied into pinned buffers first, because their memory is not registered.
+    staged_bytes: int
 
 
 class Loader(Generic[Item]):
@@ -236,7 +241,8 @@ class Loader(Generic[Item]):
                 reader.epochs,
             )
         is_acknowledged = self._acknowledges == "auto"
-        place.source = Batches(reader, place.next, self._keys, is_acknowledged, self._why_empty)
+        if_empty = partial(_refuse_empty, self._ranks, self._allow_empty)
+        place.source = Batches(reader, place.next, self._keys, is_acknowledged, if_empty)
         place.items = self._wrap(place.source)
         return reader, place
 
@@ -264,19 +270,6 @@ class Loader(Generic[Item]):
             raise Error(_IS_CLOSED)
         if place is not self._at or place.items is not items:
             raise Error(_IS_OVER)
-
-    def _why_empty(self, end: _native.EpochEnd, epoch: int) -> None:
-        """Raises OptionError for an epoch without batches."""
-        why, ranks = end.why_empty, self._ranks.world_size
-        if why is None:
-            why = f"its {end.batches} batches are fewer than the {ranks} ranks"
-            if end.left_out == 0:
-                # The tail is uneven, and other ranks have them.
-                _LOG.warning("epoch %d has no batch for rank %d: %s", epoch, self._ranks.rank, why)
-                return
-            why += ', and tail="drop" leaves them out'
-        if not self._allow_empty:
-            raise OptionError(f"epoch {epoch} has no batches: {why}; give allow_empty=True if that is meant")
 
     def __len__(self) -> int:
         """Batches (steps of this rank) in an epoch.
@@ -534,3 +527,18 @@ class Loader(Generic[Item]):
         """The next iteration begins at `to`: the present one ends."""
         before, self._at = self._at, Place(to)
         before.leave()
+
+
+# No method: batches that a thread waits for would keep their loader alive.
+def _refuse_empty(ranks: _ranks.Ranks, allow_empty: bool, end: _native.EpochEnd, epoch: int) -> None:
+    """Raises OptionError for an epoch without batches."""
+    why = end.why_empty
+    if why is None:
+        why = f"its {end.batches} batches are fewer than the {ranks.world_size} ranks"
+        if end.left_out == 0:
+            # The tail is uneven, and other ranks have them.
+            _LOG.warning("epoch %d has no batch for rank %d: %s", epoch, ranks.rank, why)
+            return
+        why += ', and tail="drop" leaves them out'
+    if not allow_empty:
+        raise OptionError(f"epoch {epoch} has no batches: {why}; give allow_empty=True if that is meant")

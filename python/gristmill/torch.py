@@ -25,8 +25,9 @@ class Loader(_loader.Loader[Tensors]):
     rows) and `name.offsets`. The options of `gristmill.numpy.Loader` apply too.
 
     device: a torch device, or its name, that batches are copied to. One thread copies them ahead of the
-        caller, through three buffers. For CUDA these are pinned, and the copies run on a stream of their
-        own; at most three batches wait on the device. Fields whose names begin with `__` stay on the host.
+        caller; at most three batches wait on the device. For CUDA the copies run on a stream of their own,
+        out of the fetcher's buffers, which are registered with CUDA when they are first met; what cannot be
+        registered goes through three pinned buffers. Fields whose names begin with `__` stay on the host.
         None: batches stay in host memory, as they arrived.
     normalise: whether the pipeline's `deliver: {normalise}` is applied on `device`: its field, u8 or f32
         [n, h, w, c], becomes f32 of the same shape, (x / 255 - mean) / std. Default: yes if there is a
@@ -70,6 +71,21 @@ class Loader(_loader.Loader[Tensors]):
             self._layout = self._make_layout()
             self._device = Device(self._target, self._layout.finish)
         return Prefetch(_Tensors(self._layout, batches), self._device)
+
+    def stats(self) -> _loader.Stats:
+        """As that of `gristmill.numpy.Loader`. On a GPU of CUDA it has `pinned_bytes` and `staged_bytes` too."""
+        found, device = super().stats(), self._device
+        if device is not None and device.buffers is not None:
+            found |= {"pinned_bytes": device.buffers.nbytes, "staged_bytes": device.staged_bytes}
+        return found
+
+    def close(self, *, abandon: bool = False) -> None:
+        """As that of `gristmill.numpy.Loader`; the fetcher's buffers are not registered with CUDA any more."""
+        try:
+            super().close(abandon=abandon)
+        finally:
+            if self._device is not None:
+                self._device.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_layout": None, "_device": None}

@@ -88,6 +88,25 @@ fn operators() -> String {
     serde_json::json!({ "operators": describe(registry()), "sources": FORMATS }).to_string()
 }
 
+/// Keeps the memory of the fetcher's buffer around `address`, so that it can be registered with a device: its first address
+/// and its length in bytes. None if no buffer of the fetcher's pools is there.
+#[pyfunction]
+fn keep_buffer(address: usize) -> Option<(usize, usize)> {
+    gristmill_ports::keep_buffer(address).map(|place| (place.start, place.bytes))
+}
+
+/// The buffer that begins at `start` is registered no more: its memory may be freed.
+#[pyfunction]
+fn let_go_buffer(start: usize) {
+    gristmill_ports::let_go_buffer(start);
+}
+
+/// First addresses of the kept buffers that no fetcher uses any more.
+#[pyfunction]
+fn unused_buffers() -> Vec<usize> {
+    gristmill_ports::unused_buffers()
+}
+
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -103,5 +122,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pipeline_tree, module)?)?;
     module.add_function(wrap_pyfunction!(job::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(generate, module)?)?;
+    module.add_function(wrap_pyfunction!(keep_buffer, module)?)?;
+    module.add_function(wrap_pyfunction!(let_go_buffer, module)?)?;
+    module.add_function(wrap_pyfunction!(unused_buffers, module)?)?;
     Ok(())
 }

@@ -45,11 +45,11 @@ def test_tensors_are_the_memory_of_the_batch(images: gm.Pipeline, service: gm.Se
             batches = list(loader)
     assert len(batches) == len(addresses) == 13
     for batch, noted in zip(batches, addresses, strict=True):
-        assert batch.keys() == noted.keys() == {"image", "label", "__key__", "__copy__", "__cursor__"}
+        assert batch.keys() == noted.keys() == {"image", "label", "__key__", "__copy__", "__repeat__", "__cursor__"}
         for name, tensor in batch.items():
             address, nbytes, buffer = noted[name]
             assert (tensor.data_ptr(), tensor.nbytes) == (address, nbytes)
-            if name != "__cursor__":
+            if name not in ("__repeat__", "__cursor__"):
                 memory = np.frombuffer(buffer, np.uint8)
                 assert memory.ctypes.data <= address and address + nbytes <= memory.ctypes.data + memory.nbytes
             tensor.zero_()

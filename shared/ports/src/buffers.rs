@@ -1,19 +1,41 @@
 //! A pool of large buffers. Memory stays bounded by the buffers in use at once, and the kernel need
 //! not clear pages for each object or batch.
 
-use bytes::{Bytes, BytesMut};
-use std::sync::{Arc, Mutex, PoisonError};
+mod kept;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+pub use kept::{BufferPlace, keep_buffer, let_go_buffer, unused_buffers};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Smaller buffers are left to the allocator.
 const MIN_BYTES: usize = 1 << 20;
 /// Capacities are multiples of this, so that contents of similar sizes share buffers. Pages that are
 /// never written take no memory.
 const GRAIN_BYTES: usize = 4 << 20;
+/// Buffers begin at multiples of this and share no page with other memory: a device registers whole pages. The largest page
+/// of Linux on aarch64; x86-64 has pages of 4 KiB.
+const PAGE_BYTES: usize = 64 << 10;
 
 /// Idle buffers, shared by all clones. Holds no more than were in use at once.
 #[derive(Debug, Clone, Default)]
 pub struct BufferPool {
-    idle: Arc<Mutex<Vec<BytesMut>>>,
+    idle: Arc<IdleBuffers>,
+}
+
+#[derive(Debug, Default)]
+struct IdleBuffers(Mutex<Vec<BytesMut>>);
+
+impl IdleBuffers {
+    fn lock(&self) -> MutexGuard<'_, Vec<BytesMut>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for IdleBuffers {
+    fn drop(&mut self) {
+        self.lock().clear();
+        kept::sweep();
+    }
 }
 
 impl BufferPool {
@@ -35,14 +57,16 @@ impl BufferPool {
         if bytes < MIN_BYTES {
             return BytesMut::with_capacity(bytes);
         }
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.sort_unstable_by_key(BytesMut::capacity);
         match idle.iter().position(|buffer| buffer.capacity() >= bytes) {
             Some(smallest_that_fits) => idle.remove(smallest_that_fits),
             None => {
                 // Replaces one that is too small.
-                idle.pop();
-                BytesMut::zeroed(bytes.next_multiple_of(GRAIN_BYTES))
+                if idle.pop().is_some() {
+                    kept::sweep();
+                }
+                allocated(bytes.next_multiple_of(GRAIN_BYTES))
             }
         }
     }
@@ -51,9 +75,20 @@ impl BufferPool {
     pub fn lend(&self, buffer: BytesMut) -> Bytes {
         match buffer.len() < MIN_BYTES {
             true => buffer.freeze(),
-            false => Bytes::from_owner(Lent { buffer, pool: self.clone() }),
+            false => {
+                kept::note_lent(&buffer);
+                Bytes::from_owner(Lent { buffer, pool: self.clone() })
+            }
         }
     }
+}
+
+/// A buffer that begins with a page, has room for `bytes`, and ends with a page to spare.
+fn allocated(bytes: usize) -> BytesMut {
+    let mut buffer = BytesMut::zeroed(bytes + 2 * PAGE_BYTES);
+    let before = buffer.as_ptr().addr().next_multiple_of(PAGE_BYTES) - buffer.as_ptr().addr();
+    buffer.advance(before);
+    buffer
 }
 
 struct Lent {
@@ -69,8 +104,9 @@ impl AsRef<[u8]> for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.buffer);
-        self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        kept::note_returned(&mut buffer);
+        self.pool.idle.lock().push(buffer);
     }
 }
 
@@ -92,7 +128,7 @@ mod tests {
         let (content, place) = lent(&pool, 3 << 20);
         let slice = content.slice(5..6);
         drop(content);
-        assert!(pool.idle.lock().unwrap().is_empty(), "somebody still reads");
+        assert!(pool.idle.lock().is_empty(), "somebody still reads");
         drop(slice);
         // Split as a read in pieces does, then joined again.
         let mut buffer = pool.take((2 << 20) + 7);
@@ -132,7 +168,7 @@ mod tests {
         let (content, place) = lent(&pool, 5 << 20);
         assert_eq!(place, large_place);
         drop((content, lent(&pool, 20 << 20)));
-        assert_eq!(pool.idle.lock().unwrap().len(), 2, "no more than were in use at once");
+        assert_eq!(pool.idle.lock().len(), 2, "no more than were in use at once");
     }
 
     #[test]
@@ -141,6 +177,6 @@ mod tests {
         let mut buffer = pool.take(10);
         buffer.extend_from_slice(b"0123456789");
         assert_eq!(pool.lend(buffer), "0123456789");
-        assert!(pool.idle.lock().unwrap().is_empty());
+        assert!(pool.idle.lock().is_empty());
     }
 }

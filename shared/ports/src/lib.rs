@@ -17,7 +17,7 @@ mod pace;
 mod patience;
 mod table;
 
-pub use buffers::BufferPool;
+pub use buffers::{BufferPlace, BufferPool, keep_buffer, let_go_buffer, unused_buffers};
 pub use call_version::{CallTransport, CallVersion};
 pub use clock::{Clock, SystemClock, outlast, time_run};
 pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
