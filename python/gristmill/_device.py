@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from ._cuda import CopyEvent, DeviceCalls, calls_of
@@ -145,8 +146,10 @@ class _Slot:
             self._buffer = calls.staging(sum(sizes))
         staged, start = {}, 0
         for (name, tensor), size in zip(tensors.items(), sizes, strict=True):
-            place = self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-            staged[name] = place.copy_(tensor)
+            place = self._buffer[start : start + tensor.nbytes]
+            # By this thread alone: torch would copy with one for each core, which then spin for a while.
+            np.copyto(place.numpy(), tensor.contiguous().view(-1).view(torch.uint8).numpy())
+            staged[name] = place.view(tensor.dtype).view(tensor.shape)
             start += size
         return staged
 
