@@ -211,6 +211,14 @@ async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))
 }
 
+/// Batches of a split of ImageNet, by its images and their mean size: generated datasets are so small that their splits
+/// would be too.
+fn imagenet_split_batches(pipeline: &Pipeline) -> u64 {
+    const IMAGES: u64 = 1_281_167;
+    const IMAGE_BYTES: u64 = 115_000;
+    pipeline.split_batches(IMAGES, IMAGE_BYTES)
+}
+
 /// Options of a trainer that discards batches.
 fn train_options(epochs: u32, workers: u32) -> TrainOptions {
     let workers = Workers::Fixed(workers);

@@ -5,7 +5,7 @@
 
 use crate::{
     FinishedSplit, RunError, RunnerConfig, Sink,
-    lease::{Handover, LeaseRun, STOP_MARGIN_MS, SplitName},
+    lease::{Handover, LeaseRun, LeaseTail, STOP_MARGIN_MS, SplitName},
     storing::{put, put_cached},
 };
 use gristmill_model::splits::{Commit, WorkerTimes, silence::sign_of_life_ms};
@@ -20,18 +20,41 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a worker retries a flush before it leaves the bundle to others.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Receives the lease's splits in order until the sender is dropped, then flushes the remaining commits.
+/// Receives the lease's splits in order until the sender is dropped, then flushes the remaining commits. First come those
+/// of the lease `before`: memory holds no more finished splits than one lease may have.
 pub(crate) async fn commit_all(
     run: &LeaseRun<'_>,
     sink: &dyn Sink,
+    before: LeaseTail<'_>,
     finished: Receiver<Handover>,
 ) -> Result<(), RunError> {
     let mut pending = Pending::new(run.lease.todo.len(), run.runner.clock.monotonic());
-    let committed = commit_each(run, sink, finished, &mut pending).await;
+    let committed = match await_commits(run, before, &mut pending).await {
+        Ok(()) => commit_each(run, sink, finished, &mut pending).await,
+        Err(error) => Err(error),
+    };
     if committed.is_err() {
         pending.uncommitted.iter().for_each(|name| sink.discard(name));
     }
     committed
+}
+
+/// Waits for the commits of the lease before, and keeps this one meanwhile.
+async fn await_commits(
+    run: &LeaseRun<'_>,
+    mut before: LeaseTail<'_>,
+    pending: &mut Pending,
+) -> Result<(), RunError> {
+    let clock = &*run.runner.clock;
+    let mut finishing = std::pin::pin!(before.finish());
+    loop {
+        let heartbeat = pending.heartbeat_in(run, clock.monotonic());
+        tokio::select! {
+            biased;
+            () = &mut finishing => return Ok(()),
+            () = clock.sleep(heartbeat) => pending.flush(run, None).await?,
+        }
+    }
 }
 
 async fn commit_each(

@@ -1,4 +1,5 @@
-//! Works on one lease: reads sources ahead, computes splits in order, and commits them concurrently.
+//! Works on one lease: reads sources ahead, computes splits in order, and commits them concurrently. The last commits go
+//! on beside the next lease.
 
 use crate::{
     FinishedSplit, JobContext, RunError, Runner, Sink, SplitRead, committer,
@@ -6,6 +7,7 @@ use crate::{
     indexing::{FormattedFile, IndexStore},
     split::{Computed, damaged_cache, from_the_source},
 };
+use futures::future::BoxFuture;
 use gristmill_model::splits::{Place, WorkerTimes};
 use gristmill_model::wire::{Applied, CacheOrders, Lease, LeaseRef, Mark, Work};
 use gristmill_model::{Attempt, BundleIndex, Epoch, Nonce, Position};
@@ -49,47 +51,90 @@ pub(crate) struct Handover {
     pub committed: oneshot::Sender<()>,
 }
 
+/// The commits of a lease whose splits are computed. Storing and flushing them takes requests and no CPU, so the next
+/// lease is claimed and computed meanwhile.
+#[derive(Default)]
+pub(crate) struct LeaseTail<'a>(Option<BoxFuture<'a, ()>>);
+
+impl<'a> LeaseTail<'a> {
+    pub fn new(commits: impl Future<Output = ()> + Send + 'a) -> Self {
+        Self(Some(Box::pin(commits)))
+    }
+
+    /// Waits for the commits.
+    pub async fn finish(&mut self) {
+        if let Some(commits) = &mut self.0 {
+            commits.await;
+            self.0 = None;
+        }
+    }
+
+    /// Waits for `other`, while the commits go on.
+    pub async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = std::pin::pin!(other);
+        tokio::select! {
+            biased;
+            done = &mut other => return done,
+            () = self.finish() => {}
+        }
+        other.await
+    }
+}
+
 /// A lease in progress.
 pub(crate) struct LeaseRun<'a> {
     pub runner: &'a Runner,
-    pub context: &'a JobContext,
-    pub lease: &'a Lease,
+    pub context: JobContext,
+    pub lease: Lease,
     pub nonce: Nonce,
     pub deadline_ms: u64,
     /// Predicted milliseconds per split, from the splits already run; 0 before the first.
-    pub split_ms: &'a AtomicU64,
+    pub split_ms: Arc<AtomicU64>,
 }
 
-impl LeaseRun<'_> {
+impl<'a> LeaseRun<'a> {
     /// The lease as calls name it.
     pub fn reference(&self) -> LeaseRef {
         self.lease.reference(&self.context.view.job, self.nonce)
     }
 
     pub fn name(&self, position: Position) -> SplitName {
-        let Lease { epoch, bundle, attempt, first, .. } = *self.lease;
+        let Lease { epoch, bundle, attempt, first, .. } = self.lease;
         let split_index = u8::try_from(position.saturating_sub(first)).unwrap_or(u8::MAX);
         SplitName { epoch, bundle, position, split_index, attempt, nonce: self.nonce }
     }
 
-    /// Works until the lease is complete, lost, or out of time. Commits made before an error stay valid.
-    pub async fn work(&self, sink: &dyn Sink) -> Result<(), RunError> {
+    /// Computes the lease's splits, until it is complete, lost, or out of time. Returns how that ended, and the commits
+    /// that go on; those of the lease before it come first. Commits made before an error stay valid.
+    pub async fn work(
+        self: &Arc<Self>,
+        sink: &'a dyn Sink,
+        before: LeaseTail<'a>,
+    ) -> (Result<(), RunError>, BoxFuture<'a, Result<(), RunError>>) {
         // Splits are stored while others are computed: memory for one object more than there are threads.
         let (finished, queue) = mpsc::channel(self.runner.compute.at_once());
         let stop = Arc::new(AtomicBool::new(false));
-        let committing = async {
-            let outcome = committer::commit_all(self, sink, queue).await;
-            stop.store(outcome.is_err(), Ordering::Relaxed);
+        let (run, stops) = (Arc::clone(self), Arc::clone(&stop));
+        let mut committing: BoxFuture<'a, _> = Box::pin(async move {
+            let outcome = committer::commit_all(&run, sink, before, queue).await;
+            stops.store(outcome.is_err(), Ordering::Relaxed);
             outcome
-        };
+        });
         let computing = async {
             match self.lease.work {
                 Work::Index => self.index_files(finished).await,
                 Work::Splits => self.run_splits(sink, finished, &stop).await,
             }
         };
-        let (committed, computed) = tokio::join!(committing, computing);
-        committed.and(computed)
+        let mut computing = std::pin::pin!(computing);
+        tokio::select! {
+            biased;
+            computed = &mut computing => (computed, committing),
+            committed = &mut committing => {
+                let computed = computing.await;
+                (computed, Box::pin(std::future::ready(committed)))
+            }
+        }
     }
 
     async fn index_files(&self, finished: mpsc::Sender<Handover>) -> Result<(), RunError> {
@@ -308,7 +353,7 @@ impl<'a> Reads<'a> {
     /// Returns the source of the split at `position`, the next in the lease's order, with the milliseconds
     /// waited for it, and starts to read further ones.
     async fn next(&mut self, position: Position) -> Result<(SplitRead, u64), RunError> {
-        let LeaseRun { context, runner, lease, .. } = *self.run;
+        let LeaseRun { context, runner, lease, .. } = self.run;
         let began = runner.clock.monotonic();
         let source = match self.begun.pop_front() {
             Some(reading) => join(reading).await?,
@@ -323,7 +368,7 @@ impl<'a> Reads<'a> {
         while self.begun.len() < ahead
             && let Some(&next) = self.not_begun.next()
         {
-            let (context, runner, epoch) = (context.clone(), runner.clone(), lease.epoch);
+            let (context, runner, epoch) = (context.clone(), (*runner).clone(), lease.epoch);
             let orders = Arc::clone(&self.orders);
             let reading = async move { context.read(&runner, &orders, epoch, next).await };
             self.begun.push_back(tokio::spawn(reading));

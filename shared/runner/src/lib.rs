@@ -19,6 +19,7 @@ mod packing;
 mod parts;
 mod portions;
 mod read_ahead;
+mod shift;
 mod sink;
 mod split;
 mod split_source;

@@ -1,16 +1,14 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{
-    Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing, lease::LeaseRun,
-    packing::Packing, read_ahead::ReadAhead, sink::ClaimableBundles,
+    Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing, lease::LeaseTail,
+    packing::Packing, read_ahead::ReadAhead, shift::WorkerShift,
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch};
 use gristmill_model::splits::{SplitPlan, Visit};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{
-    Claim, ClaimReply, Dataset, Describe, Fail, IdleReason, JobView, Lease, Plan,
-};
+use gristmill_model::wire::{Dataset, Describe, Fail, IdleReason, JobView, Lease, Plan};
 use gristmill_model::{
     Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
 };
@@ -19,20 +17,15 @@ use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::sync::OnceCell;
 
 /// How long a worker retries a claim: it holds nothing yet, so others can do the work.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
 /// Output buffers beyond one per thread: a split is stored while the next ones are computed.
 const SPARE_BUFFERS: usize = 1;
-/// With less time left, in milliseconds, a claim is not worth its write.
-const MIN_CLAIM_MS: u64 = 5_000;
 
 /// Configuration of a worker.
 #[derive(Debug, Clone)]
@@ -124,7 +117,7 @@ impl JobContext {
 
     /// This job as it is under `lease`.
     #[must_use]
-    fn under(&self, lease: &Lease, runner: &Runner) -> Self {
+    pub(crate) fn under(&self, lease: &Lease, runner: &Runner) -> Self {
         let mut context = self.treating(lease.on_error);
         if context.view.spec.compress != lease.compress {
             Arc::make_mut(&mut context.view).spec.compress = lease.compress;
@@ -266,6 +259,9 @@ impl Runner {
     }
 
     /// Claims and works until there is nothing to claim or `deadline_ms` is near.
+    ///
+    /// # Errors
+    /// The job cannot go on, or the coordinator does not answer.
     pub async fn work(
         &self,
         context: &JobContext,
@@ -273,70 +269,26 @@ impl Runner {
         deadline_ms: u64,
         sink: &dyn Sink,
     ) -> Result<Ended, RunError> {
-        let split_ms = AtomicU64::new(0);
-        let mut context = context.clone();
-        loop {
-            let (needed, turn) = match sink.claimable() {
-                ClaimableBundles::Any => (None, None),
-                ClaimableBundles::Needed { place, turn } => (Some(place), Some(turn)),
-                ClaimableBundles::Nothing => return Ok(Ended::Idle(IdleReason::WindowFull)),
-            };
-            if self.remaining_ms(deadline_ms) < MIN_CLAIM_MS + split_ms.load(Ordering::Relaxed) {
-                return Ok(Ended::OutOfTime);
-            }
-            // Every claim has a new nonce: it names this attempt's objects and proves ownership.
-            let nonce = self.clock.nonce();
-            let call = Claim {
-                job: context.view.job.clone(),
-                registered_ms: context.view.registered_ms,
-                nonce,
-                invocation: invocation.clone(),
-                numerics: gristmill_executor::NUMERICS.to_owned(),
-                remaining_ms: self.remaining_ms(deadline_ms),
-                split_ms: split_ms.load(Ordering::Relaxed),
-                local: self.config.local,
-                resent: false,
-                needed,
-            };
-            let reply =
-                call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await?;
-            drop(turn);
-            sink.answered(&reply);
-            let lease = match reply {
-                ClaimReply::Leased(lease) => lease,
-                ClaimReply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
-            };
-            context = context.under(&lease, self);
-            let context = &context;
-            let run = LeaseRun {
-                runner: self,
-                context,
-                lease: &lease,
-                nonce,
-                deadline_ms,
-                split_ms: &split_ms,
-            };
-            let Lease { epoch, bundle, attempt, .. } = lease;
-            let span =
-                tracing::info_span!("lease", job = %context.view.job, epoch, bundle, attempt);
-            span.in_scope(|| tracing::info!(splits = lease.todo.len(), "claimed"));
-            match tracing::Instrument::instrument(run.work(sink), span).await {
-                Ok(()) | Err(RunError::LeaseLost) => {}
-                Err(error) => {
-                    self.give_back(context, &lease, nonce, &error).await;
-                    match error {
-                        RunError::OutOfTime => return Ok(Ended::OutOfTime),
-                        RunError::NoRoom => {}
-                        RunError::Passing(_) => tracing::warn!(%error, "bundle given back"),
-                        error => return Err(error),
-                    }
-                }
-            }
+        let (mut tail, failure) = (LeaseTail::default(), Arc::default());
+        let (split_ms, context) = (Arc::default(), context.clone());
+        let shift = WorkerShift { runner: self, invocation, deadline_ms, split_ms, failure };
+        let ended = shift.work(context, sink, &mut tail).await;
+        tail.finish().await;
+        match shift.failed() {
+            Some(RunError::OutOfTime) => Ok(Ended::OutOfTime),
+            Some(error) => Err(error),
+            None => ended,
         }
     }
 
     /// Reports to the coordinator that this attempt is over. Best effort: the lease expires anyway.
-    async fn give_back(&self, context: &JobContext, lease: &Lease, nonce: Nonce, error: &RunError) {
+    pub(crate) async fn give_back(
+        &self,
+        context: &JobContext,
+        lease: &Lease,
+        nonce: Nonce,
+        error: &RunError,
+    ) {
         let (fatal, record) = match error {
             RunError::Fatal { record, .. } => (true, record.clone()),
             _ => (false, None),

@@ -1,7 +1,7 @@
 //! `gristmill bench control`: how many splits a second the coordinator and the trainer's process take in, beside what
 //! workers on so many cores would finish.
 
-use super::{executor_alone, train_options};
+use super::{executor_alone, imagenet_split_batches, train_options};
 use crate::{output::say, training};
 use gristmill_client::{Failure, Source, Workers, report::Report};
 use gristmill_pipeline::Pipeline;
@@ -40,9 +40,6 @@ ops:
 const BATCH: u64 = 8;
 /// How many times the demand of its workers a number is to manage.
 const TIMES_MIN: f64 = 3.0;
-/// The dataset whose splits are the demand: ImageNet's images, and their mean size.
-const IMAGES: u64 = 1_281_167;
-const IMAGE_BYTES: u64 = 115_000;
 
 /// A number of workers, by the second.
 struct ControlRow {
@@ -153,6 +150,6 @@ async fn image_split_seconds() -> Result<f64, Failure> {
     let dir = training::make_dataset(DatasetSpec::images(2_000, 0)).await?;
     let pipeline: Pipeline = gristmill_operators::parse(training::RESNET).map_err(Failure::failed)?;
     let image_ms = executor_alone(&pipeline, &dir, 1)?;
-    let batches = pipeline.split_batches(IMAGES, IMAGE_BYTES);
-    Ok(image_ms / 1e3 * (batches * u64::from(pipeline.batch_size())) as f64)
+    let images = imagenet_split_batches(&pipeline) * u64::from(pipeline.batch_size());
+    Ok(image_ms / 1e3 * images as f64)
 }

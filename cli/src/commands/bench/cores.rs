@@ -1,6 +1,6 @@
 //! `gristmill bench cores`: images per second of one machine by its number of workers, beside linear growth.
 
-use super::{pipelines::median, train_options};
+use super::{imagenet_split_batches, pipelines::median, train_options};
 use crate::{output::say, training};
 use gristmill_client::{
     Failure, Source, Workers,
@@ -189,6 +189,7 @@ async fn train(
         .map_err(Failure::failed)?;
     let mut args = train_options(epochs, workers);
     args.service.state_dir = Some(state.to_owned());
+    args.job.settings.split_batches = u32::try_from(imagenet_split_batches(&pipeline)).ok();
     if kind == WorkerKind::Local {
         args.job.workers = Workers::Fixed(0);
         args.job.settings.local_workers = workers;

@@ -100,8 +100,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 /// Smaller files are no objects of batches.
 const OBJECT_BYTES_MIN: u64 = 1 << 20;
 
-/// CPU seconds of reading `bytes` of the stored objects below `state`, each with one `pread` into memory that is used
-/// again, and of their checksum.
+/// Memory that batches lie in before a trainer takes them: the least of the fetcher's bounds. Reading into less would
+/// measure the processor's cache.
+const READ_INTO_BYTES: usize = 64 << 20;
+
+/// CPU seconds of reading `bytes` of the stored objects below `state`, each with one `pread`, and of their checksum.
 fn floor_seconds(state: &Path, bytes: u64) -> io::Result<f64> {
     let mut objects = Vec::new();
     large_files(state, &mut objects)?;
@@ -109,12 +112,17 @@ fn floor_seconds(state: &Path, bytes: u64) -> io::Result<f64> {
         return Err(io::Error::other("the service stored no objects of batches"));
     }
     let most = objects.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-    let mut buffer = vec![0; usize::try_from(most).map_err(io::Error::other)?];
+    let most = usize::try_from(most).map_err(io::Error::other)?;
+    let mut buffers = vec![vec![0; most]; READ_INTO_BYTES.div_ceil(most)];
+    // Their pages are there before it is measured.
+    buffers.iter_mut().for_each(|buffer| buffer.fill(1));
     let (mut left, mut sum, before) = (bytes, 0, thread_cpu());
-    for (path, bytes) in objects.iter().cycle() {
+    for (i, (path, bytes)) in objects.iter().cycle().enumerate() {
         let wanted = usize::try_from(left.min(*bytes)).map_err(io::Error::other)?;
-        File::open(path)?.read_exact_at(&mut buffer[..wanted], 0)?;
-        sum ^= gristmill_chunk::crc32c(&buffer[..wanted]);
+        let at = i % buffers.len();
+        let buffer = &mut buffers[at][..wanted];
+        File::open(path)?.read_exact_at(buffer, 0)?;
+        sum ^= gristmill_chunk::crc32c(buffer);
         left -= wanted as u64;
         if left == 0 {
             break;
