@@ -5,7 +5,8 @@
 
 use crate::{
     FinishedSplit, RunError, RunnerConfig, Sink,
-    lease::{Handover, LeaseRun, LeaseTail, STOP_MARGIN_MS, SplitName},
+    lease::{Handover, LeaseRun, STOP_MARGIN_MS, SplitName},
+    lease_tail::LeaseTail,
     storing::{put, put_cached},
 };
 use gristmill_model::splits::{Commit, WorkerTimes, silence::sign_of_life_ms};

@@ -5,6 +5,7 @@ use crate::{
     FinishedSplit, JobContext, RunError, Runner, Sink, SplitRead, committer,
     compute::join,
     indexing::{FormattedFile, IndexStore},
+    lease_tail::LeaseTail,
     split::{Computed, damaged_cache, from_the_source},
 };
 use futures::future::BoxFuture;
@@ -49,36 +50,6 @@ pub(crate) struct Handover {
     pub next: Option<u8>,
     /// Signals that the split is stored, and flushed if `next` is given.
     pub committed: oneshot::Sender<()>,
-}
-
-/// The commits of a lease whose splits are computed. Storing and flushing them takes requests and no CPU, so the next
-/// lease is claimed and computed meanwhile.
-#[derive(Default)]
-pub(crate) struct LeaseTail<'a>(Option<BoxFuture<'a, ()>>);
-
-impl<'a> LeaseTail<'a> {
-    pub fn new(commits: impl Future<Output = ()> + Send + 'a) -> Self {
-        Self(Some(Box::pin(commits)))
-    }
-
-    /// Waits for the commits.
-    pub async fn finish(&mut self) {
-        if let Some(commits) = &mut self.0 {
-            commits.await;
-            self.0 = None;
-        }
-    }
-
-    /// Waits for `other`, while the commits go on.
-    pub async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
-        let mut other = std::pin::pin!(other);
-        tokio::select! {
-            biased;
-            done = &mut other => return done,
-            () = self.finish() => {}
-        }
-        other.await
-    }
 }
 
 /// A lease in progress.

@@ -15,6 +15,7 @@ mod images;
 mod indexed_file;
 mod indexing;
 mod lease;
+mod lease_tail;
 mod packing;
 mod parts;
 mod portions;

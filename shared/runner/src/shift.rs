@@ -1,10 +1,8 @@
 //! One worker from its first claim to its end: leases, each claimed and computed while the commits of the one before go on.
 
 use crate::{
-    Ended, JobContext, RunError, Runner, Sink,
-    lease::{LeaseRun, LeaseTail},
-    sink::ClaimableBundles,
-    worker::CLAIM_PATIENCE,
+    Ended, JobContext, RunError, Runner, Sink, lease::LeaseRun, lease_tail::LeaseTail,
+    sink::ClaimableBundles, worker::CLAIM_PATIENCE,
 };
 use gristmill_model::splits::Place;
 use gristmill_model::wire::{Claim, ClaimReply, IdleReason, Lease};

@@ -1,8 +1,8 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{
-    Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing, lease::LeaseTail,
-    packing::Packing, read_ahead::ReadAhead, shift::WorkerShift,
+    Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing,
+    lease_tail::LeaseTail, packing::Packing, read_ahead::ReadAhead, shift::WorkerShift,
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch};

@@ -75,7 +75,7 @@ impl ControlRow {
         }
     }
 
-    /// What would end growth first.
+    /// The limit that growth would meet first, and its splits a second.
     fn first_limit(&self) -> (&'static str, f64) {
         match self.control_most < self.trainer_most {
             true => ("CPU of the service", self.control_most),

@@ -4,7 +4,7 @@ use crate::server::EpochCounts;
 use gristmill_model::splits::WorkerTimes;
 use gristmill_model::wire::{CacheMode, EpochMode};
 
-/// What was delivered of an epoch after its first second, which the start takes part of.
+/// The part of an epoch after its first second, some of which the start takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SteadyPart {
     pub elements: u64,

@@ -136,7 +136,7 @@ pub(super) struct State<'a> {
     pub(super) cells: &'a mut [Cell],
     /// A bit for each of the at most 256 features of a pipeline.
     seen: [u64; 4],
-    /// Numbers are read as such, and not as whatever is there.
+    /// Numbers are read as numbers, and anything else there is an error.
     pub(super) is_plain: bool,
     /// The fault of a record that is valid JSON.
     fault: String,
