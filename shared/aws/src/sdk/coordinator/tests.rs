@@ -247,7 +247,7 @@ async fn invocations_carry_a_trace_and_calls_to_the_url_do_not() {
     })
     .await;
     let mut child = Command::new(env::current_exe().unwrap());
-    child.args(["coordinator::tests::a_process_in_a_function", "--exact"]);
+    child.args(["sdk::coordinator::tests::a_process_in_a_function", "--exact"]);
     child.env(IN_FUNCTION, &server.url);
     child.env("AWS_LAMBDA_FUNCTION_NAME", "worker").env("_X_AMZN_TRACE_ID", "Root=1-2-3");
     assert!(child.output().unwrap().status.success());
