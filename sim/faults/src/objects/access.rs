@@ -115,6 +115,10 @@ impl SimObjects {
             inspect::decode(&key, &item.body).ok()
         };
         let stored = self.items.item(&inspect::job_key(ns, job)).await;
+        // A table that has lost the job's record names none of its objects.
+        if stored.is_none() && self.process.sim().count(&[Fault::WritesLost]) > 0 {
+            return;
+        }
         let home = stored.and_then(|item| inspect::home(&item.body, bundle));
         let bundle = match home {
             Some(home) => decoded(inspect::bundle_key(ns, job, home, name.epoch, bundle)).await,
