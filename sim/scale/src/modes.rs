@@ -323,30 +323,29 @@ mod tests {
         kinds.collect()
     }
 
-    /// Recorded when one trainer was not yet a run of one rank, and again when the workers got the names that the platform
-    /// gives them.
+    /// Recorded when one trainer was not yet a run of one rank, again when the workers got the names that the platform gives
+    /// them, and when they claimed beside their last commits.
     #[test]
     fn a_job_of_one_trainer_costs_what_it_did() {
         let recorded = [
-            ("claim", 190, 1031, 202),
-            ("claim, all claimed", 8, 29, 0),
-            ("claim, window full", 3, 10, 0),
-            ("describe", 21, 21, 0),
-            ("flush", 350, 344, 353),
-            ("leave", 11, 11, 14),
-            ("poll", 183, 3439, 205),
+            ("claim", 191, 1026, 204),
+            ("claim, all claimed", 8, 37, 0),
+            ("claim, window full", 1, 3, 0),
+            ("describe", 19, 19, 0),
+            ("flush", 340, 341, 341),
+            ("leave", 9, 9, 14),
+            ("poll", 159, 3029, 181),
             ("scaler", 5, 9, 4),
         ];
         assert_eq!(cost(false), recorded);
         let recorded_with_checkpoints = [
-            ("claim", 190, 1008, 206),
-            ("claim, all claimed", 8, 29, 0),
-            ("claim, window full", 2, 14, 0),
-            ("describe", 20, 20, 0),
-            ("flush", 349, 347, 351),
-            ("leave", 10, 10, 13),
-            ("poll", 173, 3478, 214),
-            ("scaler", 6, 11, 5),
+            ("claim", 191, 993, 202),
+            ("claim, all claimed", 8, 37, 0),
+            ("describe", 18, 18, 0),
+            ("flush", 345, 346, 346),
+            ("leave", 8, 8, 13),
+            ("poll", 154, 3125, 196),
+            ("scaler", 3, 5, 3),
         ];
         assert_eq!(cost(true), recorded_with_checkpoints);
     }
