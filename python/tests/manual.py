@@ -171,7 +171,7 @@ class Place:
 
     def edited(self, command: str) -> str:
         """The command as it is run: small, in this folder, and on a service there in place of a stack on AWS."""
-        command = re.sub(r"^cargo run --release --(?= )", "gristmill", command)
+        command = re.sub(r"^cargo run --release (--no-default-features )?--(?= )", "gristmill", command)
         host = "host-2/" if command.endswith("# on the second host") else ""
         command = command.replace("/tmp/", f"./{host}")  # paths of sockets are short
         for other, here in OF_AWS.items():

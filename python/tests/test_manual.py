@@ -33,7 +33,8 @@ def every_block() -> list[Block]:
 
 
 #: These build or install the program that is tested.
-BUILDS = ("cargo test", "pip install")
+BUILDS = ("cargo build", "cargo test", "pip install")
+FETCHERS = ("gristmill fetcher ", "gristmill-fetcher ")
 #: A section continues where the program of another one is.
 CONTINUES = {("docs/jobs.md", "Managing jobs"): ("docs/training.md", "Serving batches")}
 
@@ -72,7 +73,7 @@ def run(found: list[Block], place: Place) -> list[Ran]:
                 continue
             if command.startswith("gristmill up"):
                 place.start(command, "is ready at unix:")
-            elif command.startswith("gristmill-fetcher"):
+            elif command.startswith(FETCHERS):
                 if "--backend aws" in command and not place.background:
                     place.start("gristmill up --state-dir state", "is ready at unix:")
                 if "$(cat checkpoint.json)" in command:
@@ -89,7 +90,7 @@ def run(found: list[Block], place: Place) -> list[Ran]:
 def run_ranks(command: str, place: Place) -> None:
     """Runs the command of rank 0 for each rank of the fetchers that run, at its socket."""
     processes = []
-    for fetcher in (command for command, _, _ in place.background if command.startswith("gristmill-fetcher")):
+    for fetcher in (command for command, _, _ in place.background if command.startswith(FETCHERS)):
         words = shlex.split(place.edited(fetcher), comments=True)
         options = dict(pairwise(words))
         first, last = map(int, options["--ranks"].split("-"))
