@@ -77,9 +77,10 @@ impl ControlRow {
 
     /// The limit that growth would meet first, and its splits a second.
     fn first_limit(&self) -> (&'static str, f64) {
-        match self.control_most < self.trainer_most {
-            true => ("CPU of the service", self.control_most),
-            false => ("CPU of the trainer's process", self.trainer_most),
+        if self.control_most < self.trainer_most {
+            ("CPU of the service", self.control_most)
+        } else {
+            ("CPU of the trainer's process", self.trainer_most)
         }
     }
 
