@@ -230,9 +230,10 @@ pub async fn profile(
     let mut bytes = 0.0;
     let ops = metrics.iter().map(|metric| {
         let seconds = metric.active_ns as f64 / 1e9;
-        let (cpu_s, wait_s) = match waits(metric) {
-            true => (0.0, seconds),
-            false => (sample.cpu.as_secs_f64() * metric.active_ns as f64 / busy_ns, 0.0),
+        let (cpu_s, wait_s) = if waits(metric) {
+            (0.0, seconds)
+        } else {
+            (sample.cpu.as_secs_f64() * metric.active_ns as f64 / busy_ns, 0.0)
         };
         let (read, made) = (metric.bytes_in as f64, metric.bytes_produced as f64);
         bytes = match stage(metric) {

@@ -18,9 +18,12 @@ pub fn parse_amount(text: &str) -> Result<f64, String> {
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let parsed =
         humantime::parse_duration(text).map_err(|error| format!("{error}; say 50ms or 2s"));
-    parsed.and_then(|duration| match duration <= Duration::from_secs(86_400) {
-        true => Ok(duration),
-        false => Err("longer than a day".to_owned()),
+    parsed.and_then(|duration| {
+        if duration <= Duration::from_secs(86_400) {
+            Ok(duration)
+        } else {
+            Err("longer than a day".to_owned())
+        }
     })
 }
 

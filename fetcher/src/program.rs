@@ -127,11 +127,10 @@ async fn report(
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());
     }
-    let printed = match options.is_stdout() {
-        true => report.print("gristmill-fetcher", false, &mut std::io::stderr()),
-        false => {
-            report.print("gristmill-fetcher", options.report.json, &mut std::io::stdout().lock())
-        }
+    let printed = if options.is_stdout() {
+        report.print("gristmill-fetcher", false, &mut std::io::stderr())
+    } else {
+        report.print("gristmill-fetcher", options.report.json, &mut std::io::stdout().lock())
     };
     printed.map_err(|error| Failure::failed(format!("the report cannot be printed: {error}")))?;
     report.verdict()
@@ -148,10 +147,8 @@ fn waiting(
     waiting: Waiting,
     options: &Options,
 ) -> Option<Waiting> {
-    let or_fault = |text: String| match waiting.is_fault {
-        true => waiting.clone(),
-        false => Waiting::patiently(text),
-    };
+    let or_fault =
+        |text: String| if waiting.is_fault { waiting.clone() } else { Waiting::patiently(text) };
     let socket = options.socket.display();
     let has_ranks = options.ranks.ranks.is_some();
     let who = |ranks: &[u32]| if has_ranks { named(ranks) } else { "the trainer".to_owned() };
@@ -211,9 +208,10 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     };
     let kept = kept(&mut *cursors, &Identity::of(&view)).map_err(failure_of)?;
     let clients = 2 * ranks.map_or(1, |(range, _)| range.count.get() as usize) + MORE_CLIENTS;
-    let socket = match options.is_stdout() {
-        true => None,
-        false => Some((Socket::bind(&options.socket).map_err(Failure::usage)?, clients)),
+    let socket = if options.is_stdout() {
+        None
+    } else {
+        Some((Socket::bind(&options.socket).map_err(Failure::usage)?, clients))
     };
     let resume = match &checkpoint {
         Some(checkpoint) => Some(place_of(&job, checkpoint, options).await?),

@@ -50,10 +50,7 @@ impl Batch {
                 continue;
             };
             let offsets = self.layout.offsets(index);
-            let items = match spec.ragged {
-                false => self.rows,
-                true => values.len() / item_bytes.max(1),
-            };
+            let items = if spec.ragged { values.len() / item_bytes.max(1) } else { self.rows };
             let shape = [&[items], spec.shape.as_slice()].concat();
             tensors.push((spec.name.clone(), spec.dtype.name(), shape, values.start));
             if let (true, Some(offsets)) = (spec.ragged, offsets) {

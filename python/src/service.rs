@@ -121,9 +121,6 @@ impl Service {
 
     /// Leaves the service. Does nothing in a fork.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        match wait::is_fork() {
-            false => wait::wait(py, self.service.close(), || None),
-            true => Ok(()),
-        }
+        if wait::is_fork() { Ok(()) } else { wait::wait(py, self.service.close(), || None) }
     }
 }

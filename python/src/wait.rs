@@ -45,14 +45,15 @@ pub fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
             TASKS.get_or_init(|| Tasks { runtime, pid: process::id() })
         }
     };
-    match is_fork() {
-        false => Ok(&tasks.runtime),
-        true => Err(errors::error(
+    if is_fork() {
+        Err(errors::error(
             py,
             "Error",
             "gristmill was used before this process was forked, and its threads are not here: use a loader in one \
              process alone, or start processes with the method `spawn`",
-        )),
+        ))
+    } else {
+        Ok(&tasks.runtime)
     }
 }
 

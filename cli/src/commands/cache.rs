@@ -189,10 +189,7 @@ async fn remove(args: RemoveArgs) -> Result<(), Failure> {
     let removed = remove_named(&service, &args).await;
     service.close().await;
     let Removed { entries, objects, bytes } = removed?;
-    match args.json {
-        true => say!("{}", json!({ "removed": entries, "objects": objects, "bytes": bytes })),
-        false => say!("removed {entries} entries, {objects} objects, {:.1} MB", bytes as f64 / 1e6),
-    }
+    if args.json { say!("{}", json!({ "removed": entries, "objects": objects, "bytes": bytes })) } else { say!("removed {entries} entries, {objects} objects, {:.1} MB", bytes as f64 / 1e6) }
     Ok(())
 }
 

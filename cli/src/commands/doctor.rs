@@ -82,10 +82,7 @@ impl Args {
         let findings = probing::probe(&self.service, self.data.as_ref()).await?;
         let checks = verdicts::judge(&findings, self.workers);
         let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
-        match self.json {
-            true => say!("{}", json!({ "checks": checks, "ok": failed == 0 })),
-            false => checks.iter().for_each(|check| say!("{}", as_line(check))),
-        }
+        if self.json { say!("{}", json!({ "checks": checks, "ok": failed == 0 })) } else { checks.iter().for_each(|check| say!("{}", as_line(check))) }
         match failed {
             0 => Ok(()),
             failed => Err(Failure::failed(format!("{failed} of {} checks failed", checks.len()))),
@@ -96,8 +93,5 @@ impl Args {
 fn as_line(check: &Check) -> String {
     let Check { name, verdict, found, advice } = check;
     let line = format!("{:<5} {name:<12} {found}", <&str>::from(*verdict));
-    match advice.is_empty() {
-        true => line,
-        false => format!("{line}; {advice}"),
-    }
+    if advice.is_empty() { line } else { format!("{line}; {advice}") }
 }

@@ -71,9 +71,10 @@ impl Args {
             return Ok(());
         }
         say!("as written:\n{}", table(&pipeline, &measured));
-        match notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
-            true => say!("as it runs:\n{}", table(&after, &measured)),
-            false => say!("It runs in this order."),
+        if notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
+            say!("as it runs:\n{}", table(&after, &measured));
+        } else {
+            say!("It runs in this order.");
         }
         for note in &notes {
             say!("{}", sentence(note));
@@ -172,10 +173,7 @@ fn table(pipeline: &Pipeline, measured: &Measured) -> String {
     let fields = |schema: &Schema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
     let records = &pipeline.schemas()[0];
     // Writing to a string does not fail.
-    let _ = match pipeline.source().is_zip() {
-        true => writeln!(text, "  zip of"),
-        false => writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records)),
-    };
+    let _ = if pipeline.source().is_zip() { writeln!(text, "  zip of") } else { writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records)) };
     for source in pipeline.source().members().filter(|_| pipeline.source().is_zip()) {
         let own = records.fields.iter().filter(|(name, _)| source.features.contains_key(*name));
         let own = own.map(shown).collect::<Vec<_>>().join(", ");

@@ -37,14 +37,11 @@ impl Args {
             gristmill_client::complain!("{deleted_items} items deleted so far");
         }
         let job = &args.job;
-        match args.json {
-            true => {
+        if args.json {
                 say!("{}", json!({ "job": job, "items": deleted_items, "objects": deleted_objects }))
-            }
-            false => say!(
+            } else { say!(
                 "job {job} is forgotten: {deleted_items} items and {deleted_objects} objects deleted; the name is free"
-            ),
-        }
+            ) }
         Ok(())
     }
 }

@@ -27,10 +27,7 @@ impl Args {
             say!("{}", json!({ "operators": operators, "sources": sources }));
             return Ok(());
         }
-        match self.markdown {
-            true => print_tables(&registry),
-            false => print_list(&registry),
-        }
+        if self.markdown { print_tables(&registry) } else { print_list(&registry) }
         Ok(())
     }
 }

@@ -50,20 +50,17 @@ async fn status(Args { job: args, skipped, checkpoint }: Args) -> Result<(), Fai
     if skipped {
         let report = SkippedRecords::read(&service, &args.job).await?;
         let report = report.in_words_of(&service.folders().await);
-        match args.json {
-            true => say!(
+        if args.json { say!(
                 "{}",
                 json!({
                     "job": args.job,
                     "skipped": report.as_json(),
                     "quarantine": report.quarantine_json(),
                 })
-            ),
-            false => {
+            ) } else {
                 say_all!("{}", report.as_text(usize::MAX));
                 say!("job {}: {} records were reported as left out", args.job, report.len());
             }
-        }
         return Ok(());
     }
     let now_ms = service.ports.clock.now_ms();

@@ -25,10 +25,7 @@ impl Args {
         let args = self.job;
         let service = open_existing(&args.service).await?;
         let view = call(&service, Stop { job: args.job.clone() }).await?;
-        match args.json {
-            true => say!("{}", json!({ "job": view.job, "state": word(&view.state) })),
-            false => say!("job {} is {}", view.job, state(&view)),
-        }
+        if args.json { say!("{}", json!({ "job": view.job, "state": word(&view.state) })) } else { say!("job {} is {}", view.job, state(&view)) }
         Ok(())
     }
 }

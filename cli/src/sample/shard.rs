@@ -55,19 +55,16 @@ impl Shard {
             looked += range.end - range.start;
             builder.push(&reader.read(range).await?).map_err(named)?;
         };
-        let (index, found, bytes) = match is_all {
-            true => {
-                let index = builder.finish().map_err(named)?;
-                let records = index.len();
-                (index, records, reader.bytes)
-            }
-            false => {
-                let found = builder.records();
-                let index = builder.stop().map_err(named)?;
-                // Decompressed records may be larger than the bytes that were read.
-                let end = index.byte_range(0, found).map_or(looked, |range| range.end);
-                (index, found, end.min(looked))
-            }
+        let (index, found, bytes) = if is_all {
+            let index = builder.finish().map_err(named)?;
+            let records = index.len();
+            (index, records, reader.bytes)
+        } else {
+            let found = builder.records();
+            let index = builder.stop().map_err(named)?;
+            // Decompressed records may be larger than the bytes that were read.
+            let end = index.byte_range(0, found).map_or(looked, |range| range.end);
+            (index, found, end.min(looked))
         };
         let bytes_per_record = bytes as f64 / f64::from(found.max(1));
         let n_records = held(&index, found.min(most));

@@ -50,9 +50,10 @@ fn make_unless(dir: &Path, spec: &DatasetSpec, stop: &AtomicBool) -> anyhow::Res
     }
     let made = gristmill_synthetic::ensure(dir, spec, &|done, _| {
         bar.set_position(done);
-        match stop.load(Ordering::Relaxed) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     });
     bar.finish_and_clear();

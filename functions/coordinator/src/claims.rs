@@ -58,10 +58,7 @@ impl<'a> Claiming<'a> {
     }
 
     fn idle(&self) -> ClaimReply {
-        idle(match self.reach.goes_on {
-            true => IdleReason::WindowFull,
-            false => IdleReason::AllClaimed,
-        })
+        idle(if self.reach.goes_on { IdleReason::WindowFull } else { IdleReason::AllClaimed })
     }
 }
 
@@ -170,9 +167,10 @@ impl Coordinator {
     ) -> Result<Option<ClaimReply>, Refusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, now_ms, .. } = claiming;
         for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
-            let control = match bundle.has_suspect() {
-                true => self.control(&claim.job, item, progress).await?,
-                false => None,
+            let control = if bundle.has_suspect() {
+                self.control(&claim.job, item, progress).await?
+            } else {
+                None
             };
             if bundle.has_suspect() && control.is_none() {
                 put_off.push(bundle);

@@ -35,16 +35,18 @@ impl Coordinator {
             progress.durable_place.linear(n).saturating_sub(progress.collected_place.linear(n));
         let worth = u64::from(plan.window_splits / 2).clamp(8, MOST_SWEPT / 4);
         let is_due = passed >= worth || item.state == JobState::Done;
-        let collected = match is_due {
-            true => self.move_horizon(job).await?.collected_place,
-            false => progress.collected_place,
+        let collected = if is_due {
+            self.move_horizon(job).await?.collected_place
+        } else {
+            progress.collected_place
         };
         // Splits that are made again are deleted when they are made.
         let collected = collected.min(progress.horizon().slowest);
         let behind = swept.item.unwrap_or_default().place < collected;
-        match is_due || behind {
-            true => self.sweep(job, item, plan, (swept, collected)).await,
-            false => Ok(()),
+        if is_due || behind {
+            self.sweep(job, item, plan, (swept, collected)).await
+        } else {
+            Ok(())
         }
     }
 

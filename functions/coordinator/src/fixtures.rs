@@ -108,9 +108,10 @@ pub(crate) fn bundle(
     let leased = claim(None, &command, &Limits::default()).unwrap().into_item();
     let term = term(flushed_ms);
     let command = Flush { attempt: 1, nonce, commits, next: None, term, times };
-    bundle.item = Some(match commits.is_empty() {
-        true => leased,
-        false => flush(Some(&leased), &command).unwrap().into_item(),
+    bundle.item = Some(if commits.is_empty() {
+        leased
+    } else {
+        flush(Some(&leased), &command).unwrap().into_item()
     });
     bundle.version = 1;
     bundle

@@ -103,12 +103,9 @@ pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Ve
 
 /// Number of workers that a job should have while there is work.
 pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
-    match item.spec.autoscale {
-        false => item.spec.workers,
-        // Before the first decision, the scaler chooses the initial number.
-        true if scale.target == 0 => item.spec.workers,
-        true => scale.target.min(item.spec.workers),
-    }
+    // Before the first decision, the scaler chooses the initial number.
+    let is_decided = item.spec.autoscale && scale.target > 0;
+    if is_decided { scale.target.min(item.spec.workers) } else { item.spec.workers }
 }
 
 /// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.

@@ -66,10 +66,7 @@ impl Handle<Poll> for Coordinator {
         }
         let JobSnapshot { item, progress, .. } = &snapshot;
         let collected = async {
-            match due.collect {
-                true => self.collect(job, item, (*progress, swept)).await,
-                false => Ok(()),
-            }
+            if due.collect { self.collect(job, item, (*progress, swept)).await } else { Ok(()) }
         };
         let ((), ready) = try_join(collected, self.ready((job, item), from, first)).await?;
         Ok(steps::answer(job, snapshot, (scale, seen), ready, reader, self.clock.now_ms()))

@@ -52,12 +52,12 @@ fn run_status(
     let all = RankRange::all(run.ranks.count);
     let of_run = reports.iter().filter(|report| report.generation == progress.generation);
     let current: Vec<_> = of_run
-        .map(|report| match report.ranks == all {
-            // It acknowledges on the job's progress itself.
-            true => {
-                ReaderProgress { reader: report.reader, ..ReaderProgress::of_all(progress, all) }
+        .map(|report| {
+            if report.ranks != all {
+                return *report;
             }
-            false => *report,
+            // It acknowledges on the job's progress itself.
+            ReaderProgress { reader: report.reader, ..ReaderProgress::of_all(progress, all) }
         })
         .collect();
     let plan = item.plan.map_or((1, 0), |plan| (plan.n_splits, plan.split_batches()));
@@ -70,10 +70,8 @@ fn run_status(
             silent_ms: now_ms.saturating_sub(progress.heartbeat_ms),
         }
     };
-    let uncovered = match item.state.is_ended() {
-        true => None,
-        false => readers::waits_for(progress, &current, now_ms),
-    };
+    let uncovered =
+        if item.state.is_ended() { None } else { readers::waits_for(progress, &current, now_ms) };
     let readers = current.iter().map(status).collect();
     RunStatus { run, readers, uncovered, ended: progress.ended }
 }
@@ -149,9 +147,10 @@ impl Coordinator {
             if is_new && before.and_then(|before| before.past.leaving()) != leaving {
                 return Err(busy(format!("another run of job {job} begins")).into());
             }
-            let joined = match poll.is_alone() {
-                true => run::join_alone(before, join, visitation, now_ms),
-                false => run::join(before, join, now_ms),
+            let joined = if poll.is_alone() {
+                run::join_alone(before, join, visitation, now_ms)
+            } else {
+                run::join(before, join, now_ms)
             };
             let joined = joined.map(|joined| {
                 joined.with(|after| {
@@ -165,9 +164,10 @@ impl Coordinator {
             joined.map_err(Unchanged::Declined)
         };
         let joined = self.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
-        let others = match is_new || poll.of == NonZeroU32::MIN {
-            true => Vec::new(),
-            false => self.reports(job).await?,
+        let others = if is_new || poll.of == NonZeroU32::MIN {
+            Vec::new()
+        } else {
+            self.reports(job).await?
         };
         match overlapping(ranks, &joined.0, &others) {
             Some(refusal) => Err(refusal),
@@ -223,9 +223,10 @@ impl Coordinator {
         }
         let decide = |before: Option<&ReaderProgress>| {
             let fenced = SplitRefusal::Fenced { generation: current };
-            match report.ack.generation == current {
-                true => readers::report(before, report, now_ms).map_err(Unchanged::Declined),
-                false => Err(Unchanged::Declined(fenced)),
+            if report.ack.generation == current {
+                readers::report(before, report, now_ms).map_err(Unchanged::Declined)
+            } else {
+                Err(Unchanged::Declined(fenced))
             }
         };
         let of_ranks = ItemName::Reader(job, poll.ranks.first);

@@ -211,9 +211,10 @@ impl<T> Dying<T> {
 #[async_trait]
 impl Table for Dying<MemoryTable> {
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
-        match self.lives() {
-            true => self.inner.read(keys).await,
-            false => Err(TableError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.read(keys).await
+        } else {
+            Err(TableError::Unavailable("dead".into()))
         }
     }
 
@@ -224,9 +225,10 @@ impl Table for Dying<MemoryTable> {
         body: Bytes,
         expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError> {
-        match self.lives() {
-            true => self.inner.write(key, expected, body, expires_at_s).await,
-            false => Err(TableError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.write(key, expected, body, expires_at_s).await
+        } else {
+            Err(TableError::Unavailable("dead".into()))
         }
     }
 
@@ -236,16 +238,18 @@ impl Table for Dying<MemoryTable> {
         from: &str,
         to: &str,
     ) -> Result<Vec<(String, Item)>, TableError> {
-        match self.lives() {
-            true => self.inner.range(pk, from, to).await,
-            false => Err(TableError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.range(pk, from, to).await
+        } else {
+            Err(TableError::Unavailable("dead".into()))
         }
     }
 
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
-        match self.lives() {
-            true => self.inner.last(pk, limit).await,
-            false => Err(TableError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.last(pk, limit).await
+        } else {
+            Err(TableError::Unavailable("dead".into()))
         }
     }
 }
@@ -258,16 +262,18 @@ impl Objects for Dying<MemoryObjects> {
         body: Bytes,
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
-        match self.lives() {
-            true => self.inner.put_if_absent(path, body, put_id).await,
-            false => Err(ObjectError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.put_if_absent(path, body, put_id).await
+        } else {
+            Err(ObjectError::Unavailable("dead".into()))
         }
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
-        match self.lives() {
-            true => self.inner.get(path).await,
-            false => Err(ObjectError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.get(path).await
+        } else {
+            Err(ObjectError::Unavailable("dead".into()))
         }
     }
 
@@ -277,23 +283,26 @@ impl Objects for Dying<MemoryObjects> {
         range: Range<u64>,
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
-        match self.lives() {
-            true => self.inner.get_range(path, range, etag).await,
-            false => Err(ObjectError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.get_range(path, range, etag).await
+        } else {
+            Err(ObjectError::Unavailable("dead".into()))
         }
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        match self.lives() {
-            true => self.inner.list(bucket, prefix).await,
-            false => Err(ObjectError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.list(bucket, prefix).await
+        } else {
+            Err(ObjectError::Unavailable("dead".into()))
         }
     }
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
-        match self.lives() {
-            true => self.inner.delete(bucket, keys).await,
-            false => Err(ObjectError::Unavailable("dead".into())),
+        if self.lives() {
+            self.inner.delete(bucket, keys).await
+        } else {
+            Err(ObjectError::Unavailable("dead".into()))
         }
     }
 }

@@ -582,10 +582,7 @@ mod tests {
     impl Invoker for Full {
         async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
             let has_room = self.0.0.lock().unwrap().is_empty();
-            match has_room {
-                true => self.0.invoke(function, payload).await,
-                false => Ok(Invoked::Throttled),
-            }
+            if has_room { self.0.invoke(function, payload).await } else { Ok(Invoked::Throttled) }
         }
     }
 
@@ -618,13 +615,14 @@ mod tests {
     #[async_trait]
     impl Invoker for Deployed {
         async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
-            match function == self.1 {
-                true => self.0.invoke(function, payload).await,
-                false => Err(InvokeError {
+            if function == self.1 {
+                self.0.invoke(function, payload).await
+            } else {
+                Err(InvokeError {
                     function: function.to_owned(),
                     reason: "Function not found".to_owned(),
                     gone: true,
-                }),
+                })
             }
         }
     }

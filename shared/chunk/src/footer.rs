@@ -138,9 +138,10 @@ impl FrameInfo {
         let written = Decompressor::new()
             .and_then(|mut zstd| zstd.decompress_to_buffer(stored, raw))
             .map_err(|error| self.corrupt(&format!("does not decode: {error}")))?;
-        match written == raw.len() {
-            true => Ok(()),
-            false => Err(self.corrupt("does not decode to the size in the index")),
+        if written == raw.len() {
+            Ok(())
+        } else {
+            Err(self.corrupt("does not decode to the size in the index"))
         }
     }
 

@@ -83,9 +83,10 @@ fn record(seed: u64) -> Record {
 
 fn write_row(writer: &mut ChunkWriter, schema: &Schema, row: usize, record: &Record) {
     for (tensor, bytes) in record.iter().enumerate() {
-        match schema.tensors()[tensor].ragged {
-            true => writer.push_ragged(tensor, bytes).unwrap(),
-            false => writer.row_mut(tensor, row).unwrap().copy_from_slice(bytes),
+        if schema.tensors()[tensor].ragged {
+            writer.push_ragged(tensor, bytes).unwrap()
+        } else {
+            writer.row_mut(tensor, row).unwrap().copy_from_slice(bytes)
         }
     }
 }
@@ -474,9 +475,10 @@ fn an_object_that_is_packed_again_has_the_same_frames() {
         writer.begin_frame(&schema, 2).unwrap();
         for row in 0..2 {
             for (i, tensor) in schema.tensors().iter().enumerate() {
-                match tensor.ragged {
-                    true => writer.push_ragged(i, &[7; 4096]).unwrap(),
-                    false => writer.row_mut(i, row).unwrap().fill(7),
+                if tensor.ragged {
+                    writer.push_ragged(i, &[7; 4096]).unwrap()
+                } else {
+                    writer.row_mut(i, row).unwrap().fill(7)
                 }
             }
         }

@@ -194,9 +194,8 @@ impl Assembler {
                 held = rooms.get(&position).cloned().unwrap_or_default();
                 let (take, lend) = (|bytes| self.buffers.take(bytes), |raw| self.buffers.lend(raw));
                 let frame = chunk.frame_with(frame as usize, take, lend);
-                frame.and_then(|frame| match self.program.pads_late() {
-                    true => self.padded(frame),
-                    false => Ok(frame),
+                frame.and_then(|frame| {
+                    if self.program.pads_late() { self.padded(frame) } else { Ok(frame) }
                 })
             }
             Source::Joined(pieces) => {
@@ -260,10 +259,7 @@ fn check_counts(entry: &ReadySplit, chunk: &Chunk, size: u32) -> Result<(), Fetc
         && chunk.frames()[..batches].iter().all(|frame| frame.rows == size)
         && batches == entry.outcome.batches as usize
         && remainder == entry.outcome.remainder_rows;
-    match promised {
-        true => Ok(()),
-        false => Err(bad(entry, &"it holds other batches than were committed")),
-    }
+    if promised { Ok(()) } else { Err(bad(entry, &"it holds other batches than were committed")) }
 }
 
 fn bad(entry: &ReadySplit, error: &dyn std::fmt::Display) -> FetchError {

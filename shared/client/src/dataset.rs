@@ -247,12 +247,11 @@ impl Source {
         }
         let missing = |path: &Path, error: io::Error| {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-            let from = match text.starts_with('/') {
-                true => "",
-                false => {
-                    " (a path in a pipeline is relative to the pipeline's file, `--data` to the \
+            let from = if text.starts_with('/') {
+                ""
+            } else {
+                " (a path in a pipeline is relative to the pipeline's file, `--data` to the \
                      current directory)"
-                }
             };
             io::Error::other(format!("cannot read dataset {}: {error}{from}", path.display()))
         };

@@ -86,20 +86,19 @@ impl Downloader {
             let shares = needs.of(&entry, &picked);
             self.bound.learn(&plan, place, &entry.outcome);
             let mut contents = Vec::with_capacity(shares.len());
-            let room = match shares.is_empty() {
-                true => Room::default(),
-                false => {
-                    let is_here = self.local.holds(&entry);
-                    // Bytes that were computed here are all in memory.
-                    let bytes_of = |(of, share): &(ReadySplit, Share)| {
-                        let all = self.bound.size_of(of);
-                        if is_here && of.place == place { all } else { share.bytes(of, all) }
-                    };
-                    let bytes = shares.iter().map(bytes_of).fold(0, u64::saturating_add);
-                    // Nothing that was admitted is left for the assembler.
-                    let is_next = || arrivals.capacity() == arrivals.max_capacity();
-                    budget.take(bytes, is_next).await
-                }
+            let room = if shares.is_empty() {
+                Room::default()
+            } else {
+                let is_here = self.local.holds(&entry);
+                // Bytes that were computed here are all in memory.
+                let bytes_of = |(of, share): &(ReadySplit, Share)| {
+                    let all = self.bound.size_of(of);
+                    if is_here && of.place == place { all } else { share.bytes(of, all) }
+                };
+                let bytes = shares.iter().map(bytes_of).fold(0, u64::saturating_add);
+                // Nothing that was admitted is left for the assembler.
+                let is_next = || arrivals.capacity() == arrivals.max_capacity();
+                budget.take(bytes, is_next).await
             };
             let mut here = self.local.take(&entry);
             for share in shares {

@@ -149,9 +149,10 @@ impl ClientHello {
             serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
         let hello: Self =
             serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
-        match hello.epoch.is_some() == hello.batch_index.is_some() {
-            true => Ok(hello),
-            false => Err("it has one of `epoch` and `batch_index` without the other".to_owned()),
+        if hello.epoch.is_some() == hello.batch_index.is_some() {
+            Ok(hello)
+        } else {
+            Err("it has one of `epoch` and `batch_index` without the other".to_owned())
         }
     }
 

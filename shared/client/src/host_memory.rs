@@ -33,10 +33,12 @@ fn files(line: &str) -> Vec<PathBuf> {
     let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
         return Vec::new();
     };
-    let (root, file) = match controllers.split(',').any(|controller| controller == "memory") {
-        true => (Path::new(GROUPS).join("memory"), "memory.limit_in_bytes"),
-        false if controllers.is_empty() => (PathBuf::from(GROUPS), "memory.max"),
-        false => return Vec::new(),
+    let (root, file) = if controllers.split(',').any(|controller| controller == "memory") {
+        (Path::new(GROUPS).join("memory"), "memory.limit_in_bytes")
+    } else if controllers.is_empty() {
+        (PathBuf::from(GROUPS), "memory.max")
+    } else {
+        return Vec::new();
     };
     let group = root.join(group.trim_start_matches('/'));
     group.ancestors().take_while(|dir| dir.starts_with(&root)).map(|dir| dir.join(file)).collect()

@@ -343,9 +343,6 @@ impl Job {
 
 impl From<ListError> for Failure {
     fn from(error: ListError) -> Self {
-        match error.is_usage() {
-            true => Self::usage(error),
-            false => Self::failed(error),
-        }
+        if error.is_usage() { Self::usage(error) } else { Self::failed(error) }
     }
 }

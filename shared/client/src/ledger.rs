@@ -198,9 +198,10 @@ impl Ledger {
     /// stream begins ends only the stream.
     pub fn fail(&self, error: FetchError) {
         let mut inner = self.lock();
-        match error.is_of_place() {
-            true => drop(inner.misplaced.get_or_insert(error)),
-            false => end(&mut inner, error),
+        if error.is_of_place() {
+            inner.misplaced.get_or_insert(error);
+        } else {
+            end(&mut inner, error);
         }
         drop(inner);
         self.changed.notify_waiters();

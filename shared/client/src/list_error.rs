@@ -45,8 +45,5 @@ impl ListError {
 
 /// Why a location with files has none to read.
 fn because(left_out: &LeftOut) -> String {
-    match left_out.is_empty() {
-        true => String::new(),
-        false => format!(": {left_out}"),
-    }
+    if left_out.is_empty() { String::new() } else { format!(": {left_out}") }
 }

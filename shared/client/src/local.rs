@@ -100,13 +100,12 @@ impl Sink for LocalSink {
             self.store.bound.learn(&plan, place, &split.outcome);
         }
         // A chunk on a shelf belongs to the cache, or may become part of it.
-        let commit = match self.store.is_shared || split.shelf.is_some() {
-            true => self.objects.store(name, split).await?,
-            false => {
-                let checksum =
-                    checksum(&split.object).map_err(|error| RunError::fatal(error.to_string()))?;
-                split.commit(name.split_index, SplitKind::Local, checksum)
-            }
+        let commit = if self.store.is_shared || split.shelf.is_some() {
+            self.objects.store(name, split).await?
+        } else {
+            let checksum =
+                checksum(&split.object).map_err(|error| RunError::fatal(error.to_string()))?;
+            split.commit(name.split_index, SplitKind::Local, checksum)
         };
         self.store.put(place, name.nonce, split.object.clone());
         Ok(commit)
@@ -217,9 +216,10 @@ pub(crate) fn open_index(
 /// The checksum at the end of an object identifies it.
 fn check(end: &[u8], bytes: u64, entry: &ReadySplit, name: &str) -> Result<(), FetchError> {
     let checksum = checksum(end).map_err(|error| bad(name, error))?;
-    match checksum == entry.outcome.crc32c && bytes == entry.outcome.object_bytes {
-        true => Ok(()),
-        false => Err(bad(name, "it is not the object that was committed")),
+    if checksum == entry.outcome.crc32c && bytes == entry.outcome.object_bytes {
+        Ok(())
+    } else {
+        Err(bad(name, "it is not the object that was committed"))
     }
 }
 

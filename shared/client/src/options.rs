@@ -195,17 +195,16 @@ impl JobOptions {
         }
         // A job that exists may have `auto`.
         let is_new = self.job.is_none() || self.is_given("workers");
-        match self.workers != Workers::Auto && is_new {
-            true if self.policy != PolicyName::default() => {
-                Err("`--policy` decides the number of `--workers auto`: write both")
-            }
-            true if self.max_workers.is_some() => {
-                Err("`--max-workers` limits `--workers auto`: write both")
-            }
-            true if self.budget_usd_per_hour.is_some() => {
-                Err("`--budget-usd-per-hour` limits `--workers auto`: write both")
-            }
-            _ => Ok(()),
+        if self.workers == Workers::Auto || !is_new {
+            Ok(())
+        } else if self.policy != PolicyName::default() {
+            Err("`--policy` decides the number of `--workers auto`: write both")
+        } else if self.max_workers.is_some() {
+            Err("`--max-workers` limits `--workers auto`: write both")
+        } else if self.budget_usd_per_hour.is_some() {
+            Err("`--budget-usd-per-hour` limits `--workers auto`: write both")
+        } else {
+            Ok(())
         }
     }
 }

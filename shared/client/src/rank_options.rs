@@ -127,9 +127,10 @@ impl RankOptions {
     pub fn checkpoint(&self) -> Result<Option<Checkpoint>, Failure> {
         let Some(resume) = &self.resume else { return Ok(None) };
         let named = |why: String| Failure::Usage(format!("--resume {resume}: {why}"));
-        let text = match resume.trim_start().starts_with('{') {
-            true => resume.clone(),
-            false => read_user_text(Path::new(resume), MAX_CHECKPOINT_BYTES).map_err(named)?,
+        let text = if resume.trim_start().starts_with('{') {
+            resume.clone()
+        } else {
+            read_user_text(Path::new(resume), MAX_CHECKPOINT_BYTES).map_err(named)?
         };
         let parsed = text.parse::<Checkpoint>();
         parsed.map(Some).map_err(|error| Failure::Usage(format!("--resume: {error}")))

@@ -277,9 +277,10 @@ impl State {
     fn take_part(&mut self, poll: &Poll, visitation: Visitation) -> Result<u64, SplitRefusal> {
         if let Some(join) = &poll.join {
             let before = self.progress.as_ref();
-            let joined = match poll.is_alone() {
-                true => run::join_alone(before, join, visitation, 0)?,
-                false => run::join(before, join, 0)?,
+            let joined = if poll.is_alone() {
+                run::join_alone(before, join, visitation, 0)?
+            } else {
+                run::join(before, join, 0)?
             };
             self.progress = Some(joined.into_item());
         }

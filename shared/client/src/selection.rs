@@ -234,9 +234,10 @@ pub(crate) fn enters(selectors: &[Selector], key: &str, format: &Definition) -> 
 
 /// A file or pattern at a location, as messages show it.
 pub(crate) fn shown(place: &str, pattern: &str) -> String {
-    match gristmill_web::is_web(place) {
-        true => format!("{place}/{}", without_query(pattern)),
-        false => format!("{place}/{pattern}"),
+    if gristmill_web::is_web(place) {
+        format!("{place}/{}", without_query(pattern))
+    } else {
+        format!("{place}/{pattern}")
     }
 }
 
@@ -321,10 +322,7 @@ impl Selector {
             return Ok(below.and_then(|below| kinds::hidden(below.trim_end_matches('/'), format)));
         };
         if key.ends_with('/') {
-            return match self.enters(key, format) {
-                true => Err(unreadable(why)),
-                false => Ok(None),
-            };
+            return if self.enters(key, format) { Err(unreadable(why)) } else { Ok(None) };
         }
         let named = self.glob.is_none() && key == self.text;
         match self.judge(key, format) {

@@ -89,9 +89,10 @@ impl Start {
     /// restart there needs. Behind the last batch of an epoch, that is still its end: ranks that saved it must be
     /// able to return to it.
     pub fn durable_at(&self, requested: Cursor, n_splits: u32) -> (Cursor, Place) {
-        match requested.epoch < self.at.epoch {
-            true => (requested, Place::new(requested.epoch, n_splits.saturating_sub(1))),
-            false => (self.at, self.place),
+        if requested.epoch < self.at.epoch {
+            (requested, Place::new(requested.epoch, n_splits.saturating_sub(1)))
+        } else {
+            (self.at, self.place)
         }
     }
 

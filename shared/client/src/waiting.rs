@@ -164,10 +164,7 @@ impl Pace {
     /// Whether to report `waiting` at `now`, a time of a monotonic clock.
     pub fn is_due(&mut self, now: Duration, waiting: &Waiting) -> bool {
         let since = *self.since.get_or_insert(now);
-        self.fault_since = match waiting.is_fault {
-            true => self.fault_since.or(Some(now)),
-            false => None,
-        };
+        self.fault_since = if waiting.is_fault { self.fault_since.or(Some(now)) } else { None };
         let is_long = now.saturating_sub(since) >= MENTIONED_AFTER;
         let is_lasting_fault = self
             .fault_since
@@ -324,10 +321,8 @@ mod tests {
         };
         assert_eq!(said(failing_later), [15, 103, 403]);
         // A single failed call that succeeds on retry is not reported.
-        let flickering = |tick| match tick == 50 {
-            false => Waiting::patiently("w"),
-            true => Waiting::fault("f".into()),
-        };
+        let flickering =
+            |tick| if tick == 50 { Waiting::fault("f".into()) } else { Waiting::patiently("w") };
         assert_eq!(said(flickering), [15, 315, 615]);
     }
 }

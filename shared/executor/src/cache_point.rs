@@ -169,10 +169,9 @@ fn compiled(
     tensors.extend(sizes.map(|_| TensorSpec::fixed(SIZES, DType::U32, [sized, 2])));
     let schema = Schema::new(tensors)
         .map_err(|error| ExecError::Cache { point: name.clone(), reason: error.to_string() })?;
-    let row_bytes = |(tensor, spec): (usize, &TensorSpec)| match spec.ragged {
+    let row_bytes = |(tensor, spec): (usize, &TensorSpec)| {
         // Ragged tensors take one offset per row.
-        true => size_of::<u64>(),
-        false => schema.item_bytes(tensor).unwrap_or(0),
+        if spec.ragged { size_of::<u64>() } else { schema.item_bytes(tensor).unwrap_or(0) }
     };
     let row_bytes = schema.tensors().iter().enumerate().map(row_bytes).sum();
     Ok(Point { step, name, schema, origin, sizes, fields, row_bytes })

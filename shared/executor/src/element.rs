@@ -156,10 +156,13 @@ impl Run<'_> {
                 let kept = kernel.keeps(view, &mut draw.draw()).map_err(bad)?;
                 Ok(Done { bytes_in: bytes.len(), bytes_out: 0, kept })
             }
-            Action::Wait(duration) => match wait::sleep(*duration, self.cancelled) {
-                true => done(0, 0),
-                false => Err(Fault::Cancelled),
-            },
+            Action::Wait(duration) => {
+                if wait::sleep(*duration, self.cancelled) {
+                    done(0, 0)
+                } else {
+                    Err(Fault::Cancelled)
+                }
+            }
             Action::Point(point) => {
                 let bytes = self.program.points[*point].element_bytes(cells);
                 done(bytes, bytes)

@@ -235,9 +235,10 @@ impl Resumed<'_> {
             }
         }
         let last = std::mem::replace(&mut self.reached, record.unwrap_or(u32::MAX));
-        match last <= self.reached {
-            true => Ok(()),
-            false => Err(self.point.error("the elements of the cached split are not in order")),
+        if last <= self.reached {
+            Ok(())
+        } else {
+            Err(self.point.error("the elements of the cached split are not in order"))
         }
     }
 }
@@ -290,15 +291,16 @@ fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Res
     };
     let value_bytes = schema.dtype.size_bytes().map_or(1, |bytes| bytes as usize);
     let bytes = known.chain(sides.iter().copied()).try_fold(value_bytes, usize::checked_mul);
-    match bytes == Some(range.len()) && !range.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
+    if bytes == Some(range.len()) && !range.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
             "`{}` of what was cached has {} bytes, an image of {} x {} of {schema} has others",
             field.name,
             range.len(),
             size[0],
             size[1]
-        )),
+        ))
     }
 }
 
@@ -318,18 +320,19 @@ fn refused(chunk: &Chunk, point: &Point) -> Result<RefusedRecords, ExecError> {
     for row in 0..frame.rows() {
         let text = |view: TensorView<'_>| {
             let text = str::from_utf8(view.row(row).unwrap_or_default()).map_err(|_| wrong())?;
-            match text.len() <= MAX_REASON_BYTES {
-                // People read it as one line.
-                true => Ok(text.replace(char::is_control, " ")),
-                false => Err(wrong()),
+            if text.len() > MAX_REASON_BYTES {
+                return Err(wrong());
             }
+            // People read it as one line.
+            Ok(text.replace(char::is_control, " "))
         };
         let record =
             SkippedRecord { key: key(keys.row(row)), op: text(ops)?, reason: text(reasons)? };
         refused.push((number(records.row(row)), record));
     }
-    match refused.is_sorted_by(|(one, _), (next, _)| one < next) {
-        true => Ok(refused.into_iter().peekable()),
-        false => Err(wrong()),
+    if refused.is_sorted_by(|(one, _), (next, _)| one < next) {
+        Ok(refused.into_iter().peekable())
+    } else {
+        Err(wrong())
     }
 }

@@ -231,10 +231,8 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let size = self.program.batching.size as usize;
-        let rows = match self.program.is_one_to_one() {
-            true => size.min(self.split.left as usize),
-            false => size,
-        };
+        let rows =
+            if self.program.is_one_to_one() { size.min(self.split.left as usize) } else { size };
         self.scratch.writer.begin_frame(&self.program.schema, rows)?;
         (self.split.open, self.split.row) = (true, 0);
         Ok(())

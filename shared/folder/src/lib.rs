@@ -231,10 +231,7 @@ impl Walk<'_> {
         if let Err(error) = access(&path, Access::READ_OK) {
             return self.other(key, unreadable(&error.into()));
         }
-        let target = match is_link {
-            true => Some(path.canonicalize()?),
-            false => None,
-        };
+        let target = if is_link { Some(path.canonicalize()?) } else { None };
         let link = match &target {
             Some(target) => Some(Link { key, target }),
             None => way.link.as_ref().map(|(key, target)| Link { key, target }),
@@ -251,16 +248,15 @@ impl Walk<'_> {
         if !(self.visit)(Entry::Folder(&within)) {
             return Ok(());
         }
-        let next = match is_link {
-            true => match way.follow(self.root, key) {
+        let next = if is_link {
+            match way.follow(self.root, key) {
                 Ok(next) => next,
                 Err(why) => return self.other(key, why),
-            },
-            false => {
-                let mut next = way.clone();
-                next.enter(name);
-                next
             }
+        } else {
+            let mut next = way.clone();
+            next.enter(name);
+            next
         };
         self.folder(&within, &next)
     }

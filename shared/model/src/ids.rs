@@ -60,10 +60,7 @@ macro_rules! name {
                     && name.bytes().all(|b| plain(b) || b == b'-')
                     && !name.starts_with('-')
                     && !name.ends_with('-');
-                match valid {
-                    true => Ok(Self(name.to_owned())),
-                    false => Err(NameError { what: $what, name: name.to_owned(), max: $max }),
-                }
+                if valid { Ok(Self(name.to_owned())) } else { Err(NameError { what: $what, name: name.to_owned(), max: $max }) }
             }
         }
 
@@ -120,19 +117,13 @@ macro_rules! byte_id {
         // Text in formats for people (JSON), bytes where every byte is billed (packed items).
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                match serializer.is_human_readable() {
-                    true => serializer.collect_str(self),
-                    false => self.0.serialize(serializer),
-                }
+                if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                match deserializer.is_human_readable() {
-                    true => String::deserialize(deserializer)?.parse().map_err(de::Error::custom),
-                    false => <[u8; $len]>::deserialize(deserializer).map(Self),
-                }
+                if deserializer.is_human_readable() { String::deserialize(deserializer)?.parse().map_err(de::Error::custom) } else { <[u8; $len]>::deserialize(deserializer).map(Self) }
             }
         }
     };

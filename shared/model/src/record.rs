@@ -92,9 +92,10 @@ impl FromStr for SkipLimit {
             return text.parse().map(Self::Records).map_err(|_| bad());
         };
         let percent: f64 = percent.trim().parse().map_err(|_| bad())?;
-        match (0.0..=100.0).contains(&percent) {
-            true => Ok(Self::Share((percent * 10_000.0).round() as u32)),
-            false => Err(bad()),
+        if (0.0..=100.0).contains(&percent) {
+            Ok(Self::Share((percent * 10_000.0).round() as u32))
+        } else {
+            Err(bad())
         }
     }
 }

@@ -27,10 +27,10 @@ pub fn table(parameters: &[Parameter]) -> Option<String> {
     let moves_several = parameters.iter().filter(is_shared).count() >= OF_FIELDS.len();
     let mut text = HEAD.to_owned();
     for parameter in parameters {
-        match is_shared(&parameter) && moves_several {
-            false => text.push_str(&row(parameter, parameter.doc)),
-            true if parameter.name == OF_FIELDS[0].name => text.push_str(&row(parameter, SEE)),
-            true => {}
+        if !(is_shared(&parameter) && moves_several) {
+            text.push_str(&row(parameter, parameter.doc));
+        } else if parameter.name == OF_FIELDS[0].name {
+            text.push_str(&row(parameter, SEE));
         }
     }
     (!parameters.is_empty()).then_some(text)

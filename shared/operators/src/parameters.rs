@@ -292,12 +292,13 @@ pub(crate) fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(),
         DType::I32 | DType::I64 => (-1e9, 1e9),
         DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return Ok(()),
     };
-    match fill.fract() == 0.0 && (low..=high).contains(&fill) {
-        true => Ok(()),
-        false => Err(format!(
+    if fill.fract() == 0.0 && (low..=high).contains(&fill) {
+        Ok(())
+    } else {
+        Err(format!(
             "`{op}` fills {} with a whole number from {low} to {high}, not {fill}",
             image.dtype
-        )),
+        ))
     }
 }
 

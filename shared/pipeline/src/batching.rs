@@ -67,12 +67,13 @@ impl Batching {
         let fixed = self.padding.as_ref().and_then(|padding| padding.lengths.get(field));
         if let Some(&length) = fixed {
             let length = length as usize;
-            return match longest <= length {
-                true => Ok(length),
-                false => Err(format!(
+            return if longest <= length {
+                Ok(length)
+            } else {
+                Err(format!(
                     "`{field}` has {longest} items, more than the {length} it is padded to; put \
                      `truncate` before"
-                )),
+                ))
             };
         }
         let bucket = self.buckets.as_ref().filter(|b| b.pad_to_boundary && b.field == field);

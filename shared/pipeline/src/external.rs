@@ -175,9 +175,10 @@ impl External {
     }
 
     fn check_made(&self, made: &FieldSchema) -> Result<(), String> {
-        match made.shape.len() > MAX_DIMS || made.dtype == DType::Bytes && !made.shape.is_empty() {
-            true => Err(format!("`{}` makes {made}, which no field can be", self.name)),
-            false => Ok(()),
+        if made.shape.len() > MAX_DIMS || made.dtype == DType::Bytes && !made.shape.is_empty() {
+            Err(format!("`{}` makes {made}, which no field can be", self.name))
+        } else {
+            Ok(())
         }
     }
 

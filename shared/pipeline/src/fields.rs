@@ -275,9 +275,10 @@ impl Fields {
         let mut writes = Vec::new();
         for name in self.images() {
             let is_mask = self.is_mask(name);
-            let schema = match is_mask {
-                true => flow.mask_of(op, name)?,
-                false => flow.image_of(op, name, dtypes, &[1, 3])?,
+            let schema = if is_mask {
+                flow.mask_of(op, name)?
+            } else {
+                flow.image_of(op, name, dtypes, &[1, 3])?
             };
             let first = flow.field(op, &self.field)?;
             let differ = |i: usize| matches!((schema.shape[i], first.shape[i]), (Some(a), Some(b)) if a != b);

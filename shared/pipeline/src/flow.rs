@@ -92,9 +92,10 @@ impl Flow {
 
     /// Records whether a field holds class numbers.
     pub fn set_mask(&mut self, name: &str, is_mask: bool) {
-        match is_mask {
-            true => self.masks.insert(name.to_owned()),
-            false => self.masks.remove(name),
+        if is_mask {
+            self.masks.insert(name.to_owned())
+        } else {
+            self.masks.remove(name)
         };
     }
 
@@ -147,12 +148,13 @@ impl Flow {
 
     /// Refuses an operator on the sequence of records after a cache point.
     pub fn comes_before_caches(&self, op: &str) -> Result<(), String> {
-        match self.cached {
-            false => Ok(()),
-            true => Err(format!(
+        if self.cached {
+            Err(format!(
                 "`{op}` comes after `autocache`, but decides which records are read, before anything is \
                  cached: put it before"
-            )),
+            ))
+        } else {
+            Ok(())
         }
     }
 

@@ -77,9 +77,10 @@ impl Number {
             DType::F64 => f64::MAX,
             _ => return self.whole(dtype).map(drop),
         };
-        match self.real().abs() <= most {
-            true => Ok(()),
-            false => Err(format!("a number from -{most:e} to {most:e}")),
+        if self.real().abs() <= most {
+            Ok(())
+        } else {
+            Err(format!("a number from -{most:e} to {most:e}"))
         }
     }
 

@@ -104,12 +104,13 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     };
     let mut parts = name.split('.');
     let two = parts.by_ref().take(2).filter(|name| part(name)).count() == 2;
-    match two && parts.next().is_none() && name.len() <= MAX_NAME_BYTES {
-        true => Ok(()),
-        false => Err(format!(
+    if two && parts.next().is_none() && name.len() <= MAX_NAME_BYTES {
+        Ok(())
+    } else {
+        Err(format!(
             "an operator of a user is called `crate.op`, lower-case letters, digits and _ on both \
              sides of one dot, not {}",
             crate::node::shown(name)
-        )),
+        ))
     }
 }

@@ -43,11 +43,10 @@ impl<'a> From<&'a Source> for Reading<'a> {
 impl Serialize for Source {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        match self.is_zip() {
-            true => {
-                map.serialize_entry(zip::KEY, &self.members().map(zip::Alone).collect::<Vec<_>>())?
-            }
-            false => self.format.write_source(&self.features, &mut map)?,
+        if self.is_zip() {
+            map.serialize_entry(zip::KEY, &self.members().map(zip::Alone).collect::<Vec<_>>())?
+        } else {
+            self.format.write_source(&self.features, &mut map)?
         }
         map.end()
     }

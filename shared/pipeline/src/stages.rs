@@ -44,9 +44,10 @@ pub(crate) fn parse_stage(node: &Node, registry: &Registry) -> Result<Stage, Pip
         None => Table::empty(format!("`{}`", cut(name)), node.line),
     };
     let entry = registry.get(name).ok_or_else(|| unknown(name, node, registry))?;
-    let op = match name.contains('.') {
-        true => Op::new(External::parse(entry, &mut params)?),
-        false => entry.parse(&mut params)?,
+    let op = if name.contains('.') {
+        Op::new(External::parse(entry, &mut params)?)
+    } else {
+        entry.parse(&mut params)?
     };
     let keep_position = params.bool("keep_position", false)?;
     let assume_commutes = params.bool("assume_commutes", false)?;
@@ -95,15 +96,12 @@ fn read_canonical_stage(node: &Node, registry: &Registry) -> Result<Stage, Pipel
     let keep_position = table.bool("keep_position", false)?;
     let mut params = Table::new(format!("`{}`", cut(&name)), table.require("params")?)?;
     table.finish()?;
-    let op = match name.contains('.') {
-        true => {
-            let entry = registry.get(&name);
-            Op::new(External::parse_canonical((&name, version), entry, &mut params)?)
-        }
-        false => {
-            let entry = registry.get(&name).ok_or_else(|| unknown(&name, node, registry))?;
-            entry.parse(&mut params)?
-        }
+    let op = if name.contains('.') {
+        let entry = registry.get(&name);
+        Op::new(External::parse_canonical((&name, version), entry, &mut params)?)
+    } else {
+        let entry = registry.get(&name).ok_or_else(|| unknown(&name, node, registry))?;
+        entry.parse(&mut params)?
     };
     params.finish()?;
     if let Some(Asset::Path(path)) = op.asset() {

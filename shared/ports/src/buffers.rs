@@ -73,12 +73,11 @@ impl BufferPool {
 
     /// Freezes `buffer`; it returns to the pool when the last reader drops it.
     pub fn lend(&self, buffer: BytesMut) -> Bytes {
-        match buffer.len() < MIN_BYTES {
-            true => buffer.freeze(),
-            false => {
-                kept::note_lent(&buffer);
-                Bytes::from_owner(Lent { buffer, pool: self.clone() })
-            }
+        if buffer.len() < MIN_BYTES {
+            buffer.freeze()
+        } else {
+            kept::note_lent(&buffer);
+            Bytes::from_owner(Lent { buffer, pool: self.clone() })
         }
     }
 }

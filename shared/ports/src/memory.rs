@@ -163,17 +163,15 @@ impl Objects for MemoryObjects {
         let mut objects = self.objects.lock();
         let id = (path.bucket.clone(), path.key.clone());
         let stored = objects.entry(id).or_insert(StoredObject { body, put_id: put_id.to_owned() });
-        match stored.put_id == put_id {
-            true => Ok(PutOutcome::Created),
-            false => Ok(PutOutcome::Exists),
-        }
+        if stored.put_id == put_id { Ok(PutOutcome::Created) } else { Ok(PutOutcome::Exists) }
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
         let body = self.find(path)?.body;
-        match body.len() as u64 <= MAX_GET_BYTES {
-            true => Ok(body),
-            false => Err(ObjectError::Rejected(format!("{path} is larger than one get returns"))),
+        if body.len() as u64 <= MAX_GET_BYTES {
+            Ok(body)
+        } else {
+            Err(ObjectError::Rejected(format!("{path} is larger than one get returns")))
         }
     }
 
@@ -190,9 +188,10 @@ impl Objects for MemoryObjects {
         let outside = || ObjectError::Rejected(format!("{path} ends before byte {}", range.end));
         let (start, end) = (usize::try_from(range.start), usize::try_from(range.end));
         let (Ok(start), Ok(end)) = (start, end) else { return Err(outside()) };
-        match start <= end && end <= object.body.len() {
-            true => Ok(object.body.slice(start..end)),
-            false => Err(outside()),
+        if start <= end && end <= object.body.len() {
+            Ok(object.body.slice(start..end))
+        } else {
+            Err(outside())
         }
     }
 

@@ -52,13 +52,13 @@ impl ObjectPath {
 impl fmt::Display for ObjectPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bucket, key } = self;
-        match bucket.contains("://") {
-            // The query of a web address may be a secret.
-            true => match key.split_once('?') {
-                Some((key, _)) => write!(f, "{bucket}/{key}?..."),
-                None => write!(f, "{bucket}/{key}"),
-            },
-            false => write!(f, "s3://{bucket}/{key}"),
+        if !bucket.contains("://") {
+            return write!(f, "s3://{bucket}/{key}");
+        }
+        // The query of a web address may be a secret.
+        match key.split_once('?') {
+            Some((key, _)) => write!(f, "{bucket}/{key}?..."),
+            None => write!(f, "{bucket}/{key}"),
         }
     }
 }

@@ -95,10 +95,7 @@ async fn commit_each(
             None => break,
         }
     }
-    match pending.commits.is_empty() {
-        true => Ok(()),
-        false => pending.flush(run, None).await,
-    }
+    if pending.commits.is_empty() { Ok(()) } else { pending.flush(run, None).await }
 }
 
 /// Stores a split, and renews the lease if that takes long. Fails with [`RunError::OutOfTime`] shortly

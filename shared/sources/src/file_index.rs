@@ -382,9 +382,10 @@ impl FileIndex {
             Some(layout) => Some(Box::new(csv::Table::decode(&mut rest, layout, records)?)),
             None => None,
         };
-        let links = match has_links {
-            true => Links::decode(&mut rest, limits.record_bytes)?,
-            false => Links::default(),
+        let links = if has_links {
+            Links::decode(&mut rest, limits.record_bytes)?
+        } else {
+            Links::default()
         };
         match rest {
             [] => Ok(FileIndex { lengths, packing, table, links }),

@@ -108,12 +108,11 @@ impl Unpacker {
 
     /// The points, now that all bytes have been pushed.
     pub(crate) fn finish(self) -> Result<Points, String> {
-        match self.inflater.is_whole() {
-            true => Ok(self.stop()),
-            false => {
-                let packed = self.inflater.packed();
-                Err(format!("the gzip file ends at byte {packed}: it is cut short"))
-            }
+        if self.inflater.is_whole() {
+            Ok(self.stop())
+        } else {
+            let packed = self.inflater.packed();
+            Err(format!("the gzip file ends at byte {packed}: it is cut short"))
         }
     }
 }

@@ -137,10 +137,7 @@ impl IndexBuilder {
         match &mut self.state {
             State::Head(head, _) => {
                 head.extend_from_slice(bytes);
-                match head.len() < HEAD_BYTES {
-                    true => Ok(()),
-                    false => self.begin(),
-                }
+                if head.len() < HEAD_BYTES { Ok(()) } else { self.begin() }
             }
             State::Plain(builder) => builder.push(bytes),
             State::Gzip(unpacker, builder) => {
@@ -165,9 +162,10 @@ impl IndexBuilder {
         let State::Head(head, builder) = std::mem::replace(&mut self.state, State::Failed) else {
             return Err(failed());
         };
-        self.state = match gzip::is_gzip(&head, &self.format) {
-            true => State::Gzip(Box::default(), builder),
-            false => State::Plain(builder),
+        self.state = if gzip::is_gzip(&head, &self.format) {
+            State::Gzip(Box::default(), builder)
+        } else {
+            State::Plain(builder)
         };
         self.take(&head)
     }

@@ -33,13 +33,14 @@ impl SourceFormat for WebDataset {
 
     fn check(feature: &Feature) -> Result<(), String> {
         let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\']);
-        match feature.key.split(';').all(|part| name(part) && part == part.to_lowercase()) {
-            true => Ok(()),
-            false => Err(format!(
+        if feature.key.split(';').all(|part| name(part) && part == part.to_lowercase()) {
+            Ok(())
+        } else {
+            Err(format!(
                 "key {} names no member: give what follows the first dot of its name, in lower \
                  case, such as `jpg` or `jpg;png`",
                 shown(&feature.key)
-            )),
+            ))
         }
     }
 }

@@ -79,9 +79,10 @@ impl Node {
         });
         let Unplaced(node) = parsed?;
         let mut left = MAX_NODES;
-        match node.fits(2 * MAX_DEPTH, &mut left) {
-            true => Ok(node),
-            false => Err(PipelineError::general(TOO_MUCH)),
+        if node.fits(2 * MAX_DEPTH, &mut left) {
+            Ok(node)
+        } else {
+            Err(PipelineError::general(TOO_MUCH))
         }
     }
 
@@ -135,11 +136,10 @@ pub fn shown(text: &str) -> String {
 fn syntax(error: &serde_saphyr::Error) -> PipelineError {
     let (line, column) = error.location().map_or((None, None), position);
     let why = UserMessageFormatter.format_message(error.without_snippet());
-    let why = match why.contains("limits breached") {
-        true => {
-            format!("it has more than {MAX_NODES} values, or is nested deeper than {MAX_DEPTH}")
-        }
-        false => why.into_owned(),
+    let why = if why.contains("limits breached") {
+        format!("it has more than {MAX_NODES} values, or is nested deeper than {MAX_DEPTH}")
+    } else {
+        why.into_owned()
     };
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let why: String = why.chars().map(plain).take(200).collect();

@@ -177,9 +177,10 @@ impl Objects for WithWeb {
         range: Range<u64>,
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
-        match is_web(&path.bucket) {
-            true => self.web.read(path, range, etag).await.map_err(of_server),
-            false => self.rest.get_range(path, range, etag).await,
+        if is_web(&path.bucket) {
+            self.web.read(path, range, etag).await.map_err(of_server)
+        } else {
+            self.rest.get_range(path, range, etag).await
         }
     }
 
@@ -189,12 +190,11 @@ impl Objects for WithWeb {
 
     /// Web servers have no listings: finds the file whose key is `prefix`, if it exists.
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        match is_web(bucket) {
-            true => {
-                let found = self.web.look(&ObjectPath::new(bucket, prefix)).await;
-                Ok(found.map_err(of_server)?.into_iter().collect())
-            }
-            false => self.rest.list(bucket, prefix).await,
+        if is_web(bucket) {
+            let found = self.web.look(&ObjectPath::new(bucket, prefix)).await;
+            Ok(found.map_err(of_server)?.into_iter().collect())
+        } else {
+            self.rest.list(bucket, prefix).await
         }
     }
 

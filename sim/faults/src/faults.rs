@@ -278,9 +278,10 @@ impl FaultPlan {
             memory: ModelledMemory::draw(random),
             ..Self::none()
         };
-        match plan.probability(Fault::AccountFull) > 0.0 {
-            true => plan,
-            false => Self { concurrency: None, ..plan },
+        if plan.probability(Fault::AccountFull) > 0.0 {
+            plan
+        } else {
+            Self { concurrency: None, ..plan }
         }
     }
 

@@ -60,9 +60,10 @@ impl Hints {
         drop(hints);
         let chosen = earlier.get(sim.below(earlier.len() as u64) as usize);
         let Some(earlier) = chosen else { return Some(item) };
-        let body = match torn {
-            true => mixed(sim, &item.body, earlier).unwrap_or_else(|| earlier.clone()),
-            false => earlier.clone(),
+        let body = if torn {
+            mixed(sim, &item.body, earlier).unwrap_or_else(|| earlier.clone())
+        } else {
+            earlier.clone()
         };
         Some(Item { body, ..item })
     }

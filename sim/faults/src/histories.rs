@@ -61,13 +61,14 @@ pub fn history(seed: u64) -> io::Result<History> {
         }
     };
     // Faults that kill workers may end a job, which other tests cover.
-    let plan = match random.bool() {
-        true => FaultPlan::none(),
-        false => FaultPlan::draw(&mut random).without(&[
+    let plan = if random.bool() {
+        FaultPlan::none()
+    } else {
+        FaultPlan::draw(&mut random).without(&[
             Fault::WorkerDies,
             Fault::TrainerDies,
             Fault::Frozen,
-        ]),
+        ])
     };
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;

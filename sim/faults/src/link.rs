@@ -266,9 +266,10 @@ impl Invoker for Platform {
         sim.event(format_args!("invoke {function}"));
         cloud.accept(function, &payload);
         process.point(LATENCY_MS).await;
-        match sim.happens(Fault::InvokeFails) {
-            true => fails("simulated", false),
-            false => Ok(Invoked::Accepted),
+        if sim.happens(Fault::InvokeFails) {
+            fails("simulated", false)
+        } else {
+            Ok(Invoked::Accepted)
         }
     }
 }

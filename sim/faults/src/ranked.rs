@@ -74,10 +74,7 @@ impl Launcher {
         let (epoch, batch_index) = choose_checkpoint(sim, &self.log);
         // Once all ranks have the end, the job may be over at any time, and nothing is left to return to.
         let is_over = last.is_some_and(|last| last.complete() >= Cursor::start_of(epochs));
-        let from = match is_over {
-            true => Cursor::start_of(epochs),
-            false => Cursor { epoch, batch_index },
-        };
+        let from = if is_over { Cursor::start_of(epochs) } else { Cursor { epoch, batch_index } };
         let text = last.and_then(|last| last.text(from));
         let from = match &text {
             Some(_) => from,
@@ -141,9 +138,10 @@ impl Life {
         let mut fetchers: FuturesUnordered<_> = hosts.iter().map(serve).collect();
         let mut ranks: FuturesUnordered<_> = (0..run.ranks().count.get()).map(train).collect();
         let preempted = async {
-            match sim.happens(Fault::RunRestarts) {
-                true => sim.time.sleep(sim.between_ms(500, LONGEST_RUN_MS)).await,
-                false => std::future::pending().await,
+            if sim.happens(Fault::RunRestarts) {
+                sim.time.sleep(sim.between_ms(500, LONGEST_RUN_MS)).await
+            } else {
+                std::future::pending().await
             }
         };
         // A rank that dies takes the others with it. All processes end with their tasks.

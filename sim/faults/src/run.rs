@@ -300,12 +300,11 @@ async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io:
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
     let joined = register.clone();
     let trained = async {
-        match scenario.served {
-            true => train_served(cloud, log, register).await,
-            false => {
-                let second = train_second(Arc::clone(cloud), Arc::clone(log), register.clone());
-                tokio::join!(train(Arc::clone(cloud), Arc::clone(log), register), second);
-            }
+        if scenario.served {
+            train_served(cloud, log, register).await
+        } else {
+            let second = train_second(Arc::clone(cloud), Arc::clone(log), register.clone());
+            tokio::join!(train(Arc::clone(cloud), Arc::clone(log), register), second);
         }
     };
     until_end(cloud, log, &joined, trained).await;

@@ -115,14 +115,14 @@ impl SimTable {
         if throttled || sim.happens(Fault::TableFails) {
             return Err(TableError::Unavailable("simulated".to_owned()));
         }
-        match sim.happens(Fault::TableDenied) {
-            true if sim.mutant == Some(Mutant::TableDenialIsFinal) => {
-                Err(TableError::Rejected(DENIED.to_owned()))
-            }
-            // As in the adapter.
-            true => Err(TableError::Unavailable(DENIED.to_owned())),
-            false => Ok(()),
+        if !sim.happens(Fault::TableDenied) {
+            return Ok(());
         }
+        if sim.mutant == Some(Mutant::TableDenialIsFinal) {
+            return Err(TableError::Rejected(DENIED.to_owned()));
+        }
+        // As in the adapter.
+        Err(TableError::Unavailable(DENIED.to_owned()))
     }
 
     /// Checks one applied write.

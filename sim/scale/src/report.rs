@@ -49,18 +49,13 @@ impl Bar {
 
     /// False if the figure could not be measured.
     pub fn holds(&self) -> bool {
-        match self.at_most {
-            true => self.value <= self.bound,
-            false => self.value >= self.bound,
-        }
+        if self.at_most { self.value <= self.bound } else { self.value >= self.bound }
     }
 
     /// Whether the value is further off than that of `other`, a bar of the same name, or could not be measured.
     fn is_worse_than(&self, other: &Self) -> bool {
-        let is_further = match self.at_most {
-            true => self.value > other.value,
-            false => self.value < other.value,
-        };
+        let is_further =
+            if self.at_most { self.value > other.value } else { self.value < other.value };
         is_further || self.value.is_nan()
     }
 
@@ -229,10 +224,12 @@ pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Optio
 
 /// Least share of the ideal throughput without deaths, in percent.
 fn least_percent(setting: &Setting) -> f64 {
-    match setting.workers >= MANY {
-        true if setting.split >= LONG_SPLIT => 95.0,
-        true => 88.0,
-        false => 92.0,
+    if setting.workers < MANY {
+        92.0
+    } else if setting.split >= LONG_SPLIT {
+        95.0
+    } else {
+        88.0
     }
 }
 
@@ -243,13 +240,14 @@ fn real_facts(row: &mut Row, figures: &Figures) {
     row.facts.push(("all started after s", started));
     let killed = figures.scaler_killed.map_or(f64::NAN, |at| at.as_secs_f64());
     row.facts.push(("scaler killed after s", killed));
-    match killed.is_nan() {
-        true => row.at_most("all started after s", 15.0),
-        false => row.bars.push(Bar::at_most(
+    if killed.is_nan() {
+        row.at_most("all started after s", 15.0)
+    } else {
+        row.bars.push(Bar::at_most(
             "from the scaler's death to all started, s",
             started - killed,
             60.0,
-        )),
+        ))
     }
 }
 

@@ -27,12 +27,11 @@ impl StepsHere {
     /// As [`Job::batches`].
     pub async fn open(training: &Training, job: &Job, from: Cursor) -> Result<Self, Failure> {
         let stream = training.stream.clone();
-        let fetcher = match training.is_one_rank() {
-            true => job.batches(from, &stream).await?,
-            false => {
-                let tail = training.tail.of(&job.pipeline().map_err(Failure::failed)?);
-                begin_run(job, &stream, Ranks { count: training.ranks, from, tail }).await?
-            }
+        let fetcher = if training.is_one_rank() {
+            job.batches(from, &stream).await?
+        } else {
+            let tail = training.tail.of(&job.pipeline().map_err(Failure::failed)?);
+            begin_run(job, &stream, Ranks { count: training.ranks, from, tail }).await?
         };
         Ok(Self { job: job.clone(), stream, steps: Steps::new(fetcher) })
     }

@@ -61,9 +61,10 @@ impl Progress {
 
     /// Shows the cause of a wait.
     pub fn say(&self, what: &str) {
-        match self.bar.is_hidden() {
-            true => gristmill_client::complain!("waiting for {what}"),
-            false => self.bar.set_message(format!("waiting for {what}")),
+        if self.bar.is_hidden() {
+            gristmill_client::complain!("waiting for {what}")
+        } else {
+            self.bar.set_message(format!("waiting for {what}"))
         }
     }
 

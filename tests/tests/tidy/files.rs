@@ -122,9 +122,10 @@ fn rust_files_say_what_they_are_and_stay_short() {
         if !first.is_some_and(|line| line.starts_with("//!")) {
             violations.push(format!("{path}:1: open it with a `//!` paragraph: what is it for?"));
         }
-        let (lines, limit) = match is_test(&path) {
-            true => (text.lines().count(), TEST_LINES_MAX),
-            false => (lines_before_tests(&text), FILE_LINES_MAX),
+        let (lines, limit) = if is_test(&path) {
+            (text.lines().count(), TEST_LINES_MAX)
+        } else {
+            (lines_before_tests(&text), FILE_LINES_MAX)
         };
         let known = LONG_FILES.contains(&path.as_str());
         if lines > limit && !known {

@@ -20,9 +20,7 @@ pub async fn run(Args { bench }: Args) -> Result<(), Failure> {
     let measured = tokio::task::spawn_blocking(move || {
         readers::run(&bench, &mut Output).map_err(|error| error.to_string())
     });
-    match measured.await.map_err(Failure::failed)?.map_err(Failure::failed)? {
-        true => Ok(()),
-        // The printed lines name the missed bars.
-        false => Err(Failure::Reported(1)),
-    }
+    let meets_bars = measured.await.map_err(Failure::failed)?.map_err(Failure::failed)?;
+    // The printed lines name the missed bars.
+    if meets_bars { Ok(()) } else { Err(Failure::Reported(1)) }
 }

@@ -200,10 +200,7 @@ impl Coordinator {
         let mut found = Vec::new();
         for (point, view) in query.points() {
             let readable = !point.random || point.reuse_random;
-            let entry = match readable {
-                true => self.readable_entry(view.fingerprint).await?,
-                false => None,
-            };
+            let entry = if readable { self.readable_entry(view.fingerprint).await? } else { None };
             let entry = match entry {
                 Some(entry) => match query.objection(&entry) {
                     None => Ok(entry),

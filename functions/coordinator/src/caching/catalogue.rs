@@ -198,14 +198,12 @@ impl Coordinator {
         let name = ItemName::CacheUse(entry.fingerprint);
         let removing = |before: Option<&CacheUse>| {
             let used = before.cloned().unwrap_or_default();
-            match used.readers.iter().all(|reader| seen.readers.contains(reader)) {
-                // The next entry of this fingerprint starts with no uses.
-                true => Ok(Outcome::Write(CacheUse {
-                    removing: Some(entry.shelf.clone()),
-                    ..CacheUse::default()
-                })),
-                false => Err(Unchanged::Declined(())),
+            if !used.readers.iter().all(|reader| seen.readers.contains(reader)) {
+                return Err(Unchanged::Declined(()));
             }
+            // The next entry of this fingerprint starts with no uses.
+            let removing = Some(entry.shelf.clone());
+            Ok(Outcome::Write(CacheUse { removing, ..CacheUse::default() }))
         };
         if accepted(self.store.update(&name, removing).await)?.is_none() {
             return Ok(None);

@@ -275,12 +275,12 @@ impl Coordinator {
         stored: &Stored,
     ) -> Result<CacheEntry, Refusal> {
         let predicted = caching.predicted;
-        let bytes = match view.whole {
-            true => stored.totals.object_bytes,
-            false if plan.n_splits <= MAX_LISTED_SPLITS => {
-                self.list_objects(shelf).await?.iter().map(|object| object.size).sum()
-            }
-            false => predicted.map_or(0, |predicted| predicted.bytes as u64),
+        let bytes = if view.whole {
+            stored.totals.object_bytes
+        } else if plan.n_splits <= MAX_LISTED_SPLITS {
+            self.list_objects(shelf).await?.iter().map(|object| object.size).sum()
+        } else {
+            predicted.map_or(0, |predicted| predicted.bytes as u64)
         };
         Ok(CacheEntry {
             fingerprint: view.fingerprint,
@@ -340,10 +340,7 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
     let points = measured.ops.iter().enumerate().filter(|(_, op)| op.is_point);
     let mut within = points.map(|(i, _)| i);
     let last = ops.len().saturating_sub(1);
-    let mut at = |point: &PointView| match point.whole {
-        true => last,
-        false => within.next().unwrap_or(last),
-    };
+    let mut at = |point: &PointView| if point.whole { last } else { within.next().unwrap_or(last) };
     let points: Vec<PointProfile> = views
         .iter()
         .map(|point| PointProfile {

@@ -58,12 +58,11 @@ impl Trainer {
         let begun = TrainingRun { token, ranks: Ranks::one(cursor), epochs: None };
         let run = *self.run.get_or_insert(begun);
         let polls = asks(job, from);
-        match self.is_joined {
-            true => {
-                let (reader, ranks) = (generation, polls.ranks);
-                Poll { report: Some(Report { reader, over_reader: 0, ranks, ack }), ..polls }
-            }
-            false => Poll { join: Some(Join { run, start: ack, is_successor }), ..polls },
+        if self.is_joined {
+            let (reader, ranks) = (generation, polls.ranks);
+            Poll { report: Some(Report { reader, over_reader: 0, ranks, ack }), ..polls }
+        } else {
+            Poll { join: Some(Join { run, start: ack, is_successor }), ..polls }
         }
     }
 

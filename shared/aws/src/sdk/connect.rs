@@ -70,9 +70,10 @@ struct ByScheme {
 
 impl HttpConnector for ByScheme {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let connector = match request.uri().starts_with("http://") {
-            true => self.plain.get_or_init(plain),
-            false => self.tls.get_or_init(tls),
+        let connector = if request.uri().starts_with("http://") {
+            self.plain.get_or_init(plain)
+        } else {
+            self.tls.get_or_init(tls)
         };
         connector.call(request)
     }

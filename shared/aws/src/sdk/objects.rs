@@ -84,9 +84,10 @@ impl S3Objects {
         match self.ask(bucket, head).await {
             Ok(head) => {
                 let found = head.metadata.as_ref().and_then(|metadata| metadata.get(PUT_ID));
-                match found.is_some_and(|found| found == put_id) {
-                    true => Ok(Some(PutOutcome::Created)),
-                    false => Ok(Some(PutOutcome::Exists)),
+                if found.is_some_and(|found| found == put_id) {
+                    Ok(Some(PutOutcome::Created))
+                } else {
+                    Ok(Some(PutOutcome::Exists))
                 }
             }
             Err(error) => match failed("HeadObject", path, &error) {

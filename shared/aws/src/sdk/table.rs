@@ -53,9 +53,10 @@ impl DynamoTable {
             ));
         }
         // Policies take effect with a delay: permission may be granted shortly.
-        match fault.is_passing || fault.has_code("AccessDeniedException") {
-            true => TableError::Unavailable(fault.text),
-            false => TableError::Rejected(fault.text),
+        if fault.is_passing || fault.has_code("AccessDeniedException") {
+            TableError::Unavailable(fault.text)
+        } else {
+            TableError::Rejected(fault.text)
         }
     }
 

@@ -26,9 +26,12 @@ impl Share {
     /// `frames` of the object of `entry`, in batches of `size` rows.
     fn of(entry: &ReadySplit, frames: BTreeSet<u32>, size: u32) -> Self {
         let outcome = &entry.outcome;
-        let rows_of = |frame: &u32| match *frame < outcome.batches {
-            true => u64::from(size),
-            false => u64::from(outcome.remainder_rows),
+        let rows_of = |frame: &u32| {
+            if *frame < outcome.batches {
+                u64::from(size)
+            } else {
+                u64::from(outcome.remainder_rows)
+            }
         };
         let needed: u64 = frames.iter().map(rows_of).sum();
         let all = u64::from(outcome.batches) * u64::from(size) + u64::from(outcome.remainder_rows);

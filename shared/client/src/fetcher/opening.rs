@@ -107,11 +107,12 @@ impl Fetcher {
 /// wait until the progress of the job, not only of its reader, is beyond it.
 fn is_shared(own: OwnRanks, visitation: Visitation) -> Result<bool, FetchError> {
     let is_shared = !own.are_all();
-    match is_shared && visitation == Visitation::AtMostOnce {
-        false => Ok(is_shared),
-        true => Err(FetchError::Refused(
+    if is_shared && visitation == Visitation::AtMostOnce {
+        Err(FetchError::Refused(
             "a job whose batches are visited at most once has one reader: serve all ranks by one fetcher".into(),
-        )),
+        ))
+    } else {
+        Ok(is_shared)
     }
 }
 

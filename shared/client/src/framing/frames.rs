@@ -46,9 +46,10 @@ pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Fra
     // Memory grows with what arrives, not with what a header says.
     let mut payload = Vec::new();
     reader.take(bytes).read_to_end(&mut payload).await?;
-    match payload.len() as u64 == bytes {
-        true => Ok(Frame { kind, at, payload: payload.into() }),
-        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    if payload.len() as u64 == bytes {
+        Ok(Frame { kind, at, payload: payload.into() })
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }
 

@@ -158,9 +158,10 @@ impl Meter {
         let n = self.recent.len().max(1) as f64;
         let total: Duration = self.recent.iter().map(|times| times.since_last).sum();
         let waited: Duration = self.recent.iter().map(|times| times.waited).sum();
-        let stall_fraction = match total.is_zero() {
-            true => 0.0,
-            false => (waited.as_secs_f64() / total.as_secs_f64()).min(1.0),
+        let stall_fraction = if total.is_zero() {
+            0.0
+        } else {
+            (waited.as_secs_f64() / total.as_secs_f64()).min(1.0)
         };
         TrainerMetrics {
             batch_time_ms: total.as_secs_f64() * 1e3 / n,

@@ -70,9 +70,6 @@ impl EpochReport {
 
     /// Part of the epoch that the trainer spent waiting, from 0 to 1.
     pub fn stall_fraction(&self) -> f64 {
-        match self.seconds > 0.0 {
-            true => (self.waited_seconds / self.seconds).min(1.0),
-            false => 0.0,
-        }
+        if self.seconds > 0.0 { (self.waited_seconds / self.seconds).min(1.0) } else { 0.0 }
     }
 }

@@ -304,9 +304,10 @@ impl Observer {
         let began = self.began.unwrap_or_default();
         let totals = || epochs.iter().map(|epoch| &epoch.known.totals);
         // If every record becomes one element, the plan gives their number; otherwise the workers do.
-        let elements_expected = match self.pipeline.is_one_to_one() {
-            true => plan.map_or(0, |plan| plan.records) * u64::from(n_epochs),
-            false => totals().map(|totals| totals.rows + totals.skipped).sum(),
+        let elements_expected = if self.pipeline.is_one_to_one() {
+            plan.map_or(0, |plan| plan.records) * u64::from(n_epochs)
+        } else {
+            totals().map(|totals| totals.rows + totals.skipped).sum()
         };
         let dropped: u64 = plan.filter(|plan| plan.drop_last).map_or(0, |plan| {
             totals().map(|totals| totals.rows % u64::from(plan.batch_size)).sum()

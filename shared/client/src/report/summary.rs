@@ -56,12 +56,11 @@ impl Report {
     /// The service does not answer.
     pub async fn new(job: &Job, observed: Observed, before: &Usage) -> Result<Self, Failure> {
         let usage = Usage::now(&job.service).await.since(before);
-        let left_out = match observed.epochs.iter().any(|epoch| epoch.known.totals.skipped > 0) {
-            true => {
-                let records = SkippedRecords::read(&job.service, &job.view.job).await?;
-                records.in_words_of(&job.folders)
-            }
-            false => SkippedRecords::default(),
+        let left_out = if observed.epochs.iter().any(|epoch| epoch.known.totals.skipped > 0) {
+            let records = SkippedRecords::read(&job.service, &job.view.job).await?;
+            records.in_words_of(&job.folders)
+        } else {
+            SkippedRecords::default()
         };
         let JobStatus { profile, job: known, .. } = job.status(PATIENCE).await?;
         let pipeline = &observed.pipeline;
@@ -122,12 +121,11 @@ impl Report {
             crate::complain!("{program}: warning: {warning}");
         }
         let table = self.table();
-        match json {
-            true => {
-                crate::write_stderr(format_args!("{table}"));
-                writeln!(out, "{}", self.json())?;
-            }
-            false => out.write_all(table.as_bytes())?,
+        if json {
+            crate::write_stderr(format_args!("{table}"));
+            writeln!(out, "{}", self.json())?;
+        } else {
+            out.write_all(table.as_bytes())?
         }
         out.flush()
     }

@@ -125,10 +125,7 @@ fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &Prices) -> (f64, f6
     let [source_s, compute_s, put_s] = epoch.worker_seconds();
     // Objects are stored while the next split is computed.
     let worker_s = (source_s + compute_s).max(put_s);
-    let split = match worker_s > 0.0 {
-        true => Requests::SPLIT,
-        false => Requests::CACHED_SPLIT,
-    };
+    let split = if worker_s > 0.0 { Requests::SPLIT } else { Requests::CACHED_SPLIT };
     let requests_usd = split.usd(prices).0 * f64::from(epoch.known.totals.splits);
     (shape.usd_per_second(prices).0 * worker_s, requests_usd)
 }

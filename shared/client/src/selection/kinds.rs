@@ -24,10 +24,13 @@ pub(super) fn judge(below: &str, format: &Definition) -> Verdict {
     match hidden(below, format) {
         Some(why) => Verdict::LeftOut(why),
         None if format.files.only_these => by_extension(below, format),
-        None => match is_foreign(below, format) {
-            true => Verdict::LeftOut(format!("not {}", format.files.noun)),
-            false => Verdict::Read,
-        },
+        None => {
+            if is_foreign(below, format) {
+                Verdict::LeftOut(format!("not {}", format.files.noun))
+            } else {
+                Verdict::Read
+            }
+        }
     }
 }
 

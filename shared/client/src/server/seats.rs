@@ -187,9 +187,10 @@ impl Seats {
     /// Ranks that have yet to take a step which others have taken.
     pub fn slowest(&self) -> Vec<u32> {
         let least = self.least_next();
-        match self.kept.len() < self.most_kept() {
-            true => Vec::new(),
-            false => self.ranks_where(|seats, seat| seats.passed.normal(seat.next) == least),
+        if self.kept.len() < self.most_kept() {
+            Vec::new()
+        } else {
+            self.ranks_where(|seats, seat| seats.passed.normal(seat.next) == least)
         }
     }
 

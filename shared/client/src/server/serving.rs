@@ -246,10 +246,13 @@ impl Server {
             (
                 message @ (ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits),
                 Role::Waiting(..),
-            ) => match self.links.defer(link, message) {
-                true => Ok(()),
-                false => Err("too many messages before the rank's seat is free".to_owned()),
-            },
+            ) => {
+                if self.links.defer(link, message) {
+                    Ok(())
+                } else {
+                    Err("too many messages before the rank's seat is free".to_owned())
+                }
+            }
             (ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits, _) => {
                 Err("a message before a hello: a client says first which job its checkpoint is of"
                     .to_owned())
@@ -326,9 +329,10 @@ impl Server {
         match self.phase {
             Phase::Over(until) if until <= self.clock.monotonic() => {
                 let is_at_end = self.beginning.known() >= Cursor::start_of(self.view.spec.epochs);
-                Some(match is_at_end || self.has_reported_end {
-                    true => Ok(()),
-                    false => Err(ServeError::Over(self.done())),
+                Some(if is_at_end || self.has_reported_end {
+                    Ok(())
+                } else {
+                    Err(ServeError::Over(self.done()))
                 })
             }
             _ => None,

@@ -54,10 +54,7 @@ fn records(rows: &[Row], all: bool) -> File {
     let record = |(id, w, text, n): &Row| {
         let own = [("id", ints(&[*id])), ("w", floats(w))];
         let other = [("text", bytes(text.as_bytes())), ("n", ints(n))];
-        match all {
-            true => framed(&example(own.into_iter().chain(other))),
-            false => framed(&example(own)),
-        }
+        if all { framed(&example(own.into_iter().chain(other))) } else { framed(&example(own)) }
     };
     File::new(TfRecord, rows.iter().flat_map(record).collect())
 }

@@ -99,9 +99,10 @@ impl Store {
 
     /// This store, if `bucket` is its own.
     pub(super) fn of(&self, bucket: &str) -> Result<&Self, ObjectError> {
-        match bucket == self.bucket {
-            true => Ok(self),
-            false => Err(ObjectError::Rejected(format!("s3://{bucket} is not on this machine"))),
+        if bucket == self.bucket {
+            Ok(self)
+        } else {
+            Err(ObjectError::Rejected(format!("s3://{bucket} is not on this machine")))
         }
     }
 

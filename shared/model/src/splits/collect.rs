@@ -47,10 +47,13 @@ pub fn verdict(
             && entry.nonce == object.nonce
     });
     let place = Place { epoch: object.epoch, position: object.position };
-    match committed {
-        true if place < horizon && !cached => Verdict::DeletePassed,
-        false if bundle.state == BundleState::Done => Verdict::DeleteOrphan,
-        _ => Verdict::Keep,
+    let has_passed = place < horizon && !cached;
+    if committed && has_passed {
+        Verdict::DeletePassed
+    } else if !committed && bundle.state == BundleState::Done {
+        Verdict::DeleteOrphan
+    } else {
+        Verdict::Keep
     }
 }
 

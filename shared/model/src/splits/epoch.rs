@@ -130,10 +130,8 @@ fn sealed(
         return Err(Refusal::TooManySkipped { skipped, max });
     }
     let batch_size = u64::from(command.batch_size.max(1));
-    totals.batches = match command.drop_last {
-        true => totals.rows / batch_size,
-        false => totals.rows.div_ceil(batch_size),
-    };
+    totals.batches =
+        if command.drop_last { totals.rows / batch_size } else { totals.rows.div_ceil(batch_size) };
     Ok(EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before })
 }
 

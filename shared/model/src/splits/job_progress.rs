@@ -69,9 +69,10 @@ impl Place {
 
     /// The split after this one, when every epoch has `n_splits`.
     pub fn next(self, n_splits: u32) -> Self {
-        match self.position + 1 < n_splits {
-            true => Self { position: self.position + 1, ..self },
-            false => Self::start_of(self.epoch + 1),
+        if self.position + 1 < n_splits {
+            Self { position: self.position + 1, ..self }
+        } else {
+            Self::start_of(self.epoch + 1)
         }
     }
 
@@ -238,10 +239,8 @@ pub(super) fn begin(
     // One cursor may be saved with different places: a split without rows moves the place but not
     // the cursor. Objects that are not needed from the horizon on are not needed from a later
     // cursor either.
-    let durable_place = match is_behind {
-        true => from.durable_place,
-        false => from.durable_place.max(collected.1),
-    };
+    let durable_place =
+        if is_behind { from.durable_place } else { from.durable_place.max(collected.1) };
     let past = before.map_or_else(PastRuns::default, |before| match before.run {
         Some(old) if run.token != old.token => before.past.with(old.token),
         _ => before.past,

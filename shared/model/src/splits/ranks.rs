@@ -199,9 +199,10 @@ impl Ranks {
     /// differs between readers: all ranks save the same.
     pub fn cursor_after(&self, step: Step, known: KnownBatches) -> Cursor {
         let next = self.first_of(step.next());
-        match known.count >= next {
-            true => Cursor { epoch: step.epoch, batch_index: next },
-            false => Cursor::start_of(step.epoch.saturating_add(1)),
+        if known.count >= next {
+            Cursor { epoch: step.epoch, batch_index: next }
+        } else {
+            Cursor::start_of(step.epoch.saturating_add(1))
         }
     }
 }

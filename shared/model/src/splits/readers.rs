@@ -205,10 +205,7 @@ pub fn covering<'a>(
             std::cmp::Ordering::Equal => next = ranks.end(),
         }
     }
-    match next < count {
-        true => Err(Uncovered::Missing { rank: next, count }),
-        false => Ok(of_run),
-    }
+    if next < count { Err(Uncovered::Missing { rank: next, count }) } else { Ok(of_run) }
 }
 
 /// The reason that keeps the job's progress from moving on, one line: ranks without a reader, or a reader that is
@@ -272,11 +269,13 @@ pub fn leads(ranks: RankRange, job_heartbeat_ms: u64, now_ms: u64) -> bool {
 
 /// Least time between two polls of one of `readers` readers. A reader that is alone is not slowed.
 pub fn poll_every_ms(readers: u32, leads: bool) -> u64 {
-    match leads {
-        _ if readers <= 1 => 0,
-        true => (u64::from(readers) * LEADING_POLL_MS_A_READER).min(LEADING_POLL_MS),
+    if readers <= 1 {
+        0
+    } else if leads {
+        (u64::from(readers) * LEADING_POLL_MS_A_READER).min(LEADING_POLL_MS)
+    } else {
         // As rare as reports if these are rare, so that every poll may report.
-        false => report_every_ms(readers).max(LEADING_POLL_MS / 4),
+        report_every_ms(readers).max(LEADING_POLL_MS / 4)
     }
 }
 

@@ -108,9 +108,10 @@ impl Join {
         let from = self.run.ranks.from;
         let next_epoch = Cursor { epoch: from.epoch.saturating_add(1), batch_index: 0 };
         let is_first = [from, next_epoch].contains(&self.start.durable);
-        match is_first || self.is_successor {
-            true => Ok(()),
-            false => Err(Refusal::Invalid { what: "a run does not begin at its first batch" }),
+        if is_first || self.is_successor {
+            Ok(())
+        } else {
+            Err(Refusal::Invalid { what: "a run does not begin at its first batch" })
         }
     }
 }
@@ -166,9 +167,10 @@ fn agreed<'a>(
     let Some(before) = before else { return Ok(None) };
     let Some(current) = before.run.filter(|current| current.token == run.token) else {
         let is_late = before.past.contains(run.token) || start.generation <= before.generation;
-        return match is_late {
-            true => Err(Refusal::Fenced { generation: before.generation }),
-            false => Ok(None),
+        return if is_late {
+            Err(Refusal::Fenced { generation: before.generation })
+        } else {
+            Ok(None)
         };
     };
     let from = current.ranks.from;

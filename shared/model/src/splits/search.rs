@@ -236,9 +236,10 @@ impl<'a> Search<'a> {
             return if is_there { Behind::Leg(next) } else { Behind::Nothing };
         };
         let positions = leg.positions(&self.course.ramp, bundle);
-        match window.is_none_or(|window| window.admits(ahead, &positions)) {
-            true => Behind::Bundle(Found { end, bundle, linear: positions.start }),
-            false => Behind::Nothing,
+        if window.is_none_or(|window| window.admits(ahead, &positions)) {
+            Behind::Bundle(Found { end, bundle, linear: positions.start })
+        } else {
+            Behind::Nothing
         }
     }
 
@@ -253,10 +254,11 @@ impl<'a> Search<'a> {
     pub fn taken(&mut self, found: Found) {
         self.taken += 1;
         self.ends.is_current = false;
-        match std::mem::take(&mut self.is_trusting) {
+        if std::mem::take(&mut self.is_trusting) {
             // The end seen before is outdated: look again.
-            true => self.found(found),
-            false => self.saw(found.end, Some(found.bundle)),
+            self.found(found);
+        } else {
+            self.saw(found.end, Some(found.bundle));
         }
     }
 }

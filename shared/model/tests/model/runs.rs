@@ -92,12 +92,11 @@ impl Rank {
     /// The first batch of the step that it takes next.
     fn next(&self, ranks: &Ranks) -> Cursor {
         let step = Step { epoch: ranks.from.epoch, number: self.steps };
-        match self.has_ended {
-            true => END,
-            false => {
-                let next = Cursor { epoch: step.epoch, batch_index: ranks.first_of(step) };
-                next.max(self.saved)
-            }
+        if self.has_ended {
+            END
+        } else {
+            let next = Cursor { epoch: step.epoch, batch_index: ranks.first_of(step) };
+            next.max(self.saved)
         }
     }
 }
@@ -579,9 +578,10 @@ fn join_of(state: &State, run: usize, r: usize) -> Join {
     let found = state.generation();
     let Launched { number, ranks, trainer, readers, .. } = &state.runs[run];
     let is_successor = readers[r].reader > 1;
-    let (durable, next) = match is_successor {
-        true => (trainer[r].saved, trainer[r].next(ranks)),
-        false => (ranks.from, ranks.from),
+    let (durable, next) = if is_successor {
+        (trainer[r].saved, trainer[r].next(ranks))
+    } else {
+        (ranks.from, ranks.from)
     };
     let (durable_place, delivered) =
         (needed(durable, state.committed), next_split(next, state.committed));
@@ -615,9 +615,10 @@ fn report_of(state: &State, r: usize) -> Call {
     };
     let ranks = RankRange { first: reader.rank, count: NonZeroU32::MIN };
     let Reader { reader, over_reader, .. } = *reader;
-    match ranks == RankRange::all(run.ranks.count) {
-        true => Call::Ack(ack),
-        false => Call::Report(Report { reader, over_reader, ranks, ack }),
+    if ranks == RankRange::all(run.ranks.count) {
+        Call::Ack(ack)
+    } else {
+        Call::Report(Report { reader, over_reader, ranks, ack })
     }
 }
 

@@ -361,9 +361,10 @@ impl World {
             Some(content) => content == entry.outcome.crc32c,
             None => state.trainer.computes_again(position),
         };
-        match is_found {
-            true => Ok(()),
-            false => Err(Violation { number: 5, what: "the trainer misses an object" }),
+        if is_found {
+            Ok(())
+        } else {
+            Err(Violation { number: 5, what: "the trainer misses an object" })
         }
     }
 

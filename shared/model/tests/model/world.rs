@@ -504,10 +504,7 @@ impl Trainer {
 
     /// The checkpoint it would save now.
     pub fn checkpoint(&self) -> Checkpoint {
-        let kept = match self.finished {
-            true => self.joiner.position(),
-            false => self.joiner.first_needed(),
-        };
+        let kept = if self.finished { self.joiner.position() } else { self.joiner.first_needed() };
         let position = self.queue.front().map_or(kept, |(_, needed)| *needed);
         Checkpoint { batch_index: self.next, position }
     }

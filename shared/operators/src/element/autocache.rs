@@ -32,9 +32,10 @@ impl Operator for Autocache {
         let refused = flow.random().filter(|_| !self.reuse_random);
         if let Some((op, of_dataset)) = refused {
             // Dataset operators may not follow a cache point, so moving it before one is no option.
-            let advice = match of_dataset {
-                true => format!("leave `{op}` out"),
-                false => format!("move it before `{op}`"),
+            let advice = if of_dataset {
+                format!("leave `{op}` out")
+            } else {
+                format!("move it before `{op}`")
             };
             return Err(format!(
                 "`autocache` comes after `{op}`, which draws at random: every epoch would repeat the \

@@ -37,9 +37,10 @@ impl Operator for DropFields {
             flow.field("drop", field)?;
             flow.remove(field);
         }
-        match flow.schema().fields.is_empty() {
-            true => Err("`drop` leaves the element without fields".into()),
-            false => Ok(()),
+        if flow.schema().fields.is_empty() {
+            Err("`drop` leaves the element without fields".into())
+        } else {
+            Ok(())
         }
     }
 

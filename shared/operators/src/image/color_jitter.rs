@@ -94,9 +94,10 @@ impl Operator for ColorJitter {
         let (op, dtype, gray) = (self.clone(), given.dtype, channels_of(given) == 1);
         Ok(sometimes(self.p, move |value, _, tools, draw| {
             let changes = op.draw(draw);
-            match gray {
-                true => kernel::apply_to_gray(&changes, dtype, value, &mut tools.pixels),
-                false => kernel::apply(&changes, dtype, value),
+            if gray {
+                kernel::apply_to_gray(&changes, dtype, value, &mut tools.pixels)
+            } else {
+                kernel::apply(&changes, dtype, value)
             }
             Ok(())
         }))

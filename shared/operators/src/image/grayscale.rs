@@ -69,17 +69,19 @@ impl Operator for Grayscale {
             return Ok(transform(move |input, output, _, _| {
                 let bytes = input.bytes.len() / 3;
                 let output = output.take(bytes)?;
-                match whole {
-                    true => kernel::to_one::<U8>(input.bytes, output),
-                    false => kernel::to_one::<F32>(input.bytes, output),
+                if whole {
+                    kernel::to_one::<U8>(input.bytes, output)
+                } else {
+                    kernel::to_one::<F32>(input.bytes, output)
                 }
                 Ok(Made { bytes, size: input.size })
             }));
         }
         Ok(sometimes(self.p, move |value, _, _, _| {
-            match whole {
-                true => kernel::to_grey::<U8>(value),
-                false => kernel::to_grey::<F32>(value),
+            if whole {
+                kernel::to_grey::<U8>(value)
+            } else {
+                kernel::to_grey::<F32>(value)
             }
             Ok(())
         }))

@@ -73,10 +73,8 @@ impl Operator for RandomCrop {
                 ));
             }
             let padded = self.pad_if_needed || self.padding != [0; 4];
-            let range = match padded {
-                true => input.range.map(|range| widened(range, fill)),
-                false => input.range,
-            };
+            let range =
+                if padded { input.range.map(|range| widened(range, fill)) } else { input.range };
             let shape = vec![Some(height), Some(width), input.shape[2]];
             Ok(FieldSchema { shape, range, dtype: input.dtype })
         })

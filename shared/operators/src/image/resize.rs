@@ -102,9 +102,10 @@ pub(crate) mod kernel {
 
     impl ResizeImage {
         pub(crate) fn new(size: [u32; 2], channels: usize, antialias: bool) -> Self {
-            let algorithm = match antialias {
-                true => ResizeAlg::Convolution(FilterType::Bilinear),
-                false => ResizeAlg::Interpolation(FilterType::Bilinear),
+            let algorithm = if antialias {
+                ResizeAlg::Convolution(FilterType::Bilinear)
+            } else {
+                ResizeAlg::Interpolation(FilterType::Bilinear)
             };
             ResizeImage { size, channels, options: ResizeOptions::new().resize_alg(algorithm) }
         }

@@ -101,9 +101,10 @@ impl Choice {
 /// Start of the central `inner` of `outer` pixels. Rounds as torchvision: ties to even when cropping,
 /// down when padding.
 fn middle(outer: usize, inner: usize) -> i64 {
-    match inner > outer {
-        true => -(((inner - outer) / 2) as i64),
-        false => ((outer - inner) as f64 / 2.0).round_ties_even() as i64,
+    if inner > outer {
+        -(((inner - outer) / 2) as i64)
+    } else {
+        ((outer - inner) as f64 / 2.0).round_ties_even() as i64
     }
 }
 

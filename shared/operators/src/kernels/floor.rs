@@ -28,9 +28,10 @@ pub fn resnet(
     unit: &mut dyn FnMut() -> f32,
     more: &mut dyn FnMut() -> bool,
 ) -> Result<u32, String> {
-    let algorithm = match antialias {
-        true => ResizeAlg::Convolution(FilterType::Bilinear),
-        false => ResizeAlg::Interpolation(FilterType::Bilinear),
+    let algorithm = if antialias {
+        ResizeAlg::Convolution(FilterType::Bilinear)
+    } else {
+        ResizeAlg::Interpolation(FilterType::Bilinear)
     };
     let options = ResizeOptions::new().resize_alg(algorithm);
     let (mut decoder, mut resizer) = (Decoder::default(), Resizer::new());

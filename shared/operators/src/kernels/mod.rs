@@ -77,10 +77,11 @@ pub(crate) fn sometimes(
     + Sync
     + 'static,
 ) -> Kernel {
-    in_place(move |value, size, tools, draw| match draw.unit() >= p {
-        true => Ok(()),
-        false => change(value, size, tools, draw),
-    })
+    in_place(
+        move |value, size, tools, draw| {
+            if draw.unit() >= p { Ok(()) } else { change(value, size, tools, draw) }
+        },
+    )
 }
 
 /// Channels of an `[h, w, c]` image.

@@ -126,12 +126,11 @@ impl Operator for Cast {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(match self.dtype.dtype() == given.dtype {
-            true => Kernel::Nothing,
-            false => {
-                let (from, to) = (given.dtype, self.dtype);
-                transform(move |input, output, _, _| kernel::convert(from, to, input, output))
-            }
+        Ok(if self.dtype.dtype() == given.dtype {
+            Kernel::Nothing
+        } else {
+            let (from, to) = (given.dtype, self.dtype);
+            transform(move |input, output, _, _| kernel::convert(from, to, input, output))
         })
     }
 }

@@ -186,9 +186,10 @@ pub(crate) mod kernel {
             let (result, read, written, found) = reader.read_record(line, values, ends);
             match result {
                 ReadRecordResult::Record if found == self.columns => {
-                    return match only_ends(&line[read..]) {
-                        true => Ok(()),
-                        false => Err("it is more than one line".into()),
+                    return if only_ends(&line[read..]) {
+                        Ok(())
+                    } else {
+                        Err("it is more than one line".into())
                     };
                 }
                 ReadRecordResult::InputEmpty if found <= self.columns => {}

@@ -51,15 +51,14 @@ impl Transform for Checked {
         if made.bytes > room {
             return Err(format!("the operator says that it made {} bytes, not {room}", made.bytes));
         }
-        match is_of(&self.output, made) {
-            true => Ok(made),
-            false => {
-                let (Made { bytes, size: [height, width] }, schema) = (made, &self.output);
-                Err(format!(
-                    "the operator made {bytes} bytes, an image of {height} x {width} if it is one, \
+        if is_of(&self.output, made) {
+            Ok(made)
+        } else {
+            let (Made { bytes, size: [height, width] }, schema) = (made, &self.output);
+            Err(format!(
+                "the operator made {bytes} bytes, an image of {height} x {width} if it is one, \
                      which is no {schema}"
-                ))
-            }
+            ))
         }
     }
 }

@@ -207,9 +207,10 @@ fn commute(pipeline: &Pipeline, at: usize, past: usize) -> Result<Commute, Optio
     if allowed || mover.assume_commutes || other.assume_commutes {
         return Ok(Commute::Roughly);
     }
-    let remedy = match in_pecan {
-        true => "`auto_order: pecan` moves it nevertheless",
-        false => "say `assume_commutes: true` on one of them if that is all the same to you",
+    let remedy = if in_pecan {
+        "`auto_order: pecan` moves it nevertheless"
+    } else {
+        "say `assume_commutes: true` on one of them if that is all the same to you"
     };
     let [mover, other] = [mover, other].map(|stage| stage.op.name());
     Err(Some(format!("`{mover}` then `{other}` is not what `{other}` then `{mover}` is; {remedy}")))
@@ -235,19 +236,18 @@ fn swapped(
     stages.swap(at, past);
     let candidate = pipeline.with_stages(stages).map_err(|error| Some(error.message))?;
     let (before, after) = (pipeline.output_schema(), candidate.output_schema());
-    match before == after {
-        true => Ok((candidate, commute)),
-        false => {
-            let mut fields = before.fields.iter().zip(&after.fields);
-            let changed = fields.find(|(before, after)| before != after);
-            let changed = changed.map_or(String::new(), |((name, before), (_, after))| {
-                let range = |field: &crate::FieldSchema| {
-                    field.range.map_or(String::new(), |r| format!(" {:.2}..{:.2}", r.min, r.max))
-                };
-                let (from, to) = (range(before), range(after));
-                format!(": `{name}` would be {after}{to}, not {before}{from}")
-            });
-            Err(Some(format!("what is delivered would change{changed}")))
-        }
+    if before == after {
+        Ok((candidate, commute))
+    } else {
+        let mut fields = before.fields.iter().zip(&after.fields);
+        let changed = fields.find(|(before, after)| before != after);
+        let changed = changed.map_or(String::new(), |((name, before), (_, after))| {
+            let range = |field: &crate::FieldSchema| {
+                field.range.map_or(String::new(), |r| format!(" {:.2}..{:.2}", r.min, r.max))
+            };
+            let (from, to) = (range(before), range(after));
+            format!(": `{name}` would be {after}{to}, not {before}{from}")
+        });
+        Err(Some(format!("what is delivered would change{changed}")))
     }
 }

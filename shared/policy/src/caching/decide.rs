@@ -170,9 +170,10 @@ fn cache_option(
     let (stored_bytes, epoch_s) = (bytes * scale, profiled_s * scale);
     let splits = objects * scale;
     // After the last operator only the trainer reads, and delivery stores the objects anyway.
-    let steady_usd = match last {
-        true => Requests::CACHED_SPLIT.usd(&settings.prices) * splits,
-        false => epoch_usd(settings, epoch_s, splits, Requests::SPLIT),
+    let steady_usd = if last {
+        Requests::CACHED_SPLIT.usd(&settings.prices) * splits
+    } else {
+        epoch_usd(settings, epoch_s, splits, Requests::SPLIT)
     };
     let put = Requests { puts: if last { 0.0 } else { 1.0 }, ..Requests::default() };
     let first_usd = compute.epoch_usd + put.usd(&settings.prices) * splits;
@@ -230,11 +231,10 @@ fn reason(
         let why = caches.iter().find_map(|option| option.refused.clone()).unwrap_or_default();
         return format!("no autocache point may be used: {why}");
     };
-    let tie = match best.profiled_s < compute.profiled_s {
-        true => {
-            format!(", within {:.0} %: a tie, and computing stores nothing", 1e2 * settings.tie)
-        }
-        false => String::new(),
+    let tie = if best.profiled_s < compute.profiled_s {
+        format!(", within {:.0} %: a tie, and computing stores nothing", 1e2 * settings.tie)
+    } else {
+        String::new()
     };
     format!(
         "computing takes a worker {} for 1,000 elements, to {} {}; {epochs} epochs cost {}, cached {}{tie}",

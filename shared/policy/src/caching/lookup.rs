@@ -74,9 +74,10 @@ pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
         },
         Some((point, _, Entry { elements_per_s, .. })) => Lookup {
             mode: Mode::Get { point },
-            reason: match *elements_per_s > 0.0 {
-                true => format!("point {point} is cached: {elements_per_s:.0} elements/s a worker"),
-                false => format!("point {point} is cached"),
+            reason: if *elements_per_s > 0.0 {
+                format!("point {point} is cached: {elements_per_s:.0} elements/s a worker")
+            } else {
+                format!("point {point} is cached")
             },
         },
         None if points.iter().any(|candidate| candidate.reusable) => {

@@ -340,9 +340,10 @@ fn align(requested: &[DescribedOp], cached: &[DescribedOp]) -> Vec<(Option<usize
     let mut longest = vec![vec![0usize; columns + 1]; rows + 1];
     for i in (0..rows).rev() {
         for j in (0..columns).rev() {
-            longest[i][j] = match requested[i].op == cached[j].op {
-                true => longest[i + 1][j + 1] + 1,
-                false => longest[i + 1][j].max(longest[i][j + 1]),
+            longest[i][j] = if requested[i].op == cached[j].op {
+                longest[i + 1][j + 1] + 1
+            } else {
+                longest[i + 1][j].max(longest[i][j + 1])
             };
         }
     }

@@ -48,12 +48,13 @@ impl State {
     pub fn advance(&self, event: &Event) -> Transition {
         let (state, reason) = match (self.mode, event) {
             (Mode::Profile, Event::Decided { mode: Mode::Put { point }, stored_from_start }) => {
-                match stored_from_start {
-                    true => (State::of(Mode::Put { point: *point }), self.storing(*point)),
-                    false => (
+                if *stored_from_start {
+                    (State::of(Mode::Put { point: *point }), self.storing(*point))
+                } else {
+                    (
                         State { mode: Mode::Compute, put_next: Some(*point) },
                         format!("the next epoch stores at point {point} from its first split on"),
-                    ),
+                    )
                 }
             }
             (Mode::Profile, Event::Decided { mode: Mode::Compute, .. }) => {

@@ -83,9 +83,10 @@ impl ReadTime {
         if chord > 0.0 {
             return chord;
         }
-        match last.0 > 0.0 {
-            true => (last.1 - self.latency_s(self.knots[0])).max(0.0) / last.0,
-            false => 1.0 / NETWORK_BYTES_PER_S,
+        if last.0 > 0.0 {
+            (last.1 - self.latency_s(self.knots[0])).max(0.0) / last.0
+        } else {
+            1.0 / NETWORK_BYTES_PER_S
         }
     }
 }

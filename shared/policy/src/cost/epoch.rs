@@ -89,10 +89,9 @@ impl EpochWork {
             (ingest_s, Bound::TrainerNetwork),
             (self.workers_s(workers, shape), worker_bound),
         ];
-        bounds.into_iter().fold(bounds[0], |longest, bound| match bound.0 > longest.0 {
-            true => bound,
-            false => longest,
-        })
+        bounds
+            .into_iter()
+            .fold(bounds[0], |longest, bound| if bound.0 > longest.0 { bound } else { longest })
     }
 
     /// Duration and cost on `workers` functions. Workers leave when the window is full, so those beyond

@@ -36,16 +36,10 @@ const MAX_QUANTITY: f64 = 1e18;
 
 /// `value` if it is a valid quantity, else 0.
 pub(crate) fn quantity(value: f64) -> f64 {
-    match value.is_finite() {
-        true => value.clamp(0.0, MAX_QUANTITY),
-        false => 0.0,
-    }
+    if value.is_finite() { value.clamp(0.0, MAX_QUANTITY) } else { 0.0 }
 }
 
 /// `part / whole`; 0 if `whole` is 0.
 pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
-    match whole > 0.0 {
-        true => quantity(part / whole),
-        false => 0.0,
-    }
+    if whole > 0.0 { quantity(part / whole) } else { 0.0 }
 }

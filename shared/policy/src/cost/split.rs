@@ -46,9 +46,10 @@ impl SplitWork {
 
     /// Bottleneck of a worker of `shape`.
     pub fn bound(&self, shape: &FunctionShape) -> SplitBound {
-        match self.network_s(shape) > self.compute_s(shape) {
-            true => SplitBound::Network,
-            false => SplitBound::Compute,
+        if self.network_s(shape) > self.compute_s(shape) {
+            SplitBound::Network
+        } else {
+            SplitBound::Compute
         }
     }
 

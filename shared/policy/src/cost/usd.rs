@@ -30,10 +30,8 @@ impl fmt::Display for Usd {
             _ if amount >= 1000.0 => 0,
             _ if amount >= 1.0 => 2,
             _ => {
-                let digits = match amount >= 0.001 {
-                    true => SIGNIFICANT_DIGITS,
-                    false => SIGNIFICANT_DIGITS_OF_LITTLE,
-                };
+                let digits =
+                    if amount >= 0.001 { SIGNIFICANT_DIGITS } else { SIGNIFICANT_DIGITS_OF_LITTLE };
                 // The first digit of 0.0123 is two places after the point.
                 (digits - 1 - amount.log10().floor() as i32).clamp(2, MAX_PLACES)
             }
@@ -103,10 +101,7 @@ impl Cost {
 
     /// Scaled to a million samples, given the number that this cost is for; zero if that is zero.
     pub fn per_million(&self, samples: f64) -> Cost {
-        match quantity(samples) > 0.0 {
-            true => *self * (1e6 / samples),
-            false => Cost::default(),
-        }
+        if quantity(samples) > 0.0 { *self * (1e6 / samples) } else { Cost::default() }
     }
 }
 

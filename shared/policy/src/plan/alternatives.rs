@@ -127,9 +127,10 @@ fn puts(measured: &Measured, job: &Job, work: &EpochWork, point: CachePoint) -> 
 
 /// Bytes of an epoch at `point`.
 fn stored_bytes(measured: &Measured, job: &Job, point: CachePoint) -> f64 {
-    let per_record = match point.after_op + 1 >= measured.ops.len() {
-        true => measured.delivered_bytes_per_record(),
-        false => measured.bytes_per_record(point.after_op),
+    let per_record = if point.after_op + 1 >= measured.ops.len() {
+        measured.delivered_bytes_per_record()
+    } else {
+        measured.bytes_per_record(point.after_op)
     };
     per_record * job.records as f64
 }
@@ -211,9 +212,8 @@ fn trainer_cpu(measured: &Measured, job: &Job, work: &EpochWork) -> Alternative 
         (ratio(cpu_s, cores), Bound::Workers),
         (ratio(source_bytes, quantity(job.ingest_bytes_per_s)), Bound::TrainerNetwork),
     ];
-    let longer = |longest: (f64, Bound), bound: (f64, Bound)| match bound.0 > longest.0 {
-        true => bound,
-        false => longest,
+    let longer = |longest: (f64, Bound), bound: (f64, Bound)| {
+        if bound.0 > longest.0 { bound } else { longest }
     };
     let (seconds, bound) = bounds.into_iter().fold((trainer_s, Bound::Trainer), longer);
     let cost = Cost {

@@ -81,9 +81,10 @@ impl Job {
         let rows = measured.rows_per_record();
         let batch_records = ratio(f64::from(self.batch_size.max(1)), rows).max(1.0);
         let batch_bytes = batch_records * measured.delivered_bytes_per_record();
-        match batch_bytes > 0.0 {
-            true => batch_records * (SPLIT_BYTES / batch_bytes).floor().max(1.0),
-            false => batch_records,
+        if batch_bytes > 0.0 {
+            batch_records * (SPLIT_BYTES / batch_bytes).floor().max(1.0)
+        } else {
+            batch_records
         }
     }
 
@@ -169,9 +170,10 @@ impl Limits {
         }
         if let Some(usd) = self.budget_usd_per_hour {
             let worker_usd = shape.usd_per_second(prices).0 * HOUR_S;
-            let affordable = match worker_usd > 0.0 {
-                true => ((quantity(usd) / worker_usd) as u32).max(1),
-                false => u32::MAX,
+            let affordable = if worker_usd > 0.0 {
+                ((quantity(usd) / worker_usd) as u32).max(1)
+            } else {
+                u32::MAX
             };
             if workers > affordable {
                 workers = affordable;

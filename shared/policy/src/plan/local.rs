@@ -143,10 +143,8 @@ pub fn predict_local(run: &LocalRun, costs: &LocalCosts) -> LocalEstimate {
         trainer_cpu_s + batches * (quantity(run.step_wait_s) + quantity(costs.fetcher_s_per_batch));
     let fetcher_s = ratio(fetcher_cpu_s, pace);
     let made_s = quantity(longer(processors_s, workers_s));
-    let made_by = match processors_s >= workers_s {
-        true => LocalBound::Processors,
-        false => LocalBound::Workers,
-    };
+    let made_by =
+        if processors_s >= workers_s { LocalBound::Processors } else { LocalBound::Workers };
     let trainer = (trainer_s, LocalBound::Trainer);
     let (seconds, bound) = [(fetcher_s, LocalBound::Fetcher), (made_s, made_by)]
         .into_iter()

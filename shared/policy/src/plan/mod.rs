@@ -82,9 +82,10 @@ pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
     let cheapest = least(&alternatives, |alternative| alternative.cost.total().0);
     let fastest_s = alternatives.iter().map(possible_s).fold(f64::INFINITY, f64::min);
     let fastest = least(&alternatives, |alternative| {
-        match possible_s(alternative) <= fastest_s * (1.0 + AS_FAST) {
-            true => alternative.cost.total().0,
-            false => f64::INFINITY,
+        if possible_s(alternative) <= fastest_s * (1.0 + AS_FAST) {
+            alternative.cost.total().0
+        } else {
+            f64::INFINITY
         }
     });
     let break_even = alternatives::break_even(measured, job, &work, &functions);
@@ -150,13 +151,10 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
     }
     let best_cache = plan.break_even.iter().max_by(|a, b| a.days.total_cmp(&b.days));
     if let Some(BreakEven { name, days, usd_per_day, saved_usd, .. }) = best_cache {
-        said.push(match *days > 0.0 {
-            true => format!(
+        said.push(if *days > 0.0 { format!(
                 "{name} pays if it is read again within {days:.1} days (saves {saved_usd} an epoch, keeping \
                  it costs {usd_per_day} a day)"
-            ),
-            false => format!("{name} never pays: reading it costs as much as computing it"),
-        });
+            ) } else { format!("{name} never pays: reading it costs as much as computing it") });
     }
     if plan.functions.bound == Bound::WorkerNetwork && job.shape.memory_mb > SMALL_WORKER_MB {
         said.push(

@@ -72,10 +72,8 @@ fn row(f: &mut fmt::Formatter<'_>, alternative: &Alternative) -> fmt::Result {
         return write!(f, "{name:<NAME_WIDTH$} {:>7} {why}", "-");
     }
     let Cost { compute, requests, storage, transfer, accelerator } = *cost;
-    let workers = match workers.fract() == 0.0 {
-        true => format!("{workers}"),
-        false => format!("{workers:.1}"),
-    };
+    let workers =
+        if workers.fract() == 0.0 { format!("{workers}") } else { format!("{workers:.1}") };
     write!(
         f,
         "{name:<NAME_WIDTH$} {workers:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \

@@ -176,11 +176,10 @@ impl SyntheticPipeline {
         }
         let points: Vec<usize> = (0..ops.len()).filter(|_| rng.u32(..3) == 0).collect();
         // At least one point; often one at the end.
-        let points = match points.is_empty() || rng.bool() {
-            true => {
-                points.into_iter().filter(|p| *p + 1 < ops.len()).chain([ops.len() - 1]).collect()
-            }
-            false => points,
+        let points = if points.is_empty() || rng.bool() {
+            points.into_iter().filter(|p| *p + 1 < ops.len()).chain([ops.len() - 1]).collect()
+        } else {
+            points
         };
         let records_per_split = (SPLIT_BYTES / bytes).ceil();
         let (mut lake, store) = (Store::draw(rng), Store::draw(rng));

@@ -113,15 +113,14 @@ impl Table {
     /// The number of columns, and the column of each feature, each as four bytes.
     fn places(&self, source: Reading<'_>) -> Result<Vec<u8>, String> {
         let named;
-        let columns = match self.layout.header {
-            true => {
-                let line = self.header.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.header);
-                let values = extract::values(line, self.layout)?;
-                let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-                named = values.iter().map(|value| text(value)).collect::<Vec<_>>();
-                named.as_slice()
-            }
-            false => source.format.columns(),
+        let columns = if self.layout.header {
+            let line = self.header.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.header);
+            let values = extract::values(line, self.layout)?;
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            named = values.iter().map(|value| text(value)).collect::<Vec<_>>();
+            named.as_slice()
+        } else {
+            source.format.columns()
         };
         let mut places = (columns.len() as u32).to_le_bytes().to_vec();
         for feature in source.features.values() {

@@ -223,9 +223,10 @@ impl Inflater {
         let [a, b, c, d, e, f, g, h] = trailer;
         let (stored, bytes) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
         // The length is stored modulo 2^32.
-        match crc.finalize() == stored && self.member_bytes as u32 == bytes {
-            true => Ok(()),
-            false => Err("a gzip member's checksum does not match its content".into()),
+        if crc.finalize() == stored && self.member_bytes as u32 == bytes {
+            Ok(())
+        } else {
+            Err("a gzip member's checksum does not match its content".into())
         }
     }
 }

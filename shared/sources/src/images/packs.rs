@@ -63,9 +63,10 @@ pub fn packs<'a>(
 pub fn read_pack(stored: &[u8]) -> Result<Pack, SourceError> {
     let pack: Pack = serde_json::from_slice(stored)
         .map_err(|error| SourceError(format!("it is not a pack of images: {error}")))?;
-    match pack.images.len() <= PACK_IMAGES {
-        true => Ok(pack),
-        false => Err(SourceError(format!("it has more than {PACK_IMAGES} images"))),
+    if pack.images.len() <= PACK_IMAGES {
+        Ok(pack)
+    } else {
+        Err(SourceError(format!("it has more than {PACK_IMAGES} images")))
     }
 }
 

@@ -31,11 +31,10 @@ impl Scanner {
         self.bytes += bytes.len() as u64;
         self.begun |= !bytes.trim_ascii_start().is_empty();
         let most = self.limits.record_bytes;
-        match self.bytes > u64::from(most) {
-            true => {
-                Err(self.index.fault(&format!("its line has more than {most} bytes, the limit")))
-            }
-            false => Ok(()),
+        if self.bytes > u64::from(most) {
+            Err(self.index.fault(&format!("its line has more than {most} bytes, the limit")))
+        } else {
+            Ok(())
         }
     }
 

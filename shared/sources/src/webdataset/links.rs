@@ -172,9 +172,10 @@ impl Finder {
             }
             Some(link) => {
                 let folder = member.name.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-                let to = match link.is_hard {
-                    true => To::Known(self.members.get(&hash(&[link.target])).cloned()),
-                    false => To::Named(hash(&[&member.name[..folder], link.target])),
+                let to = if link.is_hard {
+                    To::Known(self.members.get(&hash(&[link.target])).cloned())
+                } else {
+                    To::Named(hash(&[&member.name[..folder], link.target]))
                 };
                 self.links.push(Found { at: member.content.start, to });
                 Target::Link(self.links.len() - 1)

@@ -123,11 +123,12 @@ impl Members {
             None => {
                 self.at += bytes.len() as u64;
                 self.padding += bytes.len() as u64;
-                match self.padding > MAX_PADDING_BYTES {
-                    true => Err(format!(
+                if self.padding > MAX_PADDING_BYTES {
+                    Err(format!(
                         "more than {MAX_PADDING_BYTES} zeros follow the end mark: cut them off"
-                    )),
-                    false => Ok(()),
+                    ))
+                } else {
+                    Ok(())
                 }
             }
         }

@@ -44,9 +44,10 @@ impl Resolve for PublicOnly {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let found: Vec<SocketAddr> = found.filter(|found| is_public(found.ip())).collect();
-            match found.is_empty() {
-                true => Err(not_public(name.as_str()).into()),
-                false => Ok(Box::new(found.into_iter()) as Addrs),
+            if found.is_empty() {
+                Err(not_public(name.as_str()).into())
+            } else {
+                Ok(Box::new(found.into_iter()) as Addrs)
             }
         })
     }

@@ -187,9 +187,12 @@ impl WebObjects {
         let Some(sent) = self.patience.wait(request.send()).await else {
             return Err(ObjectError::Unavailable(SILENCE.to_owned()));
         };
-        sent.map_err(|error| match error.is_redirect() {
-            true => refused(in_words(&error)),
-            false => ObjectError::Unavailable(in_words(&error)),
+        sent.map_err(|error| {
+            if error.is_redirect() {
+                refused(in_words(&error))
+            } else {
+                ObjectError::Unavailable(in_words(&error))
+            }
         })
     }
 }

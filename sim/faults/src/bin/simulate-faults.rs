@@ -52,9 +52,10 @@ impl Args {
     /// Runs the simulation of `seed`.
     fn simulate(&self, seed: u64, verbose: bool) -> io::Result<Outcome> {
         let ranks = self.ranks || self.mutant.is_some_and(|m| Mutant::OF_RANKS.contains(&m));
-        match ranks {
-            true => simulate_ranks(seed, self.mutant, verbose),
-            false => simulate(seed, self.mutant, verbose),
+        if ranks {
+            simulate_ranks(seed, self.mutant, verbose)
+        } else {
+            simulate(seed, self.mutant, verbose)
         }
     }
 }
@@ -109,9 +110,10 @@ fn main() -> ExitCode {
     if args.json {
         println!("{}", as_json(&sum));
     }
-    match sum.broken.is_empty() && sum.errors.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if sum.broken.is_empty() && sum.errors.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -243,10 +243,7 @@ impl Objects for SimObjects {
         let outcome = self.store.apply_put(path, body, put_id).await;
         sim.event(format_args!("put {path}: {outcome:?}"));
         self.process.point(LATENCY_MS).await;
-        match sim.happens(Fault::PutUnreported) {
-            true => Err(unavailable(path)),
-            false => outcome,
-        }
+        if sim.happens(Fault::PutUnreported) { Err(unavailable(path)) } else { outcome }
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
@@ -300,9 +297,6 @@ impl Objects for SimObjects {
         }
         self.store.memory.delete(bucket, deleted).await?;
         self.process.point(LATENCY_MS).await;
-        match half {
-            true => Err(unavailable(&ObjectPath::new(bucket, "half"))),
-            false => Ok(()),
-        }
+        if half { Err(unavailable(&ObjectPath::new(bucket, "half"))) } else { Ok(()) }
     }
 }

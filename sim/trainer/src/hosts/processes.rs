@@ -277,9 +277,10 @@ fn private_folder() -> std::io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("gristmill-hosts-");
     let dir = builder.tempdir()?;
-    match dir.path().as_os_str().len() > MAX_FOLDER_BYTES {
-        true => builder.tempdir_in("/tmp"),
-        false => Ok(dir),
+    if dir.path().as_os_str().len() > MAX_FOLDER_BYTES {
+        builder.tempdir_in("/tmp")
+    } else {
+        Ok(dir)
     }
 }
 

@@ -73,9 +73,10 @@ async fn keys_that_end_in_mid_run_are_renewed_in_every_region() {
     let server = Server::start(|_, asked| {
         let in_other_region = asked.header("authorization").contains("/eu-west-1/");
         let region = vec![("x-amz-bucket-region", "eu-west-1".to_owned())];
-        match asked.target.starts_with("/there") && !in_other_region {
-            true => Answer::Full(301, region, "".into()),
-            false => Answer::status(200, "<ListBucketResult></ListBucketResult>"),
+        if asked.target.starts_with("/there") && !in_other_region {
+            Answer::Full(301, region, "".into())
+        } else {
+            Answer::status(200, "<ListBucketResult></ListBucketResult>")
         }
     })
     .await;

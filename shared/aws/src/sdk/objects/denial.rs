@@ -59,9 +59,8 @@ mod tests {
 
     /// The error of a read that is denied with `refusal`, and the number of requests.
     async fn denied(refusal: &'static str, list: fn() -> Answer) -> (ObjectError, usize) {
-        let server = Server::start(move |_, asked| match asked.target.contains("list-type") {
-            true => list(),
-            false => Answer::status(403, refusal),
+        let server = Server::start(move |_, asked| {
+            if asked.target.contains("list-type") { list() } else { Answer::status(403, refusal) }
         })
         .await;
         let path = ObjectPath::new("b", "dir/k.tar");

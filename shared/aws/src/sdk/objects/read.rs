@@ -242,9 +242,10 @@ fn pieces<'a>(
     while start < range.end {
         let end = range.end.min(start + piece_bytes);
         // Spare capacity stays with the last piece; otherwise the buffer would return to its pool smaller.
-        let after = match end == range.end {
-            true => BytesMut::new(),
-            false => rest.split_off(usize::try_from(end - start).unwrap_or(usize::MAX)),
+        let after = if end == range.end {
+            BytesMut::new()
+        } else {
+            rest.split_off(usize::try_from(end - start).unwrap_or(usize::MAX))
         };
         let buffer = std::mem::replace(&mut rest, after);
         let etag = etag.map(str::to_owned);

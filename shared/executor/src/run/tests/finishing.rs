@@ -17,9 +17,10 @@ fn pipeline(ops: &str) -> Pipeline {
 /// Every batch, with the remainder, of a bench over these records.
 fn batches(pipeline: &Pipeline, fused: bool) -> Vec<Bytes> {
     let mut bench = Bench::new(RESNET, &image_records(10));
-    bench.program = match fused {
-        true => Program::compile(pipeline).unwrap(),
-        false => Compiler::new().apart().compile(pipeline).unwrap(),
+    bench.program = if fused {
+        Program::compile(pipeline).unwrap()
+    } else {
+        Compiler::new().apart().compile(pipeline).unwrap()
     };
     frames(&bench.all()).iter().map(|frame| frame.bytes().clone()).collect()
 }

@@ -126,9 +126,10 @@ pub(super) fn distinct_records(n: u32, as_jpeg: bool) -> Vec<Vec<u8>> {
         let places = (0..height).flat_map(|y| (0..width).map(move |x| (y, x)));
         let pixels: Vec<u8> = places.clone().flat_map(|(y, x)| at(y, x)).collect();
         let mask: Vec<u8> = places.map(|(y, x)| (y * 7 + x) as u8).collect();
-        let image = match as_jpeg {
-            true => encode(&pixels, width as u16, height as u16, jpeg_encoder::ColorType::Rgb),
-            false => png(width, height, png::ColorType::Rgb, &pixels),
+        let image = if as_jpeg {
+            encode(&pixels, width as u16, height as u16, jpeg_encoder::ColorType::Rgb)
+        } else {
+            png(width, height, png::ColorType::Rgb, &pixels)
         };
         let mask = png(width, height, png::ColorType::Indexed, &mask);
         let (right, bottom) = (width as f32 - 1.5, height as f32 - 2.0);

@@ -196,10 +196,7 @@ proptest! {
             })
             .collect();
         for picked in stale.iter().map(|_| &stale) {
-            let some: Vec<_> = match reports.is_empty() {
-                true => Vec::new(),
-                false => picked.iter().map(|index| *index.get(&reports)).collect(),
-            };
+            let some: Vec<_> = if reports.is_empty() { Vec::new() } else { picked.iter().map(|index| *index.get(&reports)).collect() };
             let after = merged(&job, &some);
             prop_assert!(after.durable >= job.durable && after.delivered >= job.delivered);
             if after.durable > job.durable {

@@ -288,9 +288,8 @@ mod tests {
             DType::F64 => f64::from_le_bytes(bytes.try_into().unwrap()),
             _ => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
         };
-        let bounded = |low: f64, high: f64| match real.is_nan() {
-            true => 0,
-            false => real.round_ties_even().clamp(low, high) as i128,
+        let bounded = |low: f64, high: f64| {
+            if real.is_nan() { 0 } else { real.round_ties_even().clamp(low, high) as i128 }
         };
         match to {
             CastDType::U8 => (bounded(0.0, 255.0) as u8).to_le_bytes().to_vec(),

@@ -68,9 +68,10 @@ impl Tokens {
 fn truncation(tokenizer: &Tokenizer, max_length: usize) -> Result<TruncationParams, String> {
     use tokenizers::PostProcessor;
     let added = tokenizer.get_post_processor().map_or(0, |post| post.added_tokens(false));
-    match max_length < added {
-        false => Ok(TruncationParams { max_length, ..TruncationParams::default() }),
-        true => Err(format!("it adds {added} tokens to every text, more than `max_length`")),
+    if max_length < added {
+        Err(format!("it adds {added} tokens to every text, more than `max_length`"))
+    } else {
+        Ok(TruncationParams { max_length, ..TruncationParams::default() })
     }
 }
 

@@ -68,10 +68,7 @@ pub(super) fn held_back(
     }
     let count = f64::from(workers);
     let is_full = lacks_work(capacity, count) || fills_window(state, report, capacity);
-    let busy = match is_full {
-        true => capacity.workers.clamp(1.0, count),
-        false => busy(capacity, count),
-    };
+    let busy = if is_full { capacity.workers.clamp(1.0, count) } else { busy(capacity, count) };
     let known = if waits { 0.0 } else { state.above_low(busy, settings) };
     let enough = whole((busy * settings.goal()).max(known)).min(workers);
     let window_most = state.window_most(report);

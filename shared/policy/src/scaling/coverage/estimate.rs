@@ -178,10 +178,7 @@ pub(super) fn starting(
     }
     state.estimated = Some(0);
     state.phase = Phase::Scaling;
-    let desired = match piles_up(report) {
-        true => workers,
-        false => estimated(state, report, settings),
-    };
+    let desired = if piles_up(report) { workers } else { estimated(state, report, settings) };
     // With few workers, one more or less matters: worth two more reports.
     if desired > 1 && desired <= FEW && !is_fresh && state.step.samples < FEW_REPORTS {
         state.phase = Phase::Starting;
@@ -251,10 +248,7 @@ fn following_least(state: &State, age: u32, has_fresh: bool) -> f64 {
     let error =
         |tracker: &Tracker, samples: u32| tracker.sigma() / f64::from(samples.max(1)).sqrt();
     // An exponential mean with rate 1 / n is worth 2 n - 1 samples.
-    let work_error = match has_fresh {
-        true => error(&state.fresh, 2 * state.fresh.samples - 1),
-        false => 0.0,
-    };
+    let work_error = if has_fresh { error(&state.fresh, 2 * state.fresh.samples - 1) } else { 0.0 };
     let step_error = error(&state.step, state.step.samples);
     let (errors, least) = if age <= FOLLOWING_REPORTS { FOLLOWING } else { FOLLOWING_LATE };
     (errors * step_error.hypot(work_error)).max(least)

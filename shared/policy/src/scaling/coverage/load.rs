@@ -93,9 +93,10 @@ fn work_change(state: &mut State, report: &TrainingReport, noticed: Option<f64>)
     // Right after a move there is no average yet.
     let Doubt { before_s, reports } = state.doubt.filter(|_| state.work.samples >= 2)?;
     let after_s = state.work.mean;
-    let noise = match report.window_full > BACKPRESSURE && after_s < before_s {
-        true => FASTER_BEHIND_WINDOW,
-        false => CHANGED,
+    let noise = if report.window_full > BACKPRESSURE && after_s < before_s {
+        FASTER_BEHIND_WINDOW
+    } else {
+        CHANGED
     };
     // A move of the target explains a change in proportion to the count at most: workers wait for each other.
     let moved = state

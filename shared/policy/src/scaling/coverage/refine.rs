@@ -65,9 +65,10 @@ pub(super) fn refine(
     let reports = state.block.reports;
     // Splits of one generation of workers arrive together: less than a generation is no average.
     let generation = report.generation(f64::from(workers));
-    let due = match state.has_converged {
-        true => reports >= settings.revisit_reports.max(REPORTS_FEWEST),
-        false => reports >= REPORTS_FEWEST,
+    let due = if state.has_converged {
+        reports >= settings.revisit_reports.max(REPORTS_FEWEST)
+    } else {
+        reports >= REPORTS_FEWEST
     };
     let times = Times {
         clients: facts.clients(),
@@ -171,9 +172,10 @@ pub(super) fn judge(
 /// The reason for a small correction.
 fn correction(capacity: &Capacity, from: u32, workers: u32) -> Reason {
     let covered = capacity.covered;
-    match workers > from {
-        true => Reason::Stalled { covered, from, workers },
-        false => Reason::Surplus { covered, from, workers },
+    if workers > from {
+        Reason::Stalled { covered, from, workers }
+    } else {
+        Reason::Surplus { covered, from, workers }
     }
 }
 

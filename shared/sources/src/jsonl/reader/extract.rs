@@ -172,9 +172,10 @@ impl<'de> DeserializeSeed<'de> for Object<'_, '_, '_> {
 impl Object<'_, '_, '_> {
     /// Something else than an object.
     fn other<E: Error>(self, what: &str) -> Result<(), E> {
-        match self.is_root {
-            true => Err(self.state.fail(format!("it is {what}, not a JSON object"))),
-            false => Ok(()),
+        if self.is_root {
+            Err(self.state.fail(format!("it is {what}, not a JSON object")))
+        } else {
+            Ok(())
         }
     }
 }

@@ -36,9 +36,12 @@ impl<'de> DeserializeSeed<'de> for Value<'_, '_> {
                 let count = numbers.count;
                 wanted.check_values(count).map_err(|what| numbers.fail(what))
             });
-            filled.map_err(|error| match fault.is_empty() {
-                true => error,
-                false => state.fail(format!("key `{}` {fault}", wanted.key)),
+            filled.map_err(|error| {
+                if fault.is_empty() {
+                    error
+                } else {
+                    state.fail(format!("key `{}` {fault}", wanted.key))
+                }
             })?;
         }
         state.saw(feature);

@@ -227,13 +227,12 @@ fn scan(layout: &Layout, chunk: usize, pieces: &Pieces) -> Result<Vec<PageLocati
     let headers = headers(pieces, range).map_err(bad)?;
     // Levels are within compressed data, unless the header says how many rows there are.
     let nested = column.column_descr().max_rep_level() > 0;
-    let mut unpacked = match nested && headers.iter().any(|(_, page)| page.kind == Kind::V1) {
-        true => {
-            let pages = Arc::new(pieces.clone());
-            let pages = SerializedPageReader::new(pages, column, meta.num_rows() as usize, None);
-            Some(pages.map_err(|error| bad(one_line(&error)))?)
-        }
-        false => None,
+    let mut unpacked = if nested && headers.iter().any(|(_, page)| page.kind == Kind::V1) {
+        let pages = Arc::new(pieces.clone());
+        let pages = SerializedPageReader::new(pages, column, meta.num_rows() as usize, None);
+        Some(pages.map_err(|error| bad(one_line(&error)))?)
+    } else {
+        None
     };
     let (mut pages, mut rows) = (Vec::new(), 0_u64);
     for (i, (offset, page)) in headers.iter().enumerate() {
@@ -265,9 +264,10 @@ fn scan(layout: &Layout, chunk: usize, pieces: &Pieces) -> Result<Vec<PageLocati
         });
         rows += page_rows;
     }
-    match rows == meta.num_rows() as u64 {
-        true => Ok(pages),
-        false => Err(bad(format!("it has {rows} rows of {}", meta.num_rows()))),
+    if rows == meta.num_rows() as u64 {
+        Ok(pages)
+    } else {
+        Err(bad(format!("it has {rows} rows of {}", meta.num_rows())))
     }
 }
 

@@ -89,9 +89,12 @@ impl PageHeader {
             3 if rows >= 0 => Kind::V2 { rows: rows as u64 },
             _ => Kind::Other,
         };
-        let size = |bytes: i64| match (0..=MAX_PAGE_BYTES).contains(&bytes) {
-            true => Ok(bytes as usize),
-            false => Err(format!("a page has {bytes} bytes; the limit is {MAX_PAGE_BYTES}")),
+        let size = |bytes: i64| {
+            if (0..=MAX_PAGE_BYTES).contains(&bytes) {
+                Ok(bytes as usize)
+            } else {
+                Err(format!("a page has {bytes} bytes; the limit is {MAX_PAGE_BYTES}"))
+            }
         };
         if kind != Kind::Other && !(0..=MAX_PAGE_VALUES).contains(&values) {
             return Err(format!("a page has {values} values; the limit is {MAX_PAGE_VALUES}"));

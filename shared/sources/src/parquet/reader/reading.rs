@@ -82,12 +82,13 @@ pub(super) fn stored_ranges(
         }
     }
     let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    match bytes <= MAX_SPLIT_BYTES {
-        true => Ok(ranges),
-        false => Err(format!(
+    if bytes <= MAX_SPLIT_BYTES {
+        Ok(ranges)
+    } else {
+        Err(format!(
             "a split would read {bytes} bytes; the limit is {MAX_SPLIT_BYTES}: write the file with \
              smaller row groups or a page index"
-        )),
+        ))
     }
 }
 
@@ -163,17 +164,13 @@ impl Column<'_> {
                 self.numbers(reader, rows, |value, out| self.put(i128::from(*value), out))
             }
             ColumnReader::Int32ColumnReader(reader) => self.numbers(reader, rows, |value, out| {
-                let value = match self.is_unsigned() {
-                    true => i128::from(*value as u32),
-                    false => i128::from(*value),
-                };
+                let value =
+                    if self.is_unsigned() { i128::from(*value as u32) } else { i128::from(*value) };
                 self.put(value, out)
             }),
             ColumnReader::Int64ColumnReader(reader) => self.numbers(reader, rows, |value, out| {
-                let value = match self.is_unsigned() {
-                    true => i128::from(*value as u64),
-                    false => i128::from(*value),
-                };
+                let value =
+                    if self.is_unsigned() { i128::from(*value as u64) } else { i128::from(*value) };
                 self.put(value, out)
             }),
             ColumnReader::FloatColumnReader(reader) => {
@@ -266,9 +263,10 @@ impl Column<'_> {
             }
         }
         let (bytes, found) = gathered.finish();
-        match found.len() == rows.len() {
-            true => Ok(Values::Numbers { bytes, rows: found }),
-            false => Err(format!("there are {} rows of {}", found.len(), rows.len())),
+        if found.len() == rows.len() {
+            Ok(Values::Numbers { bytes, rows: found })
+        } else {
+            Err(format!("there are {} rows of {}", found.len(), rows.len()))
         }
     }
 }

@@ -159,9 +159,10 @@ fn members_of_unknown_kinds_are_files_and_checksums_may_be_signed() {
 fn what_a_global_extension_sets_for_all_members_is_refused() {
     let global = |key: &str| {
         let record = format!("{} {key}=1\n", key.len() + 6);
-        let record = match record.len() == key.len() + 6 {
-            true => record,
-            false => format!("{} {key}=1\n", key.len() + 5),
+        let record = if record.len() == key.len() + 6 {
+            record
+        } else {
+            format!("{} {key}=1\n", key.len() + 5)
         };
         let mut builder = Builder::new(Vec::new());
         let header = header(record.len() as u64, EntryType::XGlobalHeader);

@@ -101,9 +101,10 @@ impl<'a> Header<'a> {
         let [height, width] = self.size;
         // The last row may lack its padding.
         let needed = self.row_bytes() * (height - 1) + (width * self.bits).div_ceil(8);
-        match self.bytes.len().checked_sub(self.data).is_some_and(|rest| rest >= needed) {
-            true => Ok(self),
-            false => Err(cut_short()),
+        if self.bytes.len().checked_sub(self.data).is_some_and(|rest| rest >= needed) {
+            Ok(self)
+        } else {
+            Err(cut_short())
         }
     }
 
@@ -170,9 +171,10 @@ pub(super) fn decode(bytes: &[u8], output: Sink<'_>) -> Result<[usize; 2], Strin
     let colours = if header.bits <= 8 { header.colours() } else { Vec::new() };
     for (row, to) in header.rows().zip(rgb.chunks_exact_mut(width)) {
         for (x, to) in to.iter_mut().enumerate() {
-            *to = match colours.is_empty() {
-                true => header.pixel(row, x),
-                false => colours[usize::from(header.index(row, x))],
+            *to = if colours.is_empty() {
+                header.pixel(row, x)
+            } else {
+                colours[usize::from(header.index(row, x))]
             };
         }
     }
