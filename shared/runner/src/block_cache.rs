@@ -4,7 +4,8 @@
 use crate::{RunError, indexed_file::IndexedFile, stretches::Span};
 use bytes::Bytes;
 use gristmill_pipeline::Source;
-use gristmill_sources::OpenedRecords;
+use gristmill_policy::cost::FunctionShape;
+use gristmill_sources::{BlockRange, OpenedRecords};
 use std::{
     collections::VecDeque,
     ops::Range,
@@ -15,10 +16,10 @@ use std::{
 };
 use tokio::sync::OnceCell;
 
-/// Most bytes of blocks in the cache, apart from those that splits hold.
-const CACHED_BYTES: usize = 256 << 20;
-/// Most bytes of the blocks of a split, once decoded. Where they take more, the split decodes its own records alone.
-pub(crate) const SPLIT_BYTES: u64 = CACHED_BYTES as u64 / 2;
+/// Most bytes of blocks in the cache, apart from those that splits hold: four pages of pyarrow's 1,024 rows of 92 kB.
+const CACHED_BYTES: usize = 384 << 20;
+/// The part of a function's memory that the cache may take, as a divisor.
+const FUNCTION_PART: usize = 5;
 
 /// Records of a file that are decoded together.
 pub(crate) struct RecordBlock {
@@ -94,11 +95,34 @@ pub(crate) fn open(
     joined.ok_or_else(|| RunError::fatal(format!("blocks do not hold records {first}..{end}")))
 }
 
+/// Bytes of blocks of files, in order. Neighbouring spans of a split may lie in one block.
+pub(crate) fn distinct_bytes(blocks: &[(u32, BlockRange)]) -> u64 {
+    let same = |left: &(u32, BlockRange), right: &(u32, BlockRange)| {
+        (left.0, left.1.rows.start) == (right.0, right.1.rows.start)
+    };
+    blocks.chunk_by(same).map(|same| same[0].1.bytes).fold(0, u64::saturating_add)
+}
+
 /// The latest blocks of a dataset.
-#[derive(Default)]
-pub(crate) struct BlockCache(Mutex<VecDeque<(u32, Arc<RecordBlock>)>>);
+pub(crate) struct BlockCache {
+    blocks: Mutex<VecDeque<(u32, Arc<RecordBlock>)>>,
+    most_bytes: usize,
+}
 
 impl BlockCache {
+    /// An empty cache, for a process on that function, or on a machine.
+    pub fn for_process(function: Option<FunctionShape>) -> Self {
+        let part = |shape: FunctionShape| (shape.memory_mb as usize) << 20;
+        let most_bytes = function.map_or(usize::MAX, |shape| part(shape) / FUNCTION_PART);
+        Self { blocks: Mutex::default(), most_bytes: most_bytes.min(CACHED_BYTES) }
+    }
+
+    /// Whether a split may decode whole blocks of so many bytes, for other splits to use. It decodes its own records alone
+    /// otherwise.
+    pub fn admits(&self, bytes: u64) -> bool {
+        usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.most_bytes)
+    }
+
     /// The block `rows` of file number `number`, of that version of the file. Drops those that were used longest ago, if
     /// all take too much.
     pub fn block(
@@ -107,7 +131,7 @@ impl BlockCache {
         rows: Range<u32>,
         file: &Arc<IndexedFile>,
     ) -> Arc<RecordBlock> {
-        let mut blocks = lock(&self.0);
+        let mut blocks = lock(&self.blocks);
         let is_it = |(of, block): &(u32, Arc<RecordBlock>)| {
             *of == number && block.rows == rows && Arc::ptr_eq(&block.file, file)
         };
@@ -118,7 +142,7 @@ impl BlockCache {
         let mut bytes = 0;
         let kept = blocks.iter().take_while(|(_, block)| {
             bytes += block.bytes.load(Ordering::Relaxed);
-            bytes <= CACHED_BYTES
+            bytes <= self.most_bytes
         });
         let kept = kept.count().max(1);
         blocks.truncate(kept);
@@ -148,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_block_is_read_once_by_all_who_want_it_at_a_time() {
-        let (cache, file) = (BlockCache::default(), file());
+        let (cache, file) = (BlockCache::for_process(None), file());
         let reads = AtomicUsize::new(0);
         let read = async || {
             let block = cache.block(0, 2..5, &file);
@@ -173,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_block_that_cannot_be_read_is_read_by_the_next_who_wants_it() {
-        let (cache, file) = (BlockCache::default(), file());
+        let (cache, file) = (BlockCache::for_process(None), file());
         let block = cache.block(0, 0..2, &file);
         let fails = async |_| Err(RunError::Passing("a fault".to_owned()));
         block.fetch(fails, 0).await.unwrap_err();
@@ -185,8 +209,24 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_several_spans_lie_in_is_counted_once() {
+        let block = |file, rows: Range<u32>| (file, BlockRange { rows, bytes: 10 });
+        let blocks = [block(0, 0..9), block(0, 0..9), block(0, 9..12), block(1, 9..12)];
+        assert_eq!(distinct_bytes(&blocks), 30);
+    }
+
+    #[test]
+    fn a_small_function_caches_a_fifth_of_its_memory() {
+        let shape = FunctionShape { memory_mb: 512, ..FunctionShape::default() };
+        let cache = BlockCache::for_process(Some(shape));
+        assert!(cache.admits(102 << 20) && !cache.admits(103 << 20));
+        let large = FunctionShape { memory_mb: 10_240, ..FunctionShape::default() };
+        assert!(!BlockCache::for_process(Some(large)).admits(CACHED_BYTES as u64 + 1));
+    }
+
+    #[test]
     fn the_cache_is_bounded_in_bytes() {
-        let (cache, file) = (BlockCache::default(), file());
+        let (cache, file) = (BlockCache::for_process(None), file());
         let large = |rows: Range<u32>| {
             let block = cache.block(0, rows, &file);
             block.bytes.store(CACHED_BYTES / 3, Ordering::Relaxed);
@@ -194,7 +234,7 @@ mod tests {
         };
         let blocks: Vec<_> = (0..5).map(|row| large(row..row + 1)).collect();
         cache.block(0, 9..10, &file);
-        assert_eq!(lock(&cache.0).len(), 4);
+        assert_eq!(lock(&cache.blocks).len(), 4);
         assert!(Arc::ptr_eq(&blocks[4], &cache.block(0, 4..5, &file)));
         assert!(!Arc::ptr_eq(&blocks[0], &cache.block(0, 0..1, &file)));
     }

@@ -3,7 +3,7 @@
 
 use crate::{
     Compute, RunError, Runner, RunnerConfig,
-    block_cache::{BlockCache, SPLIT_BYTES},
+    block_cache::{self, BlockCache},
     described::{damaged, read_manifest, read_pack},
     images::read_images,
     indexed_file::{Files, IndexedFile, file_of},
@@ -20,7 +20,7 @@ use gristmill_model::wire::{Manifest, ManifestFile};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects, get_long_range};
-use gristmill_sources::{RecordBlocks, images};
+use gristmill_sources::{BlockRange, images};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
@@ -59,7 +59,7 @@ impl DatasetCache {
         version: Fingerprint,
     ) -> Result<Self, RunError> {
         let Runner { objects, compute, config, .. } = runner;
-        let RunnerConfig { ns, bucket, .. } = config;
+        let RunnerConfig { ns, bucket, shape, .. } = config;
         let path = ObjectPath::new(bucket, keys::manifest(ns, version));
         let manifest = read_manifest(&**objects, &path, version, &source.stored_as()).await?;
         let sources: Vec<_> = source.members().cloned().map(Arc::new).collect();
@@ -67,7 +67,7 @@ impl DatasetCache {
             return Err(RunError::fatal(format!("{path} lists another number of datasets")));
         }
         let (ns, bucket, compute) = (ns.clone(), bucket.clone(), *compute);
-        let (indices, blocks) = (Mutex::default(), BlockCache::default());
+        let (indices, blocks) = (Mutex::default(), BlockCache::for_process(*shape));
         Ok(Self { ns, bucket, compute, version, sources, manifest, indices, blocks })
     }
 
@@ -169,7 +169,7 @@ impl DatasetCache {
         files: &Files,
     ) -> Result<SplitReading, RunError> {
         let spans = stretches::spans(runs);
-        let shares = shared_bytes(source, &spans, files)? <= SPLIT_BYTES;
+        let shares = self.blocks.admits(shared_bytes(source, &spans, files)?);
         let reads =
             spans.iter().map(|&span| self.read_span(objects, source, (span, shares), files));
         let reads: Vec<_> = reads.collect();
@@ -213,11 +213,11 @@ impl DatasetCache {
         &self,
         objects: &dyn Objects,
         source: &Source,
-        (number, blocks): (u32, RecordBlocks),
+        (number, blocks): (u32, Vec<BlockRange>),
         file: &Arc<IndexedFile>,
     ) -> Result<(StretchContent, u64), RunError> {
-        let (mut found, mut bytes) = (Vec::with_capacity(blocks.rows.len()), 0);
-        for rows in blocks.rows {
+        let (mut found, mut bytes) = (Vec::with_capacity(blocks.len()), 0);
+        for BlockRange { rows, .. } in blocks {
             let block = self.blocks.block(number, rows, file);
             let read = async |span| self.read_parts(objects, source, span, file).await;
             bytes += block.fetch(read, number).await?;
@@ -307,12 +307,12 @@ impl DatasetCache {
     }
 }
 
-/// About how many bytes the blocks take that a split of these spans shares with others.
+/// About how many bytes the blocks take that a split of these spans, in order, shares with others.
 fn shared_bytes(source: &Source, spans: &[Span], files: &Files) -> Result<u64, RunError> {
-    let mut bytes = 0_u64;
+    let mut blocks = Vec::new();
     for &Span { file, first_record, records } in spans {
-        let blocks = file_of(files, file)?.index.blocks(first_record, records, source);
-        bytes = bytes.saturating_add(blocks.map_or(0, |blocks| blocks.bytes));
+        let of_span = file_of(files, file)?.index.blocks(first_record, records, source);
+        blocks.extend(of_span.into_iter().flatten().map(|block| (file, block)));
     }
-    Ok(bytes)
+    Ok(block_cache::distinct_bytes(&blocks))
 }

@@ -54,11 +54,11 @@ pub struct OpenedRecords {
     pub index: Option<FileIndex>,
 }
 
-/// Runs of records that are decoded as a whole.
+/// Records that are decoded as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordBlocks {
-    pub rows: Vec<Range<u32>>,
-    /// About how many bytes all of them take once decoded.
+pub struct BlockRange {
+    pub rows: Range<u32>,
+    /// About how many bytes they take once decoded.
     pub bytes: u64,
 }
 
@@ -182,11 +182,11 @@ impl FileIndex {
         first: u32,
         n: u32,
         source: impl Into<Reading<'a>>,
-    ) -> Option<RecordBlocks> {
+    ) -> Option<Vec<BlockRange>> {
         let Packing::Parquet(layout) = &self.packing else { return None };
         let rows = first..first.checked_add(n).filter(|end| *end <= self.len())?;
         let blocks = layout.blocks(rows.clone(), source.into())?;
-        let (start, end) = (blocks.rows.first()?.start, blocks.rows.last()?.end);
+        let (start, end) = (blocks.first()?.rows.start, blocks.last()?.rows.end);
         ((start, end) != (rows.start, rows.end)).then_some(blocks)
     }
 

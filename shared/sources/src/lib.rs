@@ -39,7 +39,7 @@ pub use feature::{
     Feature, FeatureDType, Features, MAX_FEATURES, MAX_VALUES, check_name, features,
 };
 #[cfg(feature = "readers")]
-pub use file_index::{FileIndex, OpenedRecords, RecordBlocks};
+pub use file_index::{BlockRange, FileIndex, OpenedRecords};
 pub use format::{Definition, Files, Reading, SourceFormat};
 #[cfg(feature = "readers")]
 pub use index_builder::IndexBuilder;

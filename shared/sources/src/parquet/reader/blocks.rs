@@ -1,18 +1,18 @@
 //! Rows that are decoded together.
 
 use super::Layout;
-use crate::{Reading, RecordBlocks, parquet::reader::columns::Column};
+use crate::{BlockRange, Reading, parquet::reader::columns::Column};
 use std::ops::Range;
 
 impl Layout {
     /// The blocks of rows that hold `rows`: the pages of the largest wanted column, or its whole row group where its
     /// pages are not known. None if a column is not there.
-    pub(crate) fn blocks(&self, rows: Range<u32>, source: Reading<'_>) -> Option<RecordBlocks> {
+    pub(crate) fn blocks(&self, rows: Range<u32>, source: Reading<'_>) -> Option<Vec<BlockRange>> {
         let schema = self.metadata.file_metadata().schema_descr();
         let leaves =
             source.features.values().map(|feature| Some(Column::find(schema, feature).ok()?.leaf));
         let leaves: Vec<usize> = leaves.collect::<Option<_>>()?;
-        let (mut blocks, mut bytes_of_all) = (Vec::new(), 0_u64);
+        let mut blocks = Vec::new();
         for (group, within) in self.groups(rows) {
             let meta = self.metadata.row_group(group);
             let bytes = |leaf: usize| {
@@ -23,12 +23,11 @@ impl Layout {
             let (first_row, group_rows) = (self.first_rows[group], meta.num_rows() as u64);
             for block in self.pages_of(group, largest, &within) {
                 let share = u128::from(all) * block.len() as u128 / u128::from(group_rows.max(1));
-                bytes_of_all =
-                    bytes_of_all.saturating_add(u64::try_from(share).unwrap_or(u64::MAX));
-                blocks.push(first_row + block.start as u32..first_row + block.end as u32);
+                let rows = first_row + block.start as u32..first_row + block.end as u32;
+                blocks.push(BlockRange { rows, bytes: u64::try_from(share).unwrap_or(u64::MAX) });
             }
         }
-        Some(RecordBlocks { rows: blocks, bytes: bytes_of_all })
+        Some(blocks)
     }
 
     /// The rows, within their group, of the pages of a column that hold `rows`.
