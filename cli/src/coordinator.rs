@@ -1,7 +1,7 @@
 //! Calls to a coordinator, for commands about jobs and caches.
 
-use gristmill_client::{Failure, Service};
-use gristmill_model::wire::{Call, RefusalKind};
+use gristmill_client::{ProgramFailure, ServiceConnection};
+use gristmill_model::wire::{CoordinatorCall, RefusalKind};
 use gristmill_ports::{CallError, call_with_retry};
 use std::time::Duration;
 
@@ -9,13 +9,16 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Sends a call until the service answers.
-pub async fn call<C: Call>(service: &Service, call: C) -> Result<C::Reply, Failure> {
+pub async fn call<C: CoordinatorCall>(
+    service: &ServiceConnection,
+    call: C,
+) -> Result<C::Reply, ProgramFailure> {
     let answer =
         call_with_retry(&*service.ports.coordinator, &*service.ports.clock, call, PATIENCE);
     answer.await.map_err(|error| match &error {
         CallError::Refused(refusal) if refusal.kind == RefusalKind::NotFound => {
-            Failure::usage(error)
+            ProgramFailure::usage(error)
         }
-        _ => Failure::failed(error),
+        _ => ProgramFailure::failed(error),
     })
 }

@@ -6,7 +6,7 @@ use gristmill_model::wire::{JobState, JobView};
 
 /// Names a job of a running service.
 #[derive(Debug, clap::Args)]
-pub struct OneJob {
+pub struct NamedJobArgs {
     /// The job's name
     pub job: JobName,
     #[command(flatten)]

@@ -1,12 +1,12 @@
 //! The program that runs this code, for starting it again: as a function, a service or a fetcher.
 
-use gristmill_client::{Failure, Launcher};
+use gristmill_client::{ProgramFailure, ServiceLauncher};
 use std::sync::OnceLock;
 
-static LAUNCHER: OnceLock<Launcher> = OnceLock::new();
+static LAUNCHER: OnceLock<ServiceLauncher> = OnceLock::new();
 
 /// Sets the launcher, where it is not this process's executable. Only the first call has an effect.
-pub fn set(launcher: Launcher) {
+pub fn set(launcher: ServiceLauncher) {
     // Later calls are ignored: processes may have been started by the earlier one.
     let _ = LAUNCHER.set(launcher);
 }
@@ -15,9 +15,9 @@ pub fn set(launcher: Launcher) {
 ///
 /// # Errors
 /// The system does not report the path of the executable.
-pub fn get() -> Result<Launcher, Failure> {
+pub fn get() -> Result<ServiceLauncher, ProgramFailure> {
     match LAUNCHER.get() {
         Some(launcher) => Ok(launcher.clone()),
-        None => Launcher::current().map_err(Failure::failed),
+        None => ServiceLauncher::current().map_err(ProgramFailure::failed),
     }
 }

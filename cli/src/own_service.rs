@@ -1,20 +1,22 @@
 //! The service that a command uses: a running one, one that it shares with others, or one of its own.
 
 use crate::{own_program, user_operators};
-use gristmill_client::{Backend, Failure, Service, ServiceOptions, connect, start_local};
+use gristmill_client::{
+    ProgramFailure, ServiceBackend, ServiceConnection, ServiceOptions, connect, start_local,
+};
 use std::path::Path;
 
 /// Connects to the service that the options name. Otherwise to the one that all processes of this user share, or the
 /// one on the state directory of the options; starts it if it does not run.
-pub async fn open(options: &ServiceOptions) -> Result<Service, Failure> {
+pub async fn open(options: &ServiceOptions) -> Result<ServiceConnection, ProgramFailure> {
     match (options.backend, &options.endpoint) {
-        (Backend::Local, None) => shared(options.state_dir.as_deref()).await,
+        (ServiceBackend::Local, None) => shared(options.state_dir.as_deref()).await,
         _ => connect(options, user_operators::get()).await,
     }
 }
 
 /// As [`open`], but a state directory must be there: a job or a cache of it is asked for.
-pub async fn open_existing(options: &ServiceOptions) -> Result<Service, Failure> {
+pub async fn open_existing(options: &ServiceOptions) -> Result<ServiceConnection, ProgramFailure> {
     match &options.state_dir {
         Some(dir) if !gristmill_host::is_state_dir(dir) => {
             connect(options, user_operators::get()).await
@@ -23,6 +25,6 @@ pub async fn open_existing(options: &ServiceOptions) -> Result<Service, Failure>
     }
 }
 
-async fn shared(state_dir: Option<&Path>) -> Result<Service, Failure> {
+async fn shared(state_dir: Option<&Path>) -> Result<ServiceConnection, ProgramFailure> {
     start_local(&own_program::get()?, state_dir, user_operators::get()).await
 }

@@ -9,5 +9,5 @@ mod options;
 mod program;
 mod socket;
 
-pub use options::Options;
+pub use options::FetcherOptions;
 pub use program::{LOG, main_with, run_with};

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use gristmill_client::{
-    Failure, JobOptions, RankOptions, ReportOptions, ServiceOptions, StreamOptions,
+    JobOptions, ProgramFailure, RankOptions, ReportOptions, ServiceOptions, StreamOptions,
 };
 use gristmill_model::JobName;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
     mut_arg("job", |arg| arg.required(true)),
     mut_arg("data", |arg| arg.requires("pipeline")),
 )]
-pub struct Options {
+pub struct FetcherOptions {
     #[command(flatten)]
     pub service: ServiceOptions,
     /// Unix socket to serve, readable by its owner only; `-` writes frames to standard output
@@ -40,15 +40,15 @@ pub struct Options {
     pub report: ReportOptions,
 }
 
-impl Options {
+impl FetcherOptions {
     /// Reads the command line of this process; ends it for `--help`, `--version`, and mistakes.
     pub fn read() -> Self {
         Self::parse()
     }
 
     /// The job's name.
-    pub fn name(&self) -> Result<&JobName, Failure> {
-        self.job.job.as_ref().ok_or_else(|| Failure::usage("--job names the job to serve"))
+    pub fn name(&self) -> Result<&JobName, ProgramFailure> {
+        self.job.job.as_ref().ok_or_else(|| ProgramFailure::usage("--job names the job to serve"))
     }
 
     /// Whether frames go to standard output.
@@ -62,15 +62,15 @@ impl Options {
     }
 
     /// Refuses combinations that cannot work.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub fn check(&self) -> Result<(), ProgramFailure> {
         if self.is_stdout() && self.report.json {
-            return Err(Failure::usage(
+            return Err(ProgramFailure::usage(
                 "--socket - writes frames to standard output, which --json needs: name a socket",
             ));
         }
         if self.ranks.range()?.is_some() {
             if self.is_stdout() {
-                return Err(Failure::usage(
+                return Err(ProgramFailure::usage(
                     "--ranks needs a socket, to which each rank connects by itself: give --socket PATH",
                 ));
             }
@@ -87,14 +87,14 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Options::command().debug_assert();
+        FetcherOptions::command().debug_assert();
     }
 
     #[test]
     fn a_job_has_a_name_and_data_a_pipeline() {
         let parse = |words: &str| {
             let words = format!("gristmill-fetcher {words}");
-            Options::command().try_get_matches_from(words.split_whitespace())
+            FetcherOptions::command().try_get_matches_from(words.split_whitespace())
         };
         assert!(parse("--job j --state-dir s").is_ok());
         assert!(parse("--state-dir s").is_err());

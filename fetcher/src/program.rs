@@ -1,18 +1,18 @@
 //! Joins or starts a job on a running service and serves its batches over a unix socket or standard output.
 
-use crate::{options::Options, socket::Socket};
+use crate::{options::FetcherOptions, socket::FetcherSocket};
 use gristmill_client::{
-    Failure, Job, JobConfig, PlaceError, Service, connect,
-    cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
+    JobConfig, JobHandle, ProgramFailure, ResumeError, ServiceConnection, connect,
+    cursor::{CursorFile, CursorStore, NoCursorStore, SavedCursor, StreamIdentity},
     log_to_stderr,
-    report::{Observer, Report, Usage},
+    report::{ResourceUsage, RunObserver, RunReport},
     return_large_buffers,
-    server::{Activity, Beginning, ServeError, Server, kept},
+    server::{RankServer, ServeError, ServerActivity, StartCandidates, kept},
     signals::{interruption, survive_size_limits},
-    waiting::{Waiting, Watcher, while_saying},
+    waiting::{WaitExplainer, WaitReason, while_saying},
 };
 use gristmill_model::{Checkpoint, splits::Cursor};
-use gristmill_pipeline::Registry;
+use gristmill_pipeline::OperatorRegistry;
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
 
 /// Clients beside one for each rank: those that are refused with the reason.
@@ -22,7 +22,7 @@ const MORE_CLIENTS: usize = 8;
 pub const LOG: &str = "warn,gristmill_client=info,gristmill_fetcher=info";
 
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
-pub fn main_with(operators: Registry) -> ExitCode {
+pub fn main_with(operators: OperatorRegistry) -> ExitCode {
     // Before there are other threads.
     return_large_buffers();
     log_to_stderr(LOG);
@@ -30,9 +30,9 @@ pub fn main_with(operators: Registry) -> ExitCode {
 }
 
 #[tokio::main]
-async fn serve(operators: Registry) -> ExitCode {
+async fn serve(operators: OperatorRegistry) -> ExitCode {
     survive_size_limits();
-    match run_with(Options::read(), Arc::new(operators)).await {
+    match run_with(FetcherOptions::read(), Arc::new(operators)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(line) = failure.line() {
@@ -47,20 +47,26 @@ async fn serve(operators: Registry) -> ExitCode {
 ///
 /// # Errors
 /// Why it ended before the job was delivered.
-pub async fn run_with(options: Options, operators: Arc<Registry>) -> Result<(), Failure> {
+pub async fn run_with(
+    options: FetcherOptions,
+    operators: Arc<OperatorRegistry>,
+) -> Result<(), ProgramFailure> {
     tokio::select! {
         outcome = run(options, operators) => outcome,
         ended = interruption() => {
             gristmill_client::complain!("gristmill-fetcher: {ended}; the job continues when a fetcher is started \
                        again");
-            Err(Failure::Reported(ended.exit_code()))
+            Err(ProgramFailure::Reported(ended.exit_code()))
         }
     }
 }
 
-async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> {
+async fn run(
+    options: FetcherOptions,
+    operators: Arc<OperatorRegistry>,
+) -> Result<(), ProgramFailure> {
     options.check()?;
-    options.report.report.as_deref().map(Report::check_page).transpose()?;
+    options.report.report.as_deref().map(RunReport::check_page).transpose()?;
     let service = connect(&options.service, operators).await?;
     tokio::select! {
         served = serve_job(&options, &service) => served,
@@ -70,15 +76,18 @@ async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> 
 
 /// A stream that is open, and what serves it.
 struct Serving {
-    job: Job,
-    server: Server,
+    job: JobHandle,
+    server: RankServer,
     /// The socket, and most clients of it.
-    socket: Option<(Socket, usize)>,
-    watcher: Watcher,
-    before: Usage,
+    socket: Option<(FetcherSocket, usize)>,
+    watcher: WaitExplainer,
+    before: ResourceUsage,
 }
 
-async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> {
+async fn serve_job(
+    options: &FetcherOptions,
+    service: &ServiceConnection,
+) -> Result<(), ProgramFailure> {
     let link = &service.link;
     let starting = start(options, service);
     let Serving { job, mut server, socket, watcher, before } =
@@ -114,14 +123,14 @@ async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> 
 
 /// Prints and writes what the run came to, if anybody asked.
 async fn report(
-    options: &Options,
-    job: &Job,
-    server: Server,
-    before: &Usage,
-) -> Result<(), Failure> {
+    options: &FetcherOptions,
+    job: &JobHandle,
+    server: RankServer,
+    before: &ResourceUsage,
+) -> Result<(), ProgramFailure> {
     let counts = server.counts();
     let Some(observed) = server.into_observed() else { return Ok(()) };
-    let mut report = Report::new(job, observed, before).await?;
+    let mut report = RunReport::new(job, observed, before).await?;
     report.ranks = counts.ranks;
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
@@ -132,7 +141,9 @@ async fn report(
     } else {
         report.print("gristmill-fetcher", options.report.json, &mut std::io::stdout().lock())
     };
-    printed.map_err(|error| Failure::failed(format!("the report cannot be printed: {error}")))?;
+    printed.map_err(|error| {
+        ProgramFailure::failed(format!("the report cannot be printed: {error}"))
+    })?;
     report.verdict()
 }
 
@@ -142,37 +153,39 @@ fn say(what: &str) {
 
 /// The wait to report after `seconds` of it: none while the ranks work.
 fn waiting(
-    activity: &Activity,
+    activity: &ServerActivity,
     seconds: u64,
-    waiting: Waiting,
-    options: &Options,
-) -> Option<Waiting> {
+    waiting: WaitReason,
+    options: &FetcherOptions,
+) -> Option<WaitReason> {
     let or_fault =
-        |text: String| if waiting.is_fault { waiting.clone() } else { Waiting::patiently(text) };
+        |text: String| if waiting.is_fault { waiting.clone() } else { WaitReason::patiently(text) };
     let socket = options.socket.display();
     let has_ranks = options.ranks.ranks.is_some();
     let who = |ranks: &[u32]| if has_ranks { named(ranks) } else { "the trainer".to_owned() };
     match activity {
-        Activity::Absent(_) if !has_ranks => {
+        ServerActivity::Absent(_) if !has_ranks => {
             Some(or_fault(format!("a trainer to connect to {socket}")))
         }
-        Activity::Absent(ranks) => Some(or_fault(format!("{} to connect to {socket}", who(ranks)))),
-        Activity::Slow(ranks) => Some(or_fault(format!(
+        ServerActivity::Absent(ranks) => {
+            Some(or_fault(format!("{} to connect to {socket}", who(ranks))))
+        }
+        ServerActivity::Slow(ranks) => Some(or_fault(format!(
             "{} to take a batch: {} taken none for {seconds} s, and the others wait",
             who(ranks),
             if ranks.len() == 1 { "it has" } else { "they have" }
         ))),
-        Activity::LastAck(ranks) => {
+        ServerActivity::LastAck(ranks) => {
             Some(or_fault(format!("{} to acknowledge the last batch", who(ranks))))
         }
-        Activity::Fetching => Some(waiting),
-        Activity::Closing if !has_ranks => {
+        ServerActivity::Fetching => Some(waiting),
+        ServerActivity::Closing if !has_ranks => {
             Some(or_fault("the service to close the job".to_owned()))
         }
-        Activity::Closing => Some(or_fault(
+        ServerActivity::Closing => Some(or_fault(
             "the other fetchers of the run to finish, and the service to close the job".to_owned(),
         )),
-        Activity::Training | Activity::Over => None,
+        ServerActivity::Training | ServerActivity::Over => None,
     }
 }
 
@@ -189,16 +202,19 @@ fn named(ranks: &[u32]) -> String {
 }
 
 /// Joins or starts the job, and opens its stream where its ranks begin.
-async fn start(options: &Options, service: &Service) -> Result<Serving, Failure> {
+async fn start(
+    options: &FetcherOptions,
+    service: &ServiceConnection,
+) -> Result<Serving, ProgramFailure> {
     let began = Instant::now();
     let ranks = options.ranks.range()?;
     let checkpoint = options.ranks.checkpoint()?;
     let (mut cursors, saved) = open_state(options)?;
     // Before anything is started: what cannot be served should not begin.
     if !options.is_stdout() {
-        Socket::check(&options.socket).map_err(Failure::usage)?;
+        FetcherSocket::check(&options.socket).map_err(ProgramFailure::usage)?;
     }
-    let before = Usage::now(service).await;
+    let before = ResourceUsage::now(service).await;
     let of_checkpoint = checkpoint.as_ref().map(|checkpoint| checkpoint.split_batches);
     let splits = of_checkpoint.or(saved.as_ref().map(|saved| saved.split_batches));
     let job = open_job(options, service, splits).await?;
@@ -206,12 +222,12 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
         Some(_) => job.divided(options.stream.patience).await?,
         None => job.view.clone(),
     };
-    let kept = kept(&mut *cursors, &Identity::of(&view)).map_err(failure_of)?;
+    let kept = kept(&mut *cursors, &StreamIdentity::from_view(&view)).map_err(failure_of)?;
     let clients = 2 * ranks.map_or(1, |(range, _)| range.count.get() as usize) + MORE_CLIENTS;
     let socket = if options.is_stdout() {
         None
     } else {
-        Some((Socket::bind(&options.socket).map_err(Failure::usage)?, clients))
+        Some((FetcherSocket::bind(&options.socket).map_err(ProgramFailure::usage)?, clients))
     };
     let resume = match &checkpoint {
         Some(checkpoint) => Some(place_of(&job, checkpoint, options).await?),
@@ -219,19 +235,19 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     };
     let status = job.status(options.stream.patience).await?;
     let (own, beginning) = match options.ranks.own(&job)? {
-        None => (None, Beginning::of_one(&status, kept)),
+        None => (None, StartCandidates::from_job_status(&status, kept)),
         Some(own) => {
-            let begins = Beginning::of(&status, own, resume, kept);
-            let (beginning, own) = begins.map_err(Failure::Usage)?;
+            let begins = StartCandidates::from_run_status(&status, own, resume, kept);
+            let (beginning, own) = begins.map_err(ProgramFailure::Usage)?;
             (Some(own), beginning)
         }
     };
     let fetcher = job.open_for(own, beginning.known(), &options.stream).await?;
     let watcher = fetcher.watcher();
-    let mut server = Server::new(fetcher, cursors, beginning)?;
+    let mut server = RankServer::new(fetcher, cursors, beginning)?;
     if options.is_reported() {
         let is_part = own.is_some_and(|own| !own.are_all());
-        let observer = Observer::new(&job, server.fetcher(), began).await;
+        let observer = RunObserver::new(&job, server.fetcher(), began).await;
         server.observed_by(observer.of_part(is_part));
     }
     if socket.is_some() {
@@ -244,29 +260,29 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
 
 /// The place of the checkpoint that `--resume` names.
 async fn place_of(
-    job: &Job,
+    job: &JobHandle,
     checkpoint: &Checkpoint,
-    options: &Options,
-) -> Result<Cursor, Failure> {
+    options: &FetcherOptions,
+) -> Result<Cursor, ProgramFailure> {
     let place = job.place_of(checkpoint, options.stream.patience).await;
     place.map_err(|error| match error {
-        PlaceError::Checkpoint(error) => Failure::Usage(format!("--resume: {error}")),
-        PlaceError::Fetch(error) => error.into(),
+        ResumeError::Checkpoint(error) => ProgramFailure::Usage(format!("--resume: {error}")),
+        ResumeError::Fetch(error) => error.into(),
     })
 }
 
 /// The job that the options name: started, if they name a pipeline.
 async fn open_job(
-    options: &Options,
-    service: &Service,
+    options: &FetcherOptions,
+    service: &ServiceConnection,
     split_batches: Option<u32>,
-) -> Result<Job, Failure> {
+) -> Result<JobHandle, ProgramFailure> {
     let patience = options.stream.patience;
     let Some(path) = &options.pipeline else {
         let joined = service.join(options.name()?, &options.job, patience).await;
         return joined.map_err(|failure| match failure {
-            Failure::Usage(why) if why.starts_with("there is no job") => {
-                Failure::Usage(format!("{why}; give --pipeline to start it"))
+            ProgramFailure::Usage(why) if why.starts_with("there is no job") => {
+                ProgramFailure::Usage(format!("{why}; give --pipeline to start it"))
             }
             failure => failure,
         });
@@ -281,26 +297,28 @@ async fn open_job(
 }
 
 /// The state file, which must be of this job, and what it holds.
-fn open_state(options: &Options) -> Result<(Box<dyn CursorStore>, Option<Saved>), Failure> {
-    let Some(path) = &options.state else { return Ok((Box::new(NoCursor), None)) };
-    let mut file = CursorFile::open(path).map_err(Failure::usage)?;
+fn open_state(
+    options: &FetcherOptions,
+) -> Result<(Box<dyn CursorStore>, Option<SavedCursor>), ProgramFailure> {
+    let Some(path) = &options.state else { return Ok((Box::new(NoCursorStore), None)) };
+    let mut file = CursorFile::open(path).map_err(ProgramFailure::usage)?;
     let job = options.name()?.to_string();
     // Before anything is started: the rest is known once the job is.
-    let saved = file.load().map_err(Failure::usage)?;
-    if let Some(Saved { identity, .. }) = &saved
+    let saved = file.load().map_err(ProgramFailure::usage)?;
+    if let Some(SavedCursor { identity, .. }) = &saved
         && let Some(why) = identity
-            .mismatch(&Identity { job, ..identity.clone() }, &file.name().unwrap_or_default())
+            .mismatch(&StreamIdentity { job, ..identity.clone() }, &file.name().unwrap_or_default())
     {
-        return Err(Failure::Usage(why));
+        return Err(ProgramFailure::Usage(why));
     }
     Ok((Box::new(file), saved))
 }
 
-fn failure_of(error: ServeError) -> Failure {
+fn failure_of(error: ServeError) -> ProgramFailure {
     match error {
-        ServeError::State(why) => Failure::Usage(why),
+        ServeError::State(why) => ProgramFailure::Usage(why),
         ServeError::Fetch(error) => error.into(),
-        error => Failure::failed(error),
+        error => ProgramFailure::failed(error),
     }
 }
 

@@ -1,10 +1,10 @@
 //! The functions that the coordinator and the scaler invoke: the scaler in this process, workers in theirs.
 
-use crate::{counts::Counts, pool::WorkerPool};
+use crate::{counts::ServiceCounts, pool::WorkerPool};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{InvokeError, Invoked, Invoker};
-use gristmill_scaler::Scaler;
+use gristmill_ports::{InvokeError, InvokeOutcome, Invoker};
+use gristmill_scaler::ScalerFunction;
 use std::sync::Arc;
 
 pub(crate) const SCALER: &str = "scaler";
@@ -13,12 +13,12 @@ pub(crate) const WORKER: &str = "worker";
 /// Starts workers in the pool.
 pub(crate) struct WorkerInvoker {
     pub pool: WorkerPool,
-    pub counts: Counts,
+    pub counts: ServiceCounts,
 }
 
 #[async_trait]
 impl Invoker for WorkerInvoker {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         let event = serde_json::from_slice(&payload).map_err(|error| unread(function, &error))?;
         self.counts.invoked(WORKER);
         Ok(self.pool.start(event))
@@ -27,13 +27,13 @@ impl Invoker for WorkerInvoker {
 
 /// Runs the scaler beside the caller.
 pub(crate) struct ScalerInvoker {
-    pub scaler: Arc<Scaler>,
-    pub counts: Counts,
+    pub scaler: Arc<ScalerFunction>,
+    pub counts: ServiceCounts,
 }
 
 #[async_trait]
 impl Invoker for ScalerInvoker {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         let event = serde_json::from_slice(&payload).map_err(|error| unread(function, &error))?;
         self.counts.invoked(SCALER);
         let scaler = Arc::clone(&self.scaler);
@@ -42,7 +42,7 @@ impl Invoker for ScalerInvoker {
                 tracing::warn!(%error, "the scaler failed; the next poll asks it again");
             }
         });
-        Ok(Invoked::Accepted)
+        Ok(InvokeOutcome::Accepted)
     }
 }
 

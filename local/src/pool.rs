@@ -10,7 +10,7 @@ mod tests;
 use crate::log_file::LogFile;
 use gristmill_host::{WorkerOrder, WorkerSetup, process_cpu_ms, write_private};
 use gristmill_model::wire::WorkerEvent;
-use gristmill_ports::{Clock as _, Invoked, SystemClock};
+use gristmill_ports::{Clock as _, InvokeOutcome, SystemClock};
 use process::WorkerProcess;
 use std::{
     collections::BTreeMap,
@@ -118,7 +118,7 @@ impl WorkerPool {
     }
 
     /// Starts a worker for `event`, unless there are too many.
-    pub fn start(&self, event: WorkerEvent) -> Invoked {
+    pub fn start(&self, event: WorkerEvent) -> InvokeOutcome {
         let now_ms = SystemClock.now_ms();
         let deadline_ms = now_ms + u64::try_from(EVENT_TIME.as_millis()).unwrap_or(u64::MAX);
         let mut order =
@@ -127,14 +127,14 @@ impl WorkerPool {
         let mut state = self.0.lock();
         while let Some(idle) = state.idle.pop() {
             match idle.try_send(order) {
-                Ok(()) => return Invoked::Accepted,
+                Ok(()) => return InvokeOutcome::Accepted,
                 // It has just ended.
                 Err(back) => order = back.into_inner(),
             }
         }
         if state.workers >= self.0.program.max || state.is_closed {
             self.0.forget(&order);
-            return Invoked::Throttled;
+            return InvokeOutcome::Throttled;
         }
         state.workers += 1;
         let pool = Arc::clone(&self.0);
@@ -143,7 +143,7 @@ impl WorkerPool {
             pool.lock().workers -= 1;
         });
         while state.tasks.try_join_next().is_some() {}
-        Invoked::Accepted
+        InvokeOutcome::Accepted
     }
 
     /// Kills a busy worker, each time another one; returns its process.
@@ -210,7 +210,7 @@ impl Pool {
         while let Some(order) = next.take() {
             let tell = |trouble| self.lock().trouble = trouble;
             let outcome = process.run(&order, EVENT_TIME + GRACE, tell).await;
-            let is_alive = !matches!(outcome, Err(process::WorkerError::Died(_)));
+            let is_alive = !matches!(outcome, Err(process::WorkerProcessError::Died(_)));
             match outcome {
                 Ok(()) => self.forget(&order),
                 Err(error) => self.fail(order, error.to_string()),

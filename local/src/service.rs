@@ -1,25 +1,25 @@
 //! The parts of a service composed: table, objects, coordinator, scaler, workers and the endpoint.
 
 use crate::{
-    counts::{CountedTable, Counts},
+    counts::{CountedTable, ServiceCounts},
     disk,
     embedded_table::EmbeddedTable,
-    endpoint::{Listener, serve},
+    endpoint::{ServiceListener, serve},
     invoking::{SCALER, ScalerInvoker, WORKER, WorkerInvoker},
     log_file::{FILE_BYTES_MAX, LogFile},
     pool::{FailedOrder, WorkerPool, WorkerProgram},
 };
-use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings};
 use gristmill_host::{
     DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, own_files,
     private_dir, read_private, write_private,
 };
-use gristmill_model::wire::{AnyReply, Release, Request, SpokenVersions};
+use gristmill_model::wire::{AnyReply, CallEnvelope, ReleaseCall, SpokenVersions};
 use gristmill_model::{InvocationId, Namespace};
 use gristmill_ports::{
-    Clock as _, Metrics, Objects, SystemClock, Table, TableError, memory::MemoryTable,
+    Clock as _, FunctionMetrics, ObjectStore, SystemClock, Table, TableError, memory::MemoryTable,
 };
-use gristmill_scaler::Scaler;
+use gristmill_scaler::ScalerFunction;
 use serde::{Deserialize, Serialize};
 use std::{
     convert::Infallible,
@@ -59,10 +59,10 @@ pub enum ListenAddress {
 
 /// Parts that other services keep.
 #[derive(Clone, Default)]
-pub struct StoredElsewhere {
+pub struct ExternalStores {
     pub table: Option<Arc<dyn Table>>,
     /// The objects, how clients reach them, and their bucket.
-    pub objects: Option<(Arc<dyn Objects>, ForeignS3, String)>,
+    pub objects: Option<(Arc<dyn ObjectStore>, ForeignS3, String)>,
 }
 
 /// How clients reached the service that ran before on a state directory: they find its successor there.
@@ -92,7 +92,7 @@ fn new_token() -> String {
     format!("{}{}", SystemClock.nonce(), SystemClock.nonce())
 }
 
-/// Configuration of a [`Service`].
+/// Configuration of a [`MachineService`].
 pub struct ServiceConfig {
     pub state: StateDir,
     /// Whether jobs outlive the service. Otherwise its table is in memory.
@@ -107,12 +107,12 @@ pub struct ServiceConfig {
     pub cache_gib: NonZeroU32,
     /// The versions of the protocol that it speaks.
     pub spoken: SpokenVersions,
-    pub elsewhere: StoredElsewhere,
+    pub elsewhere: ExternalStores,
 }
 
 /// Why a service cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
+pub enum ServiceStartError {
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]
@@ -120,8 +120,8 @@ pub enum ServiceError {
 }
 
 /// A running service.
-pub struct Service {
-    shared: Arc<Shared>,
+pub struct MachineService {
+    shared: Arc<ServiceParts>,
     file: ServiceFile,
     published: Vec<PathBuf>,
     state: StateDir,
@@ -129,10 +129,10 @@ pub struct Service {
 }
 
 /// The parts that requests use.
-pub(crate) struct Shared {
-    coordinator: Coordinator,
+pub(crate) struct ServiceParts {
+    coordinator: CoordinatorFunction,
     pub pool: WorkerPool,
-    pub counts: Counts,
+    pub counts: ServiceCounts,
     token: blake3::Hash,
     namespace: Namespace,
     state_dir: PathBuf,
@@ -140,14 +140,14 @@ pub(crate) struct Shared {
     pub stop: Notify,
 }
 
-impl Service {
+impl MachineService {
     /// Starts a service, and makes it known to clients.
     ///
     /// # Errors
     /// Its directory, port or table cannot be used.
-    pub async fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
+    pub async fn start(config: ServiceConfig) -> Result<Self, ServiceStartError> {
         let dir = config.state.path().to_owned();
-        let counts = Counts::default();
+        let counts = ServiceCounts::default();
         let kept = kept_table(&config)?;
         let table = table_of(&config, kept.as_ref());
         let table = CountedTable { table, counts: counts.clone() };
@@ -173,27 +173,28 @@ impl Service {
             s3,
             credentials: config.credentials.clone(),
         };
-        let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
+        let settings = CoordinatorSettings::new(namespace.clone(), bucket, SCALER.to_owned())
             .with_cache(Some(config.cache_gib))
             .with_pruning();
-        let settings = Settings { spoken: config.spoken, ..settings };
+        let settings = CoordinatorSettings { spoken: config.spoken, ..settings };
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
         let pool = pool(&config, &file, failed)?;
         let invoker = Arc::new(WorkerInvoker { pool: pool.clone(), counts: counts.clone() });
-        let scaler = Scaler {
+        let scaler = ScalerFunction {
             table: Arc::clone(&table),
             invoker,
             worker_function: WORKER.to_owned(),
             max_workers: None,
             spoken: config.spoken,
-            metrics: Metrics::default(),
+            metrics: FunctionMetrics::default(),
         };
         let invoker = ScalerInvoker { scaler: Arc::new(scaler), counts: counts.clone() };
         let clock = Arc::new(SystemClock);
-        let coordinator = Coordinator::new(table, objects, Arc::new(invoker), clock, settings);
+        let coordinator =
+            CoordinatorFunction::new(table, objects, Arc::new(invoker), clock, settings);
         let token = blake3::hash(file.token.as_bytes());
-        let shared = Shared {
+        let shared = ServiceParts {
             coordinator,
             pool,
             counts,
@@ -228,7 +229,7 @@ impl Service {
     }
 
     /// Resolves once no process has used the service for a while, and none can begin to.
-    pub async fn unused(&self) -> gristmill_host::ClientsGone {
+    pub async fn unused(&self) -> gristmill_host::NoClientsLock {
         let mut since = None;
         loop {
             tokio::time::sleep(UNUSED_LOOK).await;
@@ -260,7 +261,7 @@ impl Service {
 }
 
 /// The table that is kept here; none if another service keeps it, or nobody.
-fn kept_table(config: &ServiceConfig) -> Result<Option<Arc<EmbeddedTable>>, ServiceError> {
+fn kept_table(config: &ServiceConfig) -> Result<Option<Arc<EmbeddedTable>>, ServiceStartError> {
     if config.elsewhere.table.is_some() || !config.keeps_jobs {
         return Ok(None);
     }
@@ -280,18 +281,18 @@ async fn listener(
     listen: ListenAddress,
     dir: &Path,
     before: Option<&Address>,
-) -> Result<Listener, HostError> {
+) -> Result<ServiceListener, HostError> {
     match listen {
-        ListenAddress::Socket => Listener::socket(dir),
+        ListenAddress::Socket => ServiceListener::socket(dir),
         ListenAddress::Port(0) => match before.and_then(|before| before.port) {
-            Some(port) => Listener::port(port).await.or(Listener::port(0).await),
-            None => Listener::port(0).await,
+            Some(port) => ServiceListener::port(port).await.or(ServiceListener::port(0).await),
+            None => ServiceListener::port(0).await,
         },
-        ListenAddress::Port(port) => Listener::port(port).await,
+        ListenAddress::Port(port) => ServiceListener::port(port).await,
     }
 }
 
-fn files(state: &StateDir) -> Result<Arc<dyn Objects>, HostError> {
+fn files(state: &StateDir) -> Result<Arc<dyn ObjectStore>, HostError> {
     let files = own_files(state.path(), OWN_BUCKET)?;
     files.sweep().map_err(HostError::at(state.path()))?;
     Ok(Arc::new(files))
@@ -312,21 +313,21 @@ fn pool(
 
 /// Releases the bundles of workers that failed, so that they are claimable at once.
 async fn release(
-    shared: Arc<Shared>,
+    shared: Arc<ServiceParts>,
     mut failures: mpsc::UnboundedReceiver<FailedOrder>,
 ) -> Infallible {
     while let Some(FailedOrder { order, error, is_blameless }) = failures.recv().await {
         let event = order.event;
-        let release = Release {
+        let release = ReleaseCall {
             job: event.job,
             blameless: is_blameless,
             expired: false,
-            invocation: InvocationId::of(event.worker, &order.request),
+            invocation: InvocationId::new(event.worker, &order.request),
             worker: Some(event.worker),
             error,
         };
         let v = shared.spoken().newest;
-        let request = Request { v, ns: shared.namespace.clone(), call: release.into() };
+        let request = CallEnvelope { v, ns: shared.namespace.clone(), call: release.into() };
         if let AnyReply::Refused(refusal) = shared.call(&request).await {
             tracing::warn!(%refusal, "cannot release the bundle of a worker that failed; its lease will expire");
         }
@@ -335,7 +336,7 @@ async fn release(
 }
 
 /// Background maintenance, which a schedule invokes on AWS.
-async fn maintain(shared: Arc<Shared>, kept: Option<Arc<EmbeddedTable>>) -> Infallible {
+async fn maintain(shared: Arc<ServiceParts>, kept: Option<Arc<EmbeddedTable>>) -> Infallible {
     loop {
         if let Some(table) = &kept
             && let Err(error) = table.sweep(SystemClock.now_ms() / 1000, SWEEP_ITEMS).await
@@ -349,7 +350,7 @@ async fn maintain(shared: Arc<Shared>, kept: Option<Arc<EmbeddedTable>>) -> Infa
     }
 }
 
-impl Shared {
+impl ServiceParts {
     /// Whether `given` is the service's token; takes as long for any wrong one.
     pub fn admits(&self, given: &[u8]) -> bool {
         blake3::hash(given) == self.token
@@ -360,7 +361,7 @@ impl Shared {
         self.coordinator.spoken()
     }
 
-    pub async fn call(&self, request: &Request) -> AnyReply {
+    pub async fn call(&self, request: &CallEnvelope) -> AnyReply {
         let reply = self.coordinator.answer(request).await;
         self.counts.answered(&request.call, &reply);
         reply

@@ -2,11 +2,11 @@
 
 use crate::{
     errors,
-    stream::Stream,
-    wait::{self, Interrupt, OfProcess},
+    stream::PyStream,
+    wait::{self, ProcessLocal, PyInterrupt},
 };
 use clap::Parser;
-use gristmill_client::{JobOptions, PlaceError, RankOptions, StreamOptions, waiting::Waiting};
+use gristmill_client::{JobOptions, RankOptions, ResumeError, StreamOptions, waiting::WaitReason};
 use gristmill_model::splits::Cursor;
 use gristmill_model::{Checkpoint, wire::JobState};
 use pyo3::prelude::*;
@@ -61,19 +61,19 @@ pub fn check_options(py: Python<'_>, flags: Vec<String>) -> PyResult<()> {
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A job of a service.
-#[pyclass(frozen, module = "gristmill._native")]
-pub struct Job {
-    job: OfProcess<gristmill_client::Job>,
+#[pyclass(frozen, name = "Job", module = "gristmill._native")]
+pub struct PyJob {
+    job: ProcessLocal<gristmill_client::JobHandle>,
 }
 
-impl Job {
-    pub fn new(job: gristmill_client::Job) -> Self {
-        Self { job: OfProcess::new(job) }
+impl PyJob {
+    pub fn new(job: gristmill_client::JobHandle) -> Self {
+        Self { job: ProcessLocal::new(job) }
     }
 }
 
 #[pymethods]
-impl Job {
+impl PyJob {
     #[getter]
     fn name(&self) -> String {
         self.job.view.job.to_string()
@@ -123,10 +123,10 @@ impl Job {
         let checkpoint: Checkpoint =
             checkpoint.parse().map_err(|error| errors::of_checkpoint(py, &error))?;
         let place = self.job.place_of(&checkpoint, PATIENCE);
-        let of_index = || Some(Waiting::patiently("the index of the dataset"));
+        let of_index = || Some(WaitReason::patiently("the index of the dataset"));
         let cursor = wait::wait(py, place, of_index)?.map_err(|error| match error {
-            PlaceError::Checkpoint(error) => errors::of_checkpoint(py, &error),
-            PlaceError::Fetch(error) => errors::of_fetch(py, &error),
+            ResumeError::Checkpoint(error) => errors::of_checkpoint(py, &error),
+            ResumeError::Fetch(error) => errors::of_fetch(py, &error),
         })?;
         Ok((cursor.epoch, cursor.batch_index))
     }
@@ -145,11 +145,11 @@ impl Job {
         py: Python<'_>,
         options: Vec<String>,
         at: Option<(u32, u64)>,
-        interrupt: Option<&Interrupt>,
-    ) -> PyResult<Stream> {
+        interrupt: Option<&PyInterrupt>,
+    ) -> PyResult<PyStream> {
         let LoaderOptions { stream, ranks, .. } = LoaderOptions::read(py, &options)?;
         let at = at.map(|(epoch, g)| Cursor::new(epoch, g));
-        Stream::open(py, &self.job, at, &ranks, &stream, interrupt)
+        PyStream::open(py, &self.job, at, &ranks, &stream, interrupt)
     }
 
     /// Stops the job: no worker continues it.

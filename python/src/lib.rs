@@ -11,10 +11,10 @@ mod stream;
 mod tree;
 mod wait;
 
-use gristmill_client::{Authored, Launcher};
+use gristmill_client::{AuthoredPipeline, ServiceLauncher};
 use gristmill_operators::{describe::describe, registry};
 use gristmill_sources::FORMATS;
-use gristmill_syntax::Node;
+use gristmill_syntax::SyntaxNode;
 use gristmill_synthetic::DatasetSpec;
 use pyo3::prelude::*;
 use std::{ffi::OsString, ops::ControlFlow, path::PathBuf};
@@ -24,7 +24,7 @@ use std::{ffi::OsString, ops::ControlFlow, path::PathBuf};
 #[pyfunction]
 fn main(py: Python<'_>, program: Vec<OsString>, args: Vec<OsString>) -> u8 {
     let mut program = program.into_iter();
-    let launcher = Launcher {
+    let launcher = ServiceLauncher {
         program: program.next().map(PathBuf::from).unwrap_or_default(),
         args: program.collect(),
     };
@@ -34,7 +34,7 @@ fn main(py: Python<'_>, program: Vec<OsString>, args: Vec<OsString>) -> u8 {
 /// The canonical JSON of a pipeline file's text; its asset files are relative to `base`.
 #[pyfunction]
 fn canonical(py: Python<'_>, yaml: &str, base: PathBuf) -> PyResult<String> {
-    let authored = Authored::parse(yaml, &base);
+    let authored = AuthoredPipeline::parse(yaml, &base);
     let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;
     Ok(authored.pipeline.canonical_json())
 }
@@ -42,7 +42,7 @@ fn canonical(py: Python<'_>, yaml: &str, base: PathBuf) -> PyResult<String> {
 /// A pipeline file's text as JSON, `[tree, lines]`: the line of each operator, from 1.
 #[pyfunction]
 fn pipeline_tree(py: Python<'_>, yaml: &str) -> PyResult<String> {
-    let tree = Node::parse(yaml).map_err(|error| errors::of_pipeline(py, &error))?;
+    let tree = SyntaxNode::parse(yaml).map_err(|error| errors::of_pipeline(py, &error))?;
     let lines = tree::lines_of_ops(&tree);
     Ok(serde_json::json!([tree::json(&tree), lines]).to_string())
 }
@@ -110,12 +110,12 @@ fn unused_buffers() -> Vec<usize> {
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<batch::Batch>()?;
-    module.add_class::<batch::EpochEnd>()?;
-    module.add_class::<job::Job>()?;
-    module.add_class::<service::Service>()?;
-    module.add_class::<stream::Stream>()?;
-    module.add_class::<wait::Interrupt>()?;
+    module.add_class::<batch::PyBatch>()?;
+    module.add_class::<batch::PyEpochEnd>()?;
+    module.add_class::<job::PyJob>()?;
+    module.add_class::<service::PyService>()?;
+    module.add_class::<stream::PyStream>()?;
+    module.add_class::<wait::PyInterrupt>()?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(canonical, module)?)?;
     module.add_function(wrap_pyfunction!(operators, module)?)?;

@@ -1,18 +1,18 @@
 //! Opening a stream, until the service has accepted it.
 
 use gristmill_client::{
-    Failure, FetchError, Fetcher, Job, OwnRanks, RankOptions, Steps, StreamOptions,
-    server::Beginning,
+    FetchError, Fetcher, JobHandle, ProgramFailure, RankOptions, ServedRanks, StepStream,
+    StreamOptions, server::StartCandidates,
 };
-use gristmill_model::splits::{Cursor, ranks::Ranks};
+use gristmill_model::splits::{Cursor, ranks::RunRanks};
 use gristmill_model::wire::{JobState, JobStatus};
 
-pub enum Opening {
+pub enum StreamOpenError {
     Refused(String),
     Failed(FetchError),
 }
 
-impl From<FetchError> for Opening {
+impl From<FetchError> for StreamOpenError {
     fn from(error: FetchError) -> Self {
         Self::Failed(error)
     }
@@ -20,12 +20,12 @@ impl From<FetchError> for Opening {
 
 /// Opens a stream at `at`, or where the job's last trainer was; waits until the service has accepted it.
 pub async fn open(
-    job: &Job,
+    job: &JobHandle,
     at: Option<Cursor>,
     ranks: &RankOptions,
     options: &StreamOptions,
-) -> Result<(Steps, Cursor), Opening> {
-    let refused = |why: Failure| Opening::Refused(why.to_string());
+) -> Result<(StepStream, Cursor), StreamOpenError> {
+    let refused = |why: ProgramFailure| StreamOpenError::Refused(why.to_string());
     let asked = ranks.own(job).map_err(refused)?;
     let status = match (asked, at) {
         (None, Some(_)) if job.view.state != JobState::Done => None,
@@ -33,18 +33,18 @@ pub async fn open(
     };
     let (own, begin) = match (asked, status) {
         (Some(own), Some(status)) => {
-            let (begin, own) = begins(&status, own, at).map_err(Opening::Refused)?;
+            let (begin, own) = begins(&status, own, at).map_err(StreamOpenError::Refused)?;
             (Some(own), begin)
         }
         (_, Some(status)) => {
-            let beginning = Beginning::of_one(&status, at);
-            let past_end = at.map(|at| beginning.past_end(Ranks::one(at), 0, at));
+            let beginning = StartCandidates::from_job_status(&status, at);
+            let past_end = at.map(|at| beginning.past_end(RunRanks::one(at), 0, at));
             (None, first(&status, &beginning, past_end))
         }
         (_, None) => (None, at.unwrap_or_default()),
     };
     let fetcher = job.open_for(own, begin, options).await?;
-    let mut steps = Steps::new(fetcher);
+    let mut steps = StepStream::new(fetcher);
     match accepted(steps.fetcher()).await {
         // Another rank began the run, and nobody named another place.
         Err(FetchError::RunBegan { from, .. }) if at.is_none() => {
@@ -61,11 +61,12 @@ pub async fn open(
 /// durable: the rank may return to any later state.
 fn begins(
     status: &JobStatus,
-    own: OwnRanks,
+    own: ServedRanks,
     at: Option<Cursor>,
-) -> Result<(Cursor, OwnRanks), String> {
+) -> Result<(Cursor, ServedRanks), String> {
     let is_known = status.run.as_ref().is_some_and(|known| known.run.token == own.run.token);
-    let (beginning, own) = Beginning::of(status, own, at.filter(|_| !is_known), None)?;
+    let (beginning, own) =
+        StartCandidates::from_run_status(status, own, at.filter(|_| !is_known), None)?;
     let rank = own.range.first;
     let past_end = at.map(|at| beginning.past_end(own.run.ranks, rank, at));
     let begin = first(status, &beginning, past_end);
@@ -79,7 +80,7 @@ fn begins(
 }
 
 /// The first batch of a stream: none for a reader that has all of a job that is done.
-fn first(status: &JobStatus, beginning: &Beginning, past_end: Option<Cursor>) -> Cursor {
+fn first(status: &JobStatus, beginning: &StartCandidates, past_end: Option<Cursor>) -> Cursor {
     let end = Cursor::start_of(status.job.spec.epochs);
     let has_all = status.job.state == JobState::Done && past_end == Some(end);
     if has_all { end } else { beginning.known() }

@@ -2,23 +2,26 @@
 
 use crate::{
     errors,
-    job::{Job, LoaderOptions},
+    job::{LoaderOptions, PyJob},
     log,
-    wait::{self, Interrupt, OfProcess},
+    wait::{self, ProcessLocal, PyInterrupt},
 };
-use gristmill_client::{Authored, Backend, JobConfig, Launcher, ServiceOptions, Source, operators};
+use gristmill_client::{
+    AuthoredPipeline, DatasetLocation, JobConfig, ServiceBackend, ServiceLauncher, ServiceOptions,
+    operators,
+};
 use gristmill_model::Checkpoint;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
 /// A connection to a service.
-#[pyclass(frozen, module = "gristmill._native")]
-pub struct Service {
-    service: OfProcess<gristmill_client::Service>,
+#[pyclass(frozen, name = "Service", module = "gristmill._native")]
+pub struct PyService {
+    service: ProcessLocal<gristmill_client::ServiceConnection>,
 }
 
 #[pymethods]
-impl Service {
+impl PyService {
     /// Connects to the service on this machine that processes share; `program` starts it if it does not run.
     #[staticmethod]
     #[pyo3(signature = (program, state_dir=None, interrupt=None))]
@@ -26,20 +29,20 @@ impl Service {
         py: Python<'_>,
         program: Vec<PathBuf>,
         state_dir: Option<PathBuf>,
-        interrupt: Option<&Interrupt>,
+        interrupt: Option<&PyInterrupt>,
     ) -> PyResult<Self> {
         log::begin();
         let Some((program, args)) = program.split_first() else {
             return Err(errors::error(py, "OptionError", "no program starts the service"));
         };
         let args = args.iter().map(|arg| arg.clone().into_os_string()).collect();
-        let launcher = Launcher { program: program.clone(), args };
+        let launcher = ServiceLauncher { program: program.clone(), args };
         let started = async move {
             gristmill_client::start_local(&launcher, state_dir.as_deref(), operators()).await
         };
         let service =
             wait::apart(py, interrupt, started)?.map_err(|why| errors::of_failure(py, &why))?;
-        Ok(Self { service: OfProcess::new(service) })
+        Ok(Self { service: ProcessLocal::new(service) })
     }
 
     /// Connects to a running service: of `endpoint`, of `state_dir`, or deployed on AWS.
@@ -53,8 +56,8 @@ impl Service {
     ) -> PyResult<Self> {
         log::begin();
         let backend = match backend {
-            "local" => Backend::Local,
-            "aws" => Backend::Aws,
+            "local" => ServiceBackend::Local,
+            "aws" => ServiceBackend::Aws,
             other => {
                 let why = format!("backend={other:?}: it is \"local\" or \"aws\"");
                 return Err(errors::error(py, "OptionError", why));
@@ -64,7 +67,7 @@ impl Service {
         let connected = async move { gristmill_client::connect(&options, operators()).await };
         let service =
             wait::apart(py, None, connected)?.map_err(|why| errors::of_failure(py, &why))?;
-        Ok(Self { service: OfProcess::new(service) })
+        Ok(Self { service: ProcessLocal::new(service) })
     }
 
     /// The address of a service on this machine; none of a deployed one.
@@ -82,19 +85,19 @@ impl Service {
         base: PathBuf,
         options: Vec<String>,
         checkpoint: Option<&str>,
-        interrupt: Option<&Interrupt>,
-    ) -> PyResult<Job> {
+        interrupt: Option<&PyInterrupt>,
+    ) -> PyResult<PyJob> {
         let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &options)?;
         let checkpoint = checkpoint.map(str::parse).transpose();
         let checkpoint: Option<Checkpoint> =
             checkpoint.map_err(|error| errors::of_checkpoint(py, &error))?;
         let job = job.resuming(checkpoint.map(|checkpoint| checkpoint.split_batches));
         let registry = &self.service.ports.operators;
-        let authored = Authored::parse_with(yaml, &base, registry);
+        let authored = AuthoredPipeline::parse_with(yaml, &base, registry);
         let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;
         let source = match &job.data {
-            Some(data) => Source::parse(data, ".".as_ref()),
-            None => Source::parse_all(&authored.pipeline.source_paths(), &base),
+            Some(data) => DatasetLocation::parse(data, ".".as_ref()),
+            None => DatasetLocation::parse_all(&authored.pipeline.source_paths(), &base),
         };
         let source = source.map_err(|error| errors::error(py, "OptionError", error))?;
         let prepared = authored.prepared(job.batch_size);
@@ -106,17 +109,17 @@ impl Service {
         if !job.left_out.is_empty() {
             log::say(py, "WARNING", &job.left_out.to_string())?;
         }
-        Ok(Job::new(job))
+        Ok(PyJob::new(job))
     }
 
     /// Joins the job `name` as it is.
-    fn join(&self, py: Python<'_>, name: &str) -> PyResult<Job> {
+    fn join(&self, py: Python<'_>, name: &str) -> PyResult<PyJob> {
         let name = name.parse().map_err(|error| errors::error(py, "OptionError", error))?;
         let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &[])?;
         let joined = self.service.join(&name, &job, stream.patience);
         let job = wait::wait(py, joined, || Some(self.service.link.waiting()))?;
         let job = job.map_err(|why| errors::of_failure(py, &why))?;
-        Ok(Job::new(job))
+        Ok(PyJob::new(job))
     }
 
     /// Leaves the service. Does nothing in a fork.

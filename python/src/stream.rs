@@ -3,17 +3,17 @@
 mod turn;
 
 use crate::{
-    batch::{Batch, EpochEnd},
+    batch::{PyBatch, PyEpochEnd},
     errors,
-    opening::{Opening, open},
-    wait::{self, Interrupt},
+    opening::{StreamOpenError, open},
+    wait::{self, PyInterrupt},
 };
-use gristmill_chunk::{Frame, Limits};
+use gristmill_chunk::{ChunkFrame, ChunkLimits};
 use gristmill_client::{
-    Acknowledger, Job, RankBatch, RankOptions, StepDelivery, Steps, StreamOptions,
-    waiting::{Link, Waiting, Watcher},
+    BatchAcknowledger, JobHandle, RankBatch, RankOptions, StepDelivery, StepStream, StreamOptions,
+    waiting::{TrackedCoordinator, WaitExplainer, WaitReason},
 };
-use gristmill_model::splits::{Cursor, ranks::Tail};
+use gristmill_model::splits::{Cursor, ranks::TailPolicy};
 use pyo3::prelude::*;
 use std::{
     mem,
@@ -22,11 +22,11 @@ use std::{
     time::Duration,
 };
 use tokio::sync::watch;
-use turn::{Turns, lock};
+use turn::{DeliveryTurn, lock};
 
 /// An open stream.
 struct Open {
-    steps: Steps,
+    steps: StepStream,
     /// The next delivery, which was taken and kept back.
     kept: Option<StepDelivery>,
 }
@@ -44,16 +44,16 @@ struct Place {
 ///
 /// One thread takes deliveries at a time. All else may be called at any moment, from any thread and from a signal handler
 /// that runs while its thread waits for a delivery.
-#[pyclass(frozen, module = "gristmill._native")]
-pub struct Stream {
+#[pyclass(frozen, name = "Stream", module = "gristmill._native")]
+pub struct PyStream {
     open: Mutex<Option<Open>>,
-    turns: watch::Sender<Turns>,
+    turns: watch::Sender<DeliveryTurn>,
     /// The thread that has `open`, and its turn.
     holder: Mutex<Option<(ThreadId, u64)>>,
     at: Mutex<Place>,
-    acknowledger: Acknowledger,
-    watcher: Watcher,
-    link: Arc<Link>,
+    acknowledger: BatchAcknowledger,
+    watcher: WaitExplainer,
+    link: Arc<TrackedCoordinator>,
     epochs: u32,
     patience: Duration,
     /// The place `(epoch, g)` at which it was opened.
@@ -66,32 +66,32 @@ pub struct Stream {
 
 /// An item of the stream.
 #[derive(IntoPyObject)]
-pub enum Item {
-    Batch(Batch),
-    EpochEnd(EpochEnd),
+pub enum PyStreamItem {
+    Batch(PyBatch),
+    EpochEnd(PyEpochEnd),
 }
 
-impl Stream {
+impl PyStream {
     pub fn open(
         py: Python<'_>,
-        job: &Job,
+        job: &JobHandle,
         at: Option<Cursor>,
         ranks: &RankOptions,
         options: &StreamOptions,
-        interrupt: Option<&Interrupt>,
+        interrupt: Option<&PyInterrupt>,
     ) -> PyResult<Self> {
         let link = Arc::clone(&job.service.link);
         let opening = open(job, at, ranks, options);
         let steps = wait::until(py, interrupt, opening, || Some(link.waiting()))?;
         let (steps, begin) = steps.map_err(|error| match error {
-            Opening::Refused(why) => errors::error(py, "CheckpointError", why),
-            Opening::Failed(error) => errors::of_fetch(py, &error),
+            StreamOpenError::Refused(why) => errors::error(py, "CheckpointError", why),
+            StreamOpenError::Failed(error) => errors::of_fetch(py, &error),
         })?;
         let all = steps.fetcher().batches_per_epoch();
         let count = u64::from(steps.ranks().count.get());
         let batches_per_epoch = all.map(|all| match steps.ranks().tail {
-            Tail::Drop => all / count,
-            Tail::Repeat | Tail::Uneven => all.div_ceil(count),
+            TailPolicy::Drop => all / count,
+            TailPolicy::Repeat | TailPolicy::Uneven => all.div_ceil(count),
         });
         Ok(Self {
             watcher: steps.fetcher().watcher(),
@@ -124,12 +124,12 @@ impl Stream {
         self.acknowledger.checkpointed_before(at.durable.min(at.next));
     }
 
-    fn reason(&self) -> Waiting {
+    fn reason(&self) -> WaitReason {
         self.link.or(self.watcher.waiting())
     }
 }
 
-impl Drop for Stream {
+impl Drop for PyStream {
     fn drop(&mut self) {
         // The tasks and their runtime are not in a fork.
         if wait::is_fork()
@@ -141,7 +141,7 @@ impl Drop for Stream {
 }
 
 #[pymethods]
-impl Stream {
+impl PyStream {
     /// Begins the next turn: who takes deliveries of an earlier one gets an error.
     fn turn(&self) -> u64 {
         self.turns.send_modify(|turns| turns.present += 1);
@@ -165,7 +165,7 @@ impl Stream {
     }
 
     /// The next batch of `epoch`, or its end; None behind its end.
-    fn next(&self, py: Python<'_>, turn: u64, epoch: u32) -> PyResult<Option<Item>> {
+    fn next(&self, py: Python<'_>, turn: u64, epoch: u32) -> PyResult<Option<PyStreamItem>> {
         let mut taken = self.take(py, turn)?;
         if epoch >= self.epochs || self.next_batch().epoch > epoch {
             return Ok(None);
@@ -245,7 +245,7 @@ impl Stream {
             }
         };
         let settled = wait::wait(py, settling, || {
-            let closing = Waiting::patiently("the service to take in the end of the stream");
+            let closing = WaitReason::patiently("the service to take in the end of the stream");
             Some(Some(self.reason()).filter(|waiting| waiting.is_fault).unwrap_or(closing))
         });
         self.close();
@@ -281,10 +281,10 @@ impl Stream {
 }
 
 /// The batch of this rank, which keeps nothing of the fetcher's memory budget: a trainer may keep any number.
-fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<Batch> {
+fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<PyBatch> {
     let RankBatch { batch, repeated_for } = given;
     let at = batch.cursor();
-    let frame = Frame::parse(batch.frame, &Limits::default());
+    let frame = ChunkFrame::parse(batch.frame, &ChunkLimits::default());
     let frame = frame.map_err(|error| errors::error(py, "ServiceError", error))?;
-    Ok(Batch::new(&frame, (at, next), repeated_for))
+    Ok(PyBatch::new(&frame, (at, next), repeated_for))
 }

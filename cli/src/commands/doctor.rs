@@ -5,7 +5,7 @@ mod probing;
 mod verdicts;
 
 use crate::output::say;
-use gristmill_client::{Failure, ServiceOptions};
+use gristmill_client::{ProgramFailure, ServiceOptions};
 use serde::Serialize;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use serde_json::json;
 #[command(
     after_help = "Exit code: 0 nothing failed, 1 something did, 2 bad usage.\n\nExamples:\n  gristmill doctor --backend aws --workers 32 --data s3://my-datasets/train\n  gristmill doctor --state-dir state"
 )]
-pub struct Args {
+pub struct DoctorArgs {
     #[command(flatten)]
     pub service: ServiceOptions,
     /// Workers that the job will use
@@ -46,7 +46,7 @@ fn parse_dataset(text: &str) -> Result<DatasetPrefix, String> {
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(into = "&'static str")]
-pub enum Verdict {
+pub enum DoctorCheckStatus {
     Ok,
     /// Training works, but slower or dearer than it could.
     Warn,
@@ -56,42 +56,42 @@ pub enum Verdict {
     Skip,
 }
 
-impl From<Verdict> for &'static str {
-    fn from(verdict: Verdict) -> Self {
+impl From<DoctorCheckStatus> for &'static str {
+    fn from(verdict: DoctorCheckStatus) -> Self {
         match verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "FAIL",
-            Verdict::Skip => "skip",
+            DoctorCheckStatus::Ok => "ok",
+            DoctorCheckStatus::Warn => "warn",
+            DoctorCheckStatus::Fail => "FAIL",
+            DoctorCheckStatus::Skip => "skip",
         }
     }
 }
 
 /// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
+pub struct DoctorCheck {
     pub name: &'static str,
-    pub verdict: Verdict,
+    pub verdict: DoctorCheckStatus,
     pub found: String,
     /// Advice; empty if nothing is to be done.
     pub advice: String,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
+impl DoctorArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         let findings = probing::probe(&self.service, self.data.as_ref()).await?;
         let checks = verdicts::judge(&findings, self.workers);
-        let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
+        let failed = checks.iter().filter(|check| check.verdict == DoctorCheckStatus::Fail).count();
         if self.json { say!("{}", json!({ "checks": checks, "ok": failed == 0 })) } else { checks.iter().for_each(|check| say!("{}", as_line(check))) }
         match failed {
             0 => Ok(()),
-            failed => Err(Failure::failed(format!("{failed} of {} checks failed", checks.len()))),
+            failed => Err(ProgramFailure::failed(format!("{failed} of {} checks failed", checks.len()))),
         }
     }
 }
 
-fn as_line(check: &Check) -> String {
-    let Check { name, verdict, found, advice } = check;
+fn as_line(check: &DoctorCheck) -> String {
+    let DoctorCheck { name, verdict, found, advice } = check;
     let line = format!("{:<5} {name:<12} {found}", <&str>::from(*verdict));
     if advice.is_empty() { line } else { format!("{line}; {advice}") }
 }

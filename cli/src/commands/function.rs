@@ -8,7 +8,7 @@ mod deployed;
 mod deployed;
 
 use crate::user_operators;
-use gristmill_client::Failure;
+use gristmill_client::ProgramFailure;
 use std::error::Error;
 
 /// Name of the function that runs operators.
@@ -18,7 +18,7 @@ pub const LOCAL: &str = "--local";
 
 /// Run one function (started by a service, or by Lambda)
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct FunctionArgs {
     pub name: String,
     /// Take events from the service on this machine that started this process
     #[arg(long)]
@@ -26,7 +26,7 @@ pub struct Args {
 }
 
 /// Runs the named function until its events end.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &FunctionArgs) -> Result<(), ProgramFailure> {
     if !args.local {
         return deployed::run(&args.name);
     }
@@ -46,12 +46,12 @@ fn unknown(name: &str) -> String {
 
 fn serve(
     function: impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>>,
-) -> Result<(), Failure> {
+) -> Result<(), ProgramFailure> {
     // Splits are computed on their own threads; one thread is enough for I/O.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let served = runtime.map_err(Failure::failed)?.block_on(async {
+    let served = runtime.map_err(ProgramFailure::failed)?.block_on(async {
         gristmill_client::signals::survive_size_limits();
         function.await
     });
-    served.map_err(Failure::failed)
+    served.map_err(ProgramFailure::failed)
 }

@@ -1,11 +1,11 @@
 //! The first records of a file, read without reading more of it than necessary.
 
 use bytes::Bytes;
-use gristmill_client::Failure;
-use gristmill_executor::Part;
+use gristmill_client::ProgramFailure;
+use gristmill_executor::InputRange;
 use gristmill_model::RecordKey;
-use gristmill_pipeline::Source;
-use gristmill_ports::{ObjectInfo, ObjectPath, Objects, get_long_range};
+use gristmill_pipeline::PipelineSource;
+use gristmill_ports::{ObjectInfo, ObjectPath, ObjectStore, get_long_range};
 use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError};
 use std::{fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path};
 
@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 128 << 20;
 const MAX_HELD_BYTES: u64 = 128 << 20;
 
 /// The first records of a file.
-pub(super) struct Shard {
+pub(super) struct SampledFile {
     /// Name of the file in messages.
     pub(super) name: String,
     pub(super) n_records: u32,
@@ -29,22 +29,22 @@ pub(super) struct Shard {
 }
 
 /// A file, here or on S3.
-pub(super) enum Place<'a> {
+pub(super) enum SampledFileLocation<'a> {
     Local(&'a Path),
-    Object(&'a dyn Objects, ObjectPath, &'a ObjectInfo),
+    Object(&'a dyn ObjectStore, ObjectPath, &'a ObjectInfo),
 }
 
-impl Shard {
+impl SampledFile {
     /// The first `most` records of a file, or fewer if it has fewer or they are large.
     pub(super) async fn open(
-        place: &Place<'_>,
-        source: &Source,
+        place: &SampledFileLocation<'_>,
+        source: &PipelineSource,
         most: u32,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ProgramFailure> {
         let name = place.to_string();
-        let named = |error: SourceError| Failure::failed(format!("{name}: {error}"));
+        let named = |error: SourceError| ProgramFailure::failed(format!("{name}: {error}"));
         let reader = place.open()?;
-        let mut builder = IndexBuilder::of_file(&source.format, reader.bytes).map_err(named)?;
+        let mut builder = IndexBuilder::for_file(&source.format, reader.bytes).map_err(named)?;
         let mut looked = 0;
         let is_all = loop {
             let Some(range) = builder.wants() else { break true };
@@ -79,13 +79,13 @@ impl Shard {
     }
 
     /// The first `n_records` of the shard, as part of file number `file`.
-    pub(super) fn part(&self, file: u32, n_records: u32) -> Part<'_> {
+    pub(super) fn part(&self, file: u32, n_records: u32) -> InputRange<'_> {
         let index = self.records.index.as_ref().unwrap_or(&self.index);
         let first = RecordKey { file, record: 0 };
         let bytes = index.byte_range(0, n_records).map_or(0, |range| range.end - range.start);
         // Less than is held, unless all records are asked for.
         let end = self.records.data.len().min(bytes as usize);
-        Part { first, n_records, data: self.records.data.slice(..end), index }
+        InputRange { first, n_records, data: self.records.data.slice(..end), index }
     }
 }
 
@@ -100,7 +100,7 @@ fn held(index: &FileIndex, most: u32) -> u32 {
     (fit.count() as u32).max(most.min(1))
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for SampledFileLocation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Local(path) => path.display().fmt(f),
@@ -111,13 +111,13 @@ impl fmt::Display for Place<'_> {
 
 /// A file that is read in ranges.
 struct Reader<'a> {
-    place: &'a Place<'a>,
+    place: &'a SampledFileLocation<'a>,
     file: Option<File>,
     bytes: u64,
 }
 
-impl Place<'_> {
-    fn open(&self) -> Result<Reader<'_>, Failure> {
+impl SampledFileLocation<'_> {
+    fn open(&self) -> Result<Reader<'_>, ProgramFailure> {
         match self {
             Self::Object(_, _, info) => Ok(Reader { place: self, file: None, bytes: info.size }),
             Self::Local(path) => {
@@ -128,13 +128,13 @@ impl Place<'_> {
         }
     }
 
-    fn failed(&self, error: &dyn fmt::Display) -> Failure {
-        Failure::failed(format!("{self}: {error}"))
+    fn failed(&self, error: &dyn fmt::Display) -> ProgramFailure {
+        ProgramFailure::failed(format!("{self}: {error}"))
     }
 }
 
 impl Reader<'_> {
-    async fn read(&self, range: Range<u64>) -> Result<Bytes, Failure> {
+    async fn read(&self, range: Range<u64>) -> Result<Bytes, ProgramFailure> {
         let bytes = range.end.saturating_sub(range.start);
         match (&self.file, self.place) {
             _ if bytes == 0 => Ok(Bytes::new()),
@@ -144,11 +144,11 @@ impl Reader<'_> {
                 read.map_err(|error| self.place.failed(&error))?;
                 Ok(part.into())
             }
-            (None, Place::Object(objects, path, info)) => {
+            (None, SampledFileLocation::Object(objects, path, info)) => {
                 let part = get_long_range(*objects, path, range, Some(&info.etag)).await;
-                part.map_err(Failure::failed)
+                part.map_err(ProgramFailure::failed)
             }
-            (None, Place::Local(_)) => Err(self.place.failed(&"it is not open")),
+            (None, SampledFileLocation::Local(_)) => Err(self.place.failed(&"it is not open")),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Generated datasets, made once per machine.
 
-use gristmill_client::{Failure, signals::interruption};
+use gristmill_client::{ProgramFailure, signals::interruption};
 use gristmill_synthetic::DatasetSpec;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -14,21 +14,21 @@ use std::{
 
 /// Generates a dataset once per machine, or finds it; returns its directory. Ctrl-C removes an
 /// unfinished one.
-pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, Failure> {
+pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, ProgramFailure> {
     let dir = gristmill_synthetic::default_dir(&spec)
-        .map_err(|error| Failure::usage(format!("{error:#}")))?;
+        .map_err(|error| ProgramFailure::usage(format!("{error:#}")))?;
     make_dataset_in(dir, spec).await
 }
 
 /// As [`make_dataset`], in a directory of the caller's choice.
-pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf, Failure> {
+pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf, ProgramFailure> {
     let stop = Arc::new(AtomicBool::new(false));
     let (making, stopped) = (dir.clone(), Arc::clone(&stop));
     let mut made = tokio::task::spawn_blocking(move || make_unless(&making, &spec, &stopped));
     tokio::select! {
         made = &mut made => {
-            let made = made.map_err(Failure::failed)?;
-            made.map_err(|error| Failure::failed(format!("{error:#}")))?;
+            let made = made.map_err(ProgramFailure::failed)?;
+            made.map_err(|error| ProgramFailure::failed(format!("{error:#}")))?;
             Ok(dir)
         }
         by = interruption() => {
@@ -36,7 +36,7 @@ pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf,
             // It ends with an error that reports the interruption, once the unfinished files are
             // removed.
             let _ = made.await;
-            Err(Failure::Interrupted(by))
+            Err(ProgramFailure::Interrupted(by))
         }
     }
 }

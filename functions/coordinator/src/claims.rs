@@ -5,20 +5,20 @@ mod needed;
 
 use self::leasing::leased;
 use crate::{
-    Coordinator, Handle,
+    CallHandler, CoordinatorFunction,
     bundles::ScannedBundle,
     items::{INDEX_EPOCH, ItemName, bundle_partition, parse_bundle_sk},
-    scan::Reach,
+    scan::WorkableRange,
     snapshot::{FEW_ACTIVE, JobSnapshot},
-    store::{Unchanged, busy, invalid},
+    store::{ItemUpdateError, busy, invalid},
 };
 use futures::future::try_join_all;
 use gristmill_model::splits::{
-    course::{BundleAt, Course, FEWEST_PARTITIONS},
-    search::{End, Scope, Search, Step},
-    window::Ahead,
+    course::{BundleRanges, EpochBundle, FEWEST_PARTITIONS},
+    search::{BundleSearch, PartitionEnd, SearchScope, SearchStep},
+    window::WindowOccupancy,
 };
-use gristmill_model::wire::{Claim, ClaimReply, Idle, IdleReason, Refusal};
+use gristmill_model::wire::{CallRefusal, ClaimCall, ClaimReply, IdleReason, IdleReply};
 use gristmill_model::{BundleIndex, Epoch};
 
 /// A claim picks one of this many returned bundles at random.
@@ -31,23 +31,23 @@ const LATEST_OF_RESENT: usize = 64;
 
 /// A claim in progress.
 struct Claiming<'a> {
-    claim: &'a Claim,
+    claim: &'a ClaimCall,
     snapshot: &'a JobSnapshot,
-    reach: Reach,
-    ahead: Ahead,
+    reach: WorkableRange,
+    ahead: WindowOccupancy,
     now_ms: u64,
 }
 
 impl<'a> Claiming<'a> {
-    fn new(claim: &'a Claim, snapshot: &'a JobSnapshot, now_ms: u64) -> Self {
+    fn new(claim: &'a ClaimCall, snapshot: &'a JobSnapshot, now_ms: u64) -> Self {
         let seen = snapshot.frontier.item.as_ref();
         let (window, ready_bytes) = seen.map_or((0, 0), |seen| (seen.window, seen.ready_bytes));
-        let reach = Reach::of(&snapshot.item, &snapshot.progress, window);
-        let ahead = Ahead { delivered: reach.delivered, ready: 0, ready_bytes };
+        let reach = WorkableRange::new(&snapshot.item, &snapshot.progress, window);
+        let ahead = WindowOccupancy { delivered: reach.delivered, ready: 0, ready_bytes };
         Self { claim, snapshot, reach, ahead, now_ms }
     }
 
-    fn course(&self) -> Course {
+    fn course(&self) -> BundleRanges {
         self.snapshot.item.course(self.reach.delivered..self.reach.end)
     }
 
@@ -62,9 +62,9 @@ impl<'a> Claiming<'a> {
     }
 }
 
-impl Handle<Claim> for Coordinator {
+impl CallHandler<ClaimCall> for CoordinatorFunction {
     /// Leases a claimable bundle, or says why the worker should stop.
-    async fn handle(&self, claim: &Claim) -> Result<ClaimReply, Refusal> {
+    async fn handle(&self, claim: &ClaimCall) -> Result<ClaimReply, CallRefusal> {
         let mut snapshot = self.snapshot_for(claim).await?;
         let item = &snapshot.item;
         let another = claim.registered_ms != 0 && claim.registered_ms != item.registered_ms;
@@ -74,9 +74,9 @@ impl Handle<Claim> for Coordinator {
         if item.plan.is_some() && item.spec.numerics != claim.numerics {
             match self.settle_numerics(claim, item).await {
                 Ok(settled) => snapshot.item = settled,
-                Err(Unchanged::Fault(fault)) => return Err(fault),
-                Err(Unchanged::Declined(error)) if claim.local => return Err(invalid(error)),
-                Err(Unchanged::Declined(error)) => {
+                Err(ItemUpdateError::Fault(fault)) => return Err(fault),
+                Err(ItemUpdateError::Declined(error)) if claim.local => return Err(invalid(error)),
+                Err(ItemUpdateError::Declined(error)) => {
                     self.fail_job(&claim.job, item, error).await?;
                     return Ok(idle(IdleReason::JobEnded));
                 }
@@ -104,9 +104,9 @@ impl Handle<Claim> for Coordinator {
     }
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Tries one of the first returned bundles, then the next of a partition, then the other returned ones.
-    async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, Refusal> {
+    async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, CallRefusal> {
         let mut returned = returned(claiming);
         let chance = u64::from_be_bytes(claiming.claim.nonce.0);
         // The trainer needs the first ones soonest; a random choice spreads concurrent claims over them.
@@ -134,7 +134,7 @@ impl Coordinator {
     async fn lease_taken_before(
         &self,
         claiming: &Claiming<'_>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, .. } = claiming;
         let scan = self.scan(&claim.job, item, progress, progress.horizon().slowest).await?;
         let bundle = scan.owned_by(claim.nonce);
@@ -148,7 +148,7 @@ impl Coordinator {
         claiming: &Claiming<'_>,
         bundles: impl IntoIterator<Item = ScannedBundle>,
         put_off: &mut Vec<ScannedBundle>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let mut bundles: Vec<_> = bundles.into_iter().collect();
         if bundles.is_empty() {
             return Ok(None);
@@ -164,7 +164,7 @@ impl Coordinator {
         claiming: &Claiming<'_>,
         bundles: Vec<ScannedBundle>,
         put_off: &mut Vec<ScannedBundle>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, now_ms, .. } = claiming;
         for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
             let control = if bundle.has_suspect() {
@@ -184,15 +184,15 @@ impl Coordinator {
     }
 
     /// Claims the first bundle behind the end of one of the partitions.
-    async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<ClaimReply>, Refusal> {
+    async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot, reach, ahead, .. } = claiming;
         let item = &snapshot.item;
         let course = claiming.course();
         let (window, partitions) = (reach.window, item.partitions());
         let few = snapshot.active() < FEW_ACTIVE && partitions == FEWEST_PARTITIONS;
-        let scope = Scope { partitions, window, ahead: *ahead, few };
+        let scope = SearchScope { partitions, window, ahead: *ahead, few };
         let ends = self.memory.ends(&claim.job, item);
-        let mut search = Search::new(&course, scope, claim.nonce, ends);
+        let mut search = BundleSearch::new(&course, scope, claim.nonce, ends);
         let taken = self.search(claiming, &course, &mut search).await;
         let from = course.legs.first().map_or(0, |leg| leg.epoch);
         self.memory.saw(&claim.job, item, search.into_ends(), from);
@@ -202,13 +202,13 @@ impl Coordinator {
     async fn search(
         &self,
         claiming: &Claiming<'_>,
-        course: &Course,
-        search: &mut Search<'_>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+        course: &BundleRanges,
+        search: &mut BundleSearch<'_>,
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
         loop {
             match search.step() {
-                Step::Look(ends) => {
+                SearchStep::Look(ends) => {
                     let latest = self.latest_of(claiming, course, &ends).await?;
                     let own = latest.iter().flatten().find(|bundle| {
                         bundle.item.as_ref().is_some_and(|item| item.is_held_by(claim.nonce))
@@ -220,7 +220,7 @@ impl Coordinator {
                         search.saw(end, latest.iter().map(|bundle| bundle.index).max());
                     }
                 }
-                Step::Claim(found) => {
+                SearchStep::Claim(found) => {
                     let Some(leg) = course.legs.get(found.end.leg) else { return Ok(None) };
                     let unseen =
                         ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), found.bundle);
@@ -230,8 +230,8 @@ impl Coordinator {
                     }
                     search.taken(found);
                 }
-                Step::Nothing => return Ok(None),
-                Step::Crowded => {
+                SearchStep::Nothing => return Ok(None),
+                SearchStep::Crowded => {
                     return Err(busy("too many concurrent claims: send the call again"));
                 }
             }
@@ -243,18 +243,18 @@ impl Coordinator {
     async fn latest_of(
         &self,
         claiming: &Claiming<'_>,
-        course: &Course,
-        ends: &[End],
-    ) -> Result<Vec<Vec<ScannedBundle>>, Refusal> {
-        let Claiming { claim: Claim { job, .. }, snapshot, .. } = claiming;
+        course: &BundleRanges,
+        ends: &[PartitionEnd],
+    ) -> Result<Vec<Vec<ScannedBundle>>, CallRefusal> {
+        let Claiming { claim: ClaimCall { job, .. }, snapshot, .. } = claiming;
         let item = &snapshot.item;
         if course.len() > ends.len() || !snapshot.has_few_workers() {
-            let look = |end: &End| self.latest(claiming, course, *end);
+            let look = |end: &PartitionEnd| self.latest(claiming, course, *end);
             return try_join_all(ends.iter().map(look)).await;
         }
         let bundles = self.read_bundles(job, item, course).await?;
         let partitions = item.partitions();
-        let of_end = |end: &End| {
+        let of_end = |end: &PartitionEnd| {
             let epoch = course.legs.get(end.leg).map(|leg| leg.epoch);
             let lies_there = |bundle: &&ScannedBundle| {
                 let is_stored = bundle.version > 0;
@@ -270,9 +270,9 @@ impl Coordinator {
     async fn latest(
         &self,
         Claiming { claim, snapshot, .. }: &Claiming<'_>,
-        course: &Course,
-        end: End,
-    ) -> Result<Vec<ScannedBundle>, Refusal> {
+        course: &BundleRanges,
+        end: PartitionEnd,
+    ) -> Result<Vec<ScannedBundle>, CallRefusal> {
         let (job, item) = (&claim.job, &snapshot.item);
         let Some(leg) = course.legs.get(end.leg) else { return Ok(Vec::new()) };
         let home = item.homes(end.partition);
@@ -296,7 +296,7 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
     let JobSnapshot { item, frontier, .. } = claiming.snapshot;
     let ramp = item.ramp();
     let named = frontier.item.iter().flat_map(|seen| &seen.returned);
-    let of_job = |(epoch, index): &&BundleAt| {
+    let of_job = |(epoch, index): &&EpochBundle| {
         (*epoch == INDEX_EPOCH) == item.plan.is_none() && *index < ramp.bundles()
     };
     let base = |epoch: Epoch| match epoch {
@@ -313,5 +313,5 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
 }
 
 fn idle(reason: IdleReason) -> ClaimReply {
-    ClaimReply::Idle(Idle { reason })
+    ClaimReply::Idle(IdleReply { reason })
 }

@@ -2,33 +2,33 @@
 //! same item as the cursor; an interrupted sweep is repeated from where the last one ended.
 
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     bundles::ScannedBundle,
-    caching::Passed,
-    items::{ItemName, JobItem, Swept},
-    store::{Unchanged, Versioned},
+    caching::ChunkRetention,
+    items::{ItemName, JobItem, SweepProgress},
+    store::{ItemUpdateError, VersionedItem},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    self, JobProgress, Place, SplitKind,
-    collect::{ChunkName, Verdict, verdict},
-    course::Course,
+    self, JobProgress, SplitKind, SplitPlace,
+    collect::{ChunkName, CollectionDecision, verdict},
+    course::BundleRanges,
     job::JobState,
 };
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Plan, Refusal};
+use gristmill_model::wire::{CallRefusal, EpochPlan};
 
 /// Most splits whose objects one poll deletes, so that it is answered in time.
 const MOST_SWEPT: u64 = 4_000;
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Deletes objects that `progress` has durably passed, once they are worth two writes.
     pub(crate) async fn collect(
         &self,
         job: &JobName,
         item: &JobItem,
-        (progress, swept): (JobProgress, Versioned<Swept>),
-    ) -> Result<(), Refusal> {
+        (progress, swept): (JobProgress, VersionedItem<SweepProgress>),
+    ) -> Result<(), CallRefusal> {
         let Some(plan) = item.plan.filter(|plan| plan.n_splits > 0) else { return Ok(()) };
         let n = plan.n_splits;
         let passed =
@@ -51,9 +51,10 @@ impl Coordinator {
     }
 
     /// Moves the horizon to the durable cursor; a run that begins before it computes again what it needs.
-    pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, Refusal> {
-        let decide =
-            |before: Option<&JobProgress>| splits::collected(before).map_err(Unchanged::Declined);
+    pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, CallRefusal> {
+        let decide = |before: Option<&JobProgress>| {
+            splits::collected(before).map_err(ItemUpdateError::Declined)
+        };
         Ok(self.store.update(&ItemName::Progress(job), decide).await?)
     }
 
@@ -62,29 +63,32 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        plan: Plan,
-        (read, horizon): (Versioned<Swept>, Place),
-    ) -> Result<(), Refusal> {
+        plan: EpochPlan,
+        (read, horizon): (VersionedItem<SweepProgress>, SplitPlace),
+    ) -> Result<(), CallRefusal> {
         let caching = item.caching.as_ref();
-        let passed = |epoch| caching.map_or(Passed::Deleted, |caching| caching.passed(epoch));
+        let passed =
+            |epoch| caching.map_or(ChunkRetention::Deleted, |caching| caching.passed(epoch));
         let n = plan.n_splits;
         let swept = read.item.unwrap_or_default().place;
         // Stop at an epoch whose chunks are undecided; a later sweep goes on from there.
         let undecided =
-            (swept.epoch..=horizon.epoch).find(|&epoch| passed(epoch) == Passed::Undecided);
-        let decided = undecided.map_or(horizon, |epoch| horizon.min(Place { epoch, position: 0 }));
+            (swept.epoch..=horizon.epoch).find(|&epoch| passed(epoch) == ChunkRetention::Undecided);
+        let decided =
+            undecided.map_or(horizon, |epoch| horizon.min(SplitPlace { epoch, position: 0 }));
         let from = swept.linear(n);
         let to = decided.linear(n).min(from.saturating_add(MOST_SWEPT));
-        let course =
-            Course::of_run(item.ramp(), from..to, |epoch| passed(epoch) == Passed::Deleted);
+        let course = BundleRanges::from_positions(item.ramp(), from..to, |epoch| {
+            passed(epoch) == ChunkRetention::Deleted
+        });
         let mut doomed = Vec::new();
         for bundle in self.read_bundles(job, item, &course).await? {
             let shelf = caching.and_then(|caching| caching.view.chunks_shelf(bundle.epoch));
             doomed.extend(self.deletable(job, shelf, &bundle, horizon).await?);
         }
         self.delete_objects(&doomed).await?;
-        let place = Place::of(to, n);
-        let swept = |swept: &mut Swept| swept.place = swept.place.max(place);
+        let place = SplitPlace::from_linear(to, n);
+        let swept = |swept: &mut SweepProgress| swept.place = swept.place.max(place);
         self.store.change_from(&ItemName::Swept(job), read, swept).await?;
         Ok(())
     }
@@ -96,8 +100,8 @@ impl Coordinator {
         job: &JobName,
         shelf: Option<&str>,
         bundle: &ScannedBundle,
-        horizon: Place,
-    ) -> Result<Vec<String>, Refusal> {
+        horizon: SplitPlace,
+    ) -> Result<Vec<String>, CallRefusal> {
         let Some(item) = &bundle.item else { return Ok(Vec::new()) };
         let own = keys::bundle_prefix(&self.settings.ns, job, bundle.epoch, bundle.index);
         let prefix = shelf.map_or(own, |shelf| keys::shelf_bundle(shelf, bundle.index));
@@ -108,7 +112,9 @@ impl Coordinator {
             };
             let (attempt, nonce) = (entry.attempt, entry.nonce);
             let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
-            if verdict(&name, Some(item), bundle.positions.start, horizon, false) != Verdict::Keep {
+            if verdict(&name, Some(item), bundle.positions.start, horizon, false)
+                != CollectionDecision::Keep
+            {
                 doomed.push(keys::chunk(&prefix, position, attempt, nonce));
             }
         }
@@ -119,7 +125,7 @@ impl Coordinator {
                         let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
                         let verdict =
                             verdict(&name, Some(item), bundle.positions.start, horizon, false);
-                        verdict == Verdict::DeleteOrphan
+                        verdict == CollectionDecision::DeleteOrphan
                     },
                 );
                 if orphan {

@@ -1,22 +1,22 @@
 //! Controls: committed splits that a worker runs again before a suspect split. Only the death of a worker
 //! that survived its control counts against the suspect.
 
-use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
+use crate::{CoordinatorFunction, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::JobName;
-use gristmill_model::splits::{JobProgress, Place};
-use gristmill_model::wire::Refusal;
+use gristmill_model::splits::{JobProgress, SplitPlace};
+use gristmill_model::wire::CallRefusal;
 
 /// Number of splits behind the trainer to search if none ahead of it is committed.
 const SEARCHED_BACK: u64 = 64;
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// The committed split with the most rows ahead of the trainer, or else just behind it.
     pub(crate) async fn control(
         &self,
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-    ) -> Result<Option<Place>, Refusal> {
+    ) -> Result<Option<SplitPlace>, CallRefusal> {
         let longest = |bundles: &[ScannedBundle]| {
             let committed = bundles.iter().filter_map(ScannedBundle::longest_committed);
             committed.max_by_key(|(rows, _)| *rows).map(|(_, place)| place)

@@ -1,51 +1,52 @@
 //! The coordinator: checks a request's version and namespace, and dispatches its call to a handler.
 
 use crate::{
-    Settings,
+    CoordinatorSettings,
     items::{ItemName, JobItem},
-    kicks::Kicks,
+    kicks::LatestKicks,
     meter,
-    snapshot::Memory,
-    store::{Store, invalid},
+    snapshot::CoordinatorMemory,
+    store::{NamespaceTable, invalid},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::job::{JobEvent, apply};
-use gristmill_model::splits::{Outcome, Refusal as SplitRefusal};
+use gristmill_model::splits::{TransitionOutcome, TransitionRefusal as SplitRefusal};
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Describe, JobView, Refusal, RefusalKind, Request, SpokenVersions, Stop,
+    AnyCall, AnyReply, CallEnvelope, CallRefusal, CoordinatorCall, DescribeCall, JobView,
+    RefusalKind, SpokenVersions, StopCall,
 };
-use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
+use gristmill_ports::{Clock, FunctionMetrics, Invoker, ObjectStore, Table};
 use std::sync::Arc;
 
 /// The handler of one kind of call.
-pub trait Handle<C: Call> {
-    fn handle(&self, call: &C) -> impl Future<Output = Result<C::Reply, Refusal>> + Send;
+pub trait CallHandler<C: CoordinatorCall> {
+    fn handle(&self, call: &C) -> impl Future<Output = Result<C::Reply, CallRefusal>> + Send;
 }
 
 /// The coordinator with its ports and settings.
 #[derive(Clone)]
-pub struct Coordinator {
-    pub(crate) store: Store,
-    pub(crate) objects: Arc<dyn Objects>,
+pub struct CoordinatorFunction {
+    pub(crate) store: NamespaceTable,
+    pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) invoker: Arc<dyn Invoker>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) kicks: Arc<Kicks>,
-    pub(crate) memory: Memory,
+    pub(crate) settings: Arc<CoordinatorSettings>,
+    pub(crate) kicks: Arc<LatestKicks>,
+    pub(crate) memory: CoordinatorMemory,
     /// The version of the call that is answered.
     pub(crate) version: u32,
-    metrics: Option<Metrics>,
+    metrics: Option<FunctionMetrics>,
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     pub fn new(
         table: Arc<dyn Table>,
-        objects: Arc<dyn Objects>,
+        objects: Arc<dyn ObjectStore>,
         invoker: Arc<dyn Invoker>,
         clock: Arc<dyn Clock>,
-        settings: Settings,
+        settings: CoordinatorSettings,
     ) -> Self {
-        let store = Store::new(table, Arc::clone(&clock), settings.ns.clone());
+        let store = NamespaceTable::new(table, Arc::clone(&clock), settings.ns.clone());
         Self {
             store,
             objects,
@@ -54,24 +55,24 @@ impl Coordinator {
             version: settings.spoken.newest,
             settings: Arc::new(settings),
             kicks: Arc::default(),
-            memory: Memory::default(),
+            memory: CoordinatorMemory::default(),
             metrics: None,
         }
     }
 
     /// Shares `memory` with other coordinators of the same process.
     #[must_use]
-    pub fn sharing(self, memory: &Memory) -> Self {
+    pub fn sharing(self, memory: &CoordinatorMemory) -> Self {
         Self { memory: memory.clone(), ..self }
     }
 
     /// Prints metrics of each call.
-    pub fn metered(self, metrics: Metrics) -> Self {
+    pub fn metered(self, metrics: FunctionMetrics) -> Self {
         Self { metrics: Some(metrics), ..self }
     }
 
     /// Answers one request; every error becomes a refusal.
-    pub async fn answer(&self, request: &Request) -> AnyReply {
+    pub async fn answer(&self, request: &CallEnvelope) -> AnyReply {
         let started_ms = self.clock.now_ms();
         let reply = self.try_answer(request).await.unwrap_or_else(AnyReply::Refused);
         if let Some(metrics) = &self.metrics {
@@ -81,7 +82,7 @@ impl Coordinator {
         reply
     }
 
-    async fn try_answer(&self, request: &Request) -> Result<AnyReply, Refusal> {
+    async fn try_answer(&self, request: &CallEnvelope) -> Result<AnyReply, CallRefusal> {
         let spoken = self.settings.spoken;
         if !spoken.includes(request.v) {
             return Err(spoken.refuse(request.v));
@@ -98,7 +99,7 @@ impl Coordinator {
     /// Answers a call that this process makes itself.
     pub async fn answer_own(&self, call: impl Into<AnyCall>) -> AnyReply {
         let (v, ns) = (self.settings.spoken.newest, self.settings.ns.clone());
-        self.answer(&Request { v, ns, call: call.into() }).await
+        self.answer(&CallEnvelope { v, ns, call: call.into() }).await
     }
 
     /// The versions of the protocol that it speaks.
@@ -107,7 +108,7 @@ impl Coordinator {
     }
 
     /// The job of that name.
-    pub(crate) async fn job(&self, job: &JobName) -> Result<JobItem, Refusal> {
+    pub(crate) async fn job(&self, job: &JobName) -> Result<JobItem, CallRefusal> {
         let read = self.store.read::<JobItem>(&ItemName::Job(job)).await?;
         read.item.ok_or_else(|| no_job(job))
     }
@@ -118,12 +119,12 @@ impl Coordinator {
         job: &JobName,
         seen: &JobItem,
         error: String,
-    ) -> Result<JobItem, Refusal> {
+    ) -> Result<JobItem, CallRefusal> {
         self.end_job(job, Some(seen.resumed), &JobEvent::Failed { error }).await
     }
 
     /// Stops the job; one that has ended stays as it is.
-    pub(crate) async fn stop_job(&self, job: &JobName) -> Result<JobItem, Refusal> {
+    pub(crate) async fn stop_job(&self, job: &JobName) -> Result<JobItem, CallRefusal> {
         self.end_job(job, None, &JobEvent::Stopped).await
     }
 
@@ -132,12 +133,12 @@ impl Coordinator {
         job: &JobName,
         resumed: Option<u32>,
         event: &JobEvent,
-    ) -> Result<JobItem, Refusal> {
+    ) -> Result<JobItem, CallRefusal> {
         let end = |item: &mut JobItem| {
             if resumed.is_none_or(|resumed| resumed == item.resumed) {
                 match apply(&item.state, event) {
-                    Ok(Outcome::Write(state)) => item.state = state,
-                    Ok(Outcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {}
+                    Ok(TransitionOutcome::Write(state)) => item.state = state,
+                    Ok(TransitionOutcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {}
                     Err(refusal) => return Err(invalid(refusal.to_string())),
                 }
             }
@@ -147,7 +148,7 @@ impl Coordinator {
     }
 
     /// Lets `change` change the job. One that stays as it is is not written.
-    pub(crate) async fn change_job<E: From<Refusal>>(
+    pub(crate) async fn change_job<E: From<CallRefusal>>(
         &self,
         job: &JobName,
         change: impl Fn(&mut JobItem) -> Result<(), E>,
@@ -155,16 +156,16 @@ impl Coordinator {
         let decide = |before: Option<&JobItem>| {
             let mut after = before.cloned().ok_or_else(|| no_job(job))?;
             change(&mut after)?;
-            Ok(Outcome::of(before, after))
+            Ok(TransitionOutcome::new(before, after))
         };
         self.store.update(&ItemName::Job(job), decide).await
     }
 }
 
 macro_rules! dispatch {
-    ($($name:ident[$($job:tt)*] $text:literal $reply:ident)*) => {
-        impl Coordinator {
-            async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, Refusal> {
+    ($($name:ident($call:ident)[$($job:tt)*] $text:literal $reply:ident)*) => {
+        impl CoordinatorFunction {
+            async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, CallRefusal> {
                 match call {
                     $(AnyCall::$name(call) => self.handle(call).await.map(AnyReply::$name),)*
                 }
@@ -175,25 +176,25 @@ macro_rules! dispatch {
 
 gristmill_model::for_each_call!(dispatch);
 
-impl Handle<Describe> for Coordinator {
-    async fn handle(&self, Describe { job }: &Describe) -> Result<JobView, Refusal> {
+impl CallHandler<DescribeCall> for CoordinatorFunction {
+    async fn handle(&self, DescribeCall { job }: &DescribeCall) -> Result<JobView, CallRefusal> {
         Ok(self.job(job).await?.view(job))
     }
 }
 
-impl Handle<Stop> for Coordinator {
-    async fn handle(&self, Stop { job }: &Stop) -> Result<JobView, Refusal> {
+impl CallHandler<StopCall> for CoordinatorFunction {
+    async fn handle(&self, StopCall { job }: &StopCall) -> Result<JobView, CallRefusal> {
         Ok(self.stop_job(job).await?.view(job))
     }
 }
 
-pub(crate) fn no_job(job: &JobName) -> Refusal {
+pub(crate) fn no_job(job: &JobName) -> CallRefusal {
     let message = format!("there is no job {job} here");
-    Refusal { kind: RefusalKind::NotFound, message }
+    CallRefusal { kind: RefusalKind::NotFound, message }
 }
 
 /// Converts a refusal of the split table to the refusal of a call.
-pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
+pub(crate) fn refuse(refusal: &SplitRefusal) -> CallRefusal {
     let kind = match refusal {
         SplitRefusal::Lost
         | SplitRefusal::Leased { .. }
@@ -210,5 +211,5 @@ pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
         | SplitRefusal::TooManySkipped { .. }
         | SplitRefusal::Ended { .. } => RefusalKind::Invalid,
     };
-    Refusal { kind, message: refusal.to_string() }
+    CallRefusal { kind, message: refusal.to_string() }
 }

@@ -1,14 +1,18 @@
 //! Workers that end: frees their bundles, and updates the scaler's state and the hints for claims.
 
 use crate::{
-    Coordinator, Handle,
+    CallHandler, CoordinatorFunction,
     items::{ItemName, JobItem},
-    scan::Scan,
+    scan::WindowScan,
     snapshot::JobSnapshot,
-    store::{Unchanged, accepted, decode},
+    store::{ItemUpdateError, accepted, decode},
 };
-use gristmill_model::splits::{self, Bundle, BundleState, course::BundleAt, frontier::Frontier};
-use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release, ScaleState};
+use gristmill_model::splits::{
+    self, Bundle, BundleState, course::EpochBundle, frontier::WindowHints,
+};
+use gristmill_model::wire::{
+    AppliedReply, CallRefusal, DepartedWorkers, LEFT_SHARD, LeaveCall, ReleaseCall, ScaleState,
+};
 use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 
@@ -21,19 +25,19 @@ struct Freed {
     owners: Vec<InvocationId>,
     /// Bundles that are claimable at once. A bundle on trial waits for the next look, which allows one
     /// trial at a time.
-    bundles: Vec<BundleAt>,
+    bundles: Vec<EpochBundle>,
 }
 
-impl Handle<Release> for Coordinator {
+impl CallHandler<ReleaseCall> for CoordinatorFunction {
     /// Frees the bundles of a dead invocation, and removes its worker from the scaler's state. An event that expired
     /// has none, and hundreds may expire within a second.
-    async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
-        let Release { job, invocation, worker, blameless, expired, error } = release;
+    async fn handle(&self, release: &ReleaseCall) -> Result<AppliedReply, CallRefusal> {
+        let ReleaseCall { job, invocation, worker, blameless, expired, error } = release;
         if *expired {
             if let Some(worker) = worker {
-                self.note_left(job, *worker, Left::with_expired).await?;
+                self.note_left(job, *worker, DepartedWorkers::with_expired).await?;
             }
-            return Ok(Applied {});
+            return Ok(AppliedReply {});
         }
         let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
         let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
@@ -48,42 +52,42 @@ impl Handle<Release> for Coordinator {
             let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
             self.remove_worker(job, *worker, Some(invocation), ended).await?;
         }
-        Ok(Applied {})
+        Ok(AppliedReply {})
     }
 }
 
-impl Handle<Leave> for Coordinator {
+impl CallHandler<LeaveCall> for CoordinatorFunction {
     /// Removes a worker that leaves, in good order or with an error.
-    async fn handle(&self, leave: &Leave) -> Result<Applied, Refusal> {
-        let Leave { job, worker, error } = leave;
+    async fn handle(&self, leave: &LeaveCall) -> Result<AppliedReply, CallRefusal> {
+        let LeaveCall { job, worker, error } = leave;
         let Some(error) = error else {
-            self.note_left(job, *worker, Left::with).await?;
-            return Ok(Applied {});
+            self.note_left(job, *worker, DepartedWorkers::with).await?;
+            return Ok(AppliedReply {});
         };
         let progress = self.snapshot(job).await?.hints().progress;
         self.remove_worker(job, *worker, None, Some((progress, error))).await?;
-        Ok(Applied {})
+        Ok(AppliedReply {})
     }
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Frees the bundles in `scan` that the `dead` invocations have leased.
     async fn release_held(
         &self,
         (job, item): (&JobName, &JobItem),
-        scan: &Scan,
+        scan: &WindowScan,
         dead: &[InvocationId],
         blameless: bool,
-    ) -> Result<Freed, Refusal> {
+    ) -> Result<Freed, CallRefusal> {
         let mut freed = Freed::default();
         for bundle in &scan.bundles {
             let held = |b: &&Bundle| b.state == BundleState::Leased && dead.contains(&b.invocation);
             let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
             let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
-            let command = splits::Release { invocation, attempt, blameless };
+            let command = splits::ReleaseTransition { invocation, attempt, blameless };
             let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| {
-                splits::release(before, &command).map_err(Unchanged::Declined)
+                splits::release(before, &command).map_err(ItemUpdateError::Declined)
             };
             // On a refusal the bundle has moved on, so there is nothing to free.
             let released = self.store.update_from(&name, bundle.versioned(), decide).await;
@@ -103,9 +107,9 @@ impl Coordinator {
     pub(crate) async fn release_late_claims(
         &self,
         (job, item): (&JobName, &JobItem),
-        scan: &Scan,
+        scan: &WindowScan,
         dead: &[InvocationId],
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, CallRefusal> {
         let released = self.release_held((job, item), scan, dead, false).await?.owners;
         if released.is_empty() {
             return Ok(false);
@@ -120,10 +124,10 @@ impl Coordinator {
         &self,
         job: &JobName,
         worker: u32,
-        add: fn(Left, u32) -> Left,
-    ) -> Result<(), Refusal> {
+        add: fn(DepartedWorkers, u32) -> DepartedWorkers,
+    ) -> Result<(), CallRefusal> {
         let name = ItemName::Left(job, worker / LEFT_SHARD);
-        self.store.change(&name, |left: &mut Left| *left = add(*left, worker)).await?;
+        self.store.change(&name, |left: &mut DepartedWorkers| *left = add(*left, worker)).await?;
         Ok(())
     }
 
@@ -133,15 +137,17 @@ impl Coordinator {
         &self,
         job: &JobName,
         mut scale: ScaleState,
-        scan: &Scan,
-    ) -> Result<ScaleState, Refusal> {
+        scan: &WindowScan,
+    ) -> Result<ScaleState, CallRefusal> {
         let at_work = scan.workers_at_work(self.clock.now_ms());
         let shards = scale.outstanding.shards(|number| !at_work.contains(&number));
         let names: Vec<_> = shards.iter().map(|shard| ItemName::Left(job, *shard)).collect();
         let items = self.store.read_raw(&names).await?;
         let mut left = BTreeMap::new();
         for ((shard, name), item) in shards.into_iter().zip(&names).zip(items) {
-            left.extend(decode::<Left>(name, item.as_ref())?.item.map(|bits| (shard, bits)));
+            left.extend(
+                decode::<DepartedWorkers>(name, item.as_ref())?.item.map(|bits| (shard, bits)),
+            );
         }
         scale.outstanding.settle(&left);
         Ok(scale)
@@ -151,9 +157,11 @@ impl Coordinator {
     pub(crate) async fn note_freed(
         &self,
         job: &JobName,
-        bundles: &[BundleAt],
-    ) -> Result<(), Refusal> {
-        let decide = |before: Option<&Frontier>| Ok::<_, Refusal>(Frontier::freed(before, bundles));
+        bundles: &[EpochBundle],
+    ) -> Result<(), CallRefusal> {
+        let decide = |before: Option<&WindowHints>| {
+            Ok::<_, CallRefusal>(WindowHints::freed(before, bundles))
+        };
         self.store.update(&ItemName::Frontier(job), decide).await?;
         Ok(())
     }
@@ -166,7 +174,7 @@ impl Coordinator {
         worker: u32,
         dead: Option<&InvocationId>,
         ended: Option<(u64, &str)>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         let now_ms = self.clock.now_ms();
         let remove = |scale: &mut ScaleState| {
             let known = dead.is_none_or(|dead| !scale.dead.contains(dead));

@@ -2,19 +2,19 @@
 //! them. Closing the last epoch ends the job.
 
 use crate::{
-    Coordinator,
-    items::{ItemName, JobItem, Swept},
-    store::{Unchanged, invalid},
+    CoordinatorFunction,
+    items::{ItemName, JobItem, SweepProgress},
+    store::{ItemUpdateError, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, Outcome, Place, Refusal as SplitRefusal,
-    epoch::{self, EpochItem, Seal},
+    Bundle, JobProgress, SplitPlace, TransitionOutcome, TransitionRefusal as SplitRefusal,
+    epoch::{self, EpochItem, SealTransition},
     job::JobState,
 };
-use gristmill_model::wire::Refusal;
+use gristmill_model::wire::CallRefusal;
 use gristmill_model::{Epoch, JobName};
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Seals and closes every epoch that `progress` has durably passed. Repeatable: a crash leaves work for
     /// the next poll.
     pub(crate) async fn close_epochs(
@@ -22,11 +22,11 @@ impl Coordinator {
         job: &JobName,
         mut item: JobItem,
         progress: &JobProgress,
-    ) -> Result<JobItem, Refusal> {
+    ) -> Result<JobItem, CallRefusal> {
         while item.closed < progress.horizon().passed_epochs().min(item.spec.epochs) {
             match self.close_epoch(job, &item, progress).await {
                 Ok(()) => {}
-                Err(Unchanged::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
+                Err(ItemUpdateError::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
                     let error =
                         format!("{refusal}; `gristmill status {job} --skipped` says which and why");
                     self.fail_job(job, &item, error).await?;
@@ -44,7 +44,7 @@ impl Coordinator {
         &self,
         job: &JobName,
         progress: &JobProgress,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         self.list(job).await?;
         let durable = progress.horizon().durable.epoch;
         let reopen = |item: &mut JobItem| {
@@ -53,12 +53,12 @@ impl Coordinator {
             }
             item.closed = item.closed.min(durable);
             item.resumed += 1;
-            Ok::<_, Refusal>(())
+            Ok::<_, CallRefusal>(())
         };
         self.change_job(job, reopen).await?;
         // Objects that are made again are deleted again.
-        let behind = |swept: &mut Swept| {
-            swept.place = swept.place.min(Place::start_of(durable));
+        let behind = |swept: &mut SweepProgress| {
+            swept.place = swept.place.min(SplitPlace::start_of(durable));
             swept.pruned = swept.pruned.min(durable);
         };
         self.store.change(&ItemName::Swept(job), behind).await.map(|_| ())
@@ -69,7 +69,7 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-    ) -> Result<(), Unchanged<SplitRefusal>> {
+    ) -> Result<(), ItemUpdateError<SplitRefusal>> {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan").into()) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
         let cached = item.caching.as_ref().filter(|c| c.view.delivered_shelf(number).is_some());
@@ -78,15 +78,15 @@ impl Coordinator {
         let course = item.course(first..first + u64::from(plan.n_splits));
         let scanned = self.read_bundles(job, item, &course).await?;
         let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
-        let seal = Seal {
+        let seal = SealTransition {
             bundles: &bundles,
             batch_size: plan.batch_size,
             drop_last: plan.drop_last,
             max_skipped: item.spec.settings.max_skipped.allowed(plan.records),
         };
         let open = |before: Option<&EpochItem>| match before {
-            Some(before) => Ok(Outcome::AlreadyApplied(*before)),
-            None => epoch::open(None, item.spec.seed).map_err(Unchanged::Declined),
+            Some(before) => Ok(TransitionOutcome::AlreadyApplied(*before)),
+            None => epoch::open(None, item.spec.seed).map_err(ItemUpdateError::Declined),
         };
         let seal = |before: Option<&EpochItem>| {
             let sealed = match cached {
@@ -95,11 +95,11 @@ impl Coordinator {
                     epoch::seal_cached(before, cached.totals.unwrap_or_default(), &seal)
                 }
             };
-            sealed.map_err(Unchanged::Declined)
+            sealed.map_err(ItemUpdateError::Declined)
         };
         let durable = [progress.horizon().durable];
         let close = |before: Option<&EpochItem>| {
-            epoch::close(before, number, &durable).map_err(Unchanged::Declined)
+            epoch::close(before, number, &durable).map_err(ItemUpdateError::Declined)
         };
         self.store.update(&name, open).await?;
         self.store.update(&name, seal).await?;
@@ -108,7 +108,7 @@ impl Coordinator {
     }
 
     /// Records that epoch `closed` is closed; after the last epoch the job is done.
-    async fn advance(&self, job: &JobName, closed: Epoch) -> Result<JobItem, Refusal> {
+    async fn advance(&self, job: &JobName, closed: Epoch) -> Result<JobItem, CallRefusal> {
         let close = |item: &mut JobItem| {
             if item.closed <= closed {
                 item.closed = closed + 1;

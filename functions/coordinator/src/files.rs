@@ -1,10 +1,10 @@
 //! Objects of the bucket: JSON, lists and deletions, with the store's errors as refusals.
 
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     store::{busy, invalid},
 };
-use gristmill_model::wire::Refusal;
+use gristmill_model::wire::CallRefusal;
 use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -24,7 +24,7 @@ impl DeletedObjects {
     }
 }
 
-pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
+pub(crate) fn object_fault(error: &ObjectError) -> CallRefusal {
     match error {
         ObjectError::Unavailable(_) | ObjectError::Full(_) | ObjectError::Denied(_) => {
             busy(error.to_string())
@@ -33,13 +33,13 @@ pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
     }
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// The object under `key`, which is `what`; none if there is no object.
     pub(crate) async fn read_json<T: DeserializeOwned>(
         &self,
         key: String,
         what: &str,
-    ) -> Result<Option<T>, Refusal> {
+    ) -> Result<Option<T>, CallRefusal> {
         let path = ObjectPath::new(&self.settings.bucket, key);
         match self.objects.get(&path).await {
             Ok(body) => serde_json::from_slice(&body)
@@ -56,19 +56,19 @@ impl Coordinator {
         key: String,
         value: &impl Serialize,
         put_id: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         let body = serde_json::to_vec(value).map_err(|error| invalid(error.to_string()))?;
         let path = ObjectPath::new(&self.settings.bucket, key);
         let put = self.objects.put_if_absent(&path, body.into(), put_id).await;
         put.map(|_| ()).map_err(|error| object_fault(&error))
     }
 
-    pub(crate) async fn list_objects(&self, prefix: &str) -> Result<Vec<ObjectInfo>, Refusal> {
+    pub(crate) async fn list_objects(&self, prefix: &str) -> Result<Vec<ObjectInfo>, CallRefusal> {
         let listed = self.objects.list(&self.settings.bucket, prefix).await;
         listed.map_err(|error| object_fault(&error))
     }
 
-    pub(crate) async fn delete_objects(&self, keys: &[String]) -> Result<(), Refusal> {
+    pub(crate) async fn delete_objects(&self, keys: &[String]) -> Result<(), CallRefusal> {
         if keys.is_empty() {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Coordinator {
         prefix: &str,
         until_ms: u64,
         doomed: impl Fn(&str) -> bool,
-    ) -> Result<DeletedObjects, Refusal> {
+    ) -> Result<DeletedObjects, CallRefusal> {
         let (mut objects, mut after) = (0, String::new());
         loop {
             let page = self.objects.list_after(&self.settings.bucket, prefix, &after).await;

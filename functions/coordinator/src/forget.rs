@@ -1,7 +1,7 @@
 //! Forgets an ended job: deletes its items and objects, so that the name is free again.
 
 use crate::{
-    Coordinator, Handle,
+    CallHandler, CoordinatorFunction,
     files::DeletedObjects,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     snapshot::JobSnapshot,
@@ -9,7 +9,7 @@ use crate::{
 };
 use futures::future::try_join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Forget, Forgotten, Refusal};
+use gristmill_model::wire::{CallRefusal, ForgetCall, ForgetReply};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::ItemKey;
 
@@ -18,10 +18,10 @@ const ITEMS_AT_ONCE: u64 = 2_000;
 /// Number of concurrent writes.
 const WRITES: usize = 16;
 
-impl Handle<Forget> for Coordinator {
+impl CallHandler<ForgetCall> for CoordinatorFunction {
     /// Deletes a job: its objects, its bundles, its other items, and the job's own item last, so that an
     /// interrupted call can be repeated.
-    async fn handle(&self, Forget { job }: &Forget) -> Result<Forgotten, Refusal> {
+    async fn handle(&self, ForgetCall { job }: &ForgetCall) -> Result<ForgetReply, CallRefusal> {
         let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
@@ -31,14 +31,14 @@ impl Handle<Forget> for Coordinator {
         let DeletedObjects { objects, all } = self.forget_objects(job, &item).await?;
         let mut items = 0;
         if !all {
-            return Ok(Forgotten { items, objects, all });
+            return Ok(ForgetReply { items, objects, all });
         }
         // Bundles exist up to the trainer's epoch, and in the next one if the window reaches it.
         let reached = progress.horizon().fastest.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;
             if items >= ITEMS_AT_ONCE {
-                return Ok(Forgotten { items, objects, all: false });
+                return Ok(ForgetReply { items, objects, all: false });
             }
         }
         for pk in keys::left_partitions(&self.settings.ns, job) {
@@ -50,16 +50,16 @@ impl Handle<Forget> for Coordinator {
         items += self.forget_partition(&own, |key| *key != last).await?;
         items += self.forget_partition(&listed.pk, |key| *key == listed).await?;
         items += self.forget_partition(&own, |_| true).await?;
-        Ok(Forgotten { items, objects, all: true })
+        Ok(ForgetReply { items, objects, all: true })
     }
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     async fn forget_objects(
         &self,
         job: &JobName,
         item: &JobItem,
-    ) -> Result<DeletedObjects, Refusal> {
+    ) -> Result<DeletedObjects, CallRefusal> {
         let (ns, until_ms) = (&self.settings.ns, self.in_time_of_a_call());
         let mut deleted = self.tidy_shelves(item.caching.as_ref(), until_ms).await?;
         for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {
@@ -75,7 +75,7 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         epoch: Epoch,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, CallRefusal> {
         let mut items = 0;
         for partition in 0..item.partitions() {
             let pk = bundle_partition(&self.settings.ns, job, item.homes(partition), epoch);
@@ -88,7 +88,7 @@ impl Coordinator {
         &self,
         pk: &str,
         doomed: impl Fn(&ItemKey) -> bool,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, CallRefusal> {
         let found = self.store.query(pk).await?.into_iter();
         let found = found.map(|(sk, item)| (ItemKey { pk: pk.to_owned(), sk }, item));
         let found: Vec<_> = found.filter(|(key, _)| doomed(key)).collect();

@@ -1,28 +1,29 @@
 //! Jobs: registered once, indexed if the dataset is new, then planned into splits.
 
 use crate::{
-    Coordinator, Handle,
+    CallHandler, CoordinatorFunction,
     caching::CacheQuery,
     files::object_fault,
-    items::{BundleLayout, ItemName, JobItem, Listed},
+    items::{BundleLayout, ItemName, JobItem, ListedJob},
     kicks::scaler_event,
-    scan::Scan,
-    store::{Versioned, busy, invalid},
+    scan::WindowScan,
+    store::{VersionedItem, busy, invalid},
 };
-use gristmill_model::splits::{Outcome, job::JobState};
+use gristmill_model::splits::{TransitionOutcome, job::JobState};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScaleState, ScalerEvent,
+    CallRefusal, Dataset, DatasetManifest, JobSpec, JobView, ManifestFile, RegisterCall,
+    ScaleState, ScalerEvent,
 };
 use gristmill_model::{Fingerprint, JobName, Sharding};
-use gristmill_pipeline::{Pipeline, Source};
+use gristmill_pipeline::{Pipeline, PipelineSource};
 use gristmill_policy::scaling::PolicyName;
 use gristmill_ports::{ObjectError, ObjectPath};
 
-impl Handle<Register> for Coordinator {
+impl CallHandler<RegisterCall> for CoordinatorFunction {
     /// Registers a job, or joins the existing one of that name.
-    async fn handle(&self, register: &Register) -> Result<JobView, Refusal> {
-        let Register { job, spec, dataset, nonce, .. } = register;
+    async fn handle(&self, register: &RegisterCall) -> Result<JobView, CallRefusal> {
+        let RegisterCall { job, spec, dataset, nonce, .. } = register;
         let name = ItemName::Job(job);
         let read = self.store.read::<JobItem>(&name).await?;
         let Some(dataset) = dataset.as_ref().filter(|_| read.item.is_none()) else {
@@ -69,18 +70,18 @@ impl Handle<Register> for Coordinator {
             plan,
             closed: 0,
             caching,
-            layout: BundleLayout::of(spec, n_files),
+            layout: BundleLayout::new(spec, n_files),
             changes: Vec::new(),
             resumed: 0,
             protocol: self.version,
         };
         let decide = |before: Option<&JobItem>| match before {
             // Another call registered it meanwhile, maybe an earlier sending of this one.
-            Some(item) => Ok::<_, Refusal>(Outcome::AlreadyApplied(item.clone())),
-            None => Ok(Outcome::Write(fresh.clone())),
+            Some(item) => Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(item.clone())),
+            None => Ok(TransitionOutcome::Write(fresh.clone())),
         };
         let (item, version) = self.store.update_versioned(&name, read, decide).await?;
-        let read = Versioned { version, item: Some(item.clone()) };
+        let read = VersionedItem { version, item: Some(item.clone()) };
         let reply = self.join_job(read, register).await?;
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
@@ -93,9 +94,9 @@ impl Handle<Register> for Coordinator {
     }
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Refuses to register a job whose listing is not stored.
-    async fn check_listing(&self, key: String) -> Result<(), Refusal> {
+    async fn check_listing(&self, key: String) -> Result<(), CallRefusal> {
         let path = ObjectPath::new(&self.settings.bucket, key);
         match self.objects.get_range(&path, 0..1, None).await {
             Ok(_) => Ok(()),
@@ -107,12 +108,14 @@ impl Coordinator {
     }
 
     /// Adds the job to the list of jobs before the job exists, so that upkeep misses none.
-    pub(crate) async fn list(&self, job: &JobName) -> Result<(), Refusal> {
-        let fresh = Listed { registered_ms: self.clock.now_ms(), tidied: false };
-        let decide = |before: Option<&Listed>| match before {
-            Some(before) if !before.tidied => Ok::<_, Refusal>(Outcome::AlreadyApplied(*before)),
+    pub(crate) async fn list(&self, job: &JobName) -> Result<(), CallRefusal> {
+        let fresh = ListedJob { registered_ms: self.clock.now_ms(), tidied: false };
+        let decide = |before: Option<&ListedJob>| match before {
+            Some(before) if !before.tidied => {
+                Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(*before))
+            }
             // A leftover of an earlier job of this name is replaced.
-            _ => Ok(Outcome::Write(fresh)),
+            _ => Ok(TransitionOutcome::Write(fresh)),
         };
         self.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
     }
@@ -122,8 +125,8 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        scan: &Scan,
-    ) -> Result<JobItem, Refusal> {
+        scan: &WindowScan,
+    ) -> Result<JobItem, CallRefusal> {
         let path = keys::listing(&self.settings.ns, item.dataset_version);
         let listing = self.read_json::<Dataset>(path.clone(), "a listing").await?;
         let listing = listing.ok_or_else(|| invalid(format!("{path} does not exist")))?;
@@ -136,7 +139,7 @@ impl Coordinator {
         let Dataset { bucket, files, members } = listing;
         let files = files.into_iter().zip(records);
         let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
-        let manifest = Manifest { bucket, files, members };
+        let manifest = DatasetManifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
         let plan = self.plan(&item.spec, &pipeline, &manifest)?;
         let key = keys::manifest(&self.settings.ns, item.dataset_version);
@@ -144,22 +147,25 @@ impl Coordinator {
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
                 let state = JobState::Running;
-                Ok(Outcome::Write(JobItem { state, plan: Some(plan), ..before.clone() }))
+                Ok(TransitionOutcome::Write(JobItem { state, plan: Some(plan), ..before.clone() }))
             }
-            Some(before) => Ok(Outcome::AlreadyApplied(before.clone())),
+            Some(before) => Ok(TransitionOutcome::AlreadyApplied(before.clone())),
             None => Err(crate::coordinator::no_job(job)),
         };
         self.store.update(&ItemName::Job(job), decide).await
     }
 
     /// The manifest of a dataset version, if it has been indexed before.
-    pub(crate) async fn manifest(&self, version: Fingerprint) -> Result<Option<Manifest>, Refusal> {
+    pub(crate) async fn manifest(
+        &self,
+        version: Fingerprint,
+    ) -> Result<Option<DatasetManifest>, CallRefusal> {
         self.read_json(keys::manifest(&self.settings.ns, version), "a manifest").await
     }
 }
 
 /// Refuses numbers of workers that cannot be decided as the job asks.
-pub(crate) fn check_workers(spec: &JobSpec) -> Result<(), Refusal> {
+pub(crate) fn check_workers(spec: &JobSpec) -> Result<(), CallRefusal> {
     if spec.autoscale && spec.settings.sharding == Sharding::Off {
         return Err(invalid(
             "without sharding every worker visits the dataset, so their number must be given",
@@ -174,7 +180,11 @@ pub(crate) fn check_workers(spec: &JobSpec) -> Result<(), Refusal> {
 }
 
 /// Refuses a dataset whose files do not match the pipeline's datasets.
-fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(), Refusal> {
+fn check_members(
+    source: &PipelineSource,
+    dataset: &Dataset,
+    n_files: usize,
+) -> Result<(), CallRefusal> {
     let (read, listed) = (source.members().count(), dataset.members.count());
     if read != listed {
         return Err(invalid(format!(
@@ -188,7 +198,7 @@ fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(
 }
 
 /// The pipeline of a job.
-pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
+pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, CallRefusal> {
     gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
 }
@@ -196,7 +206,7 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_model::wire::{Members, SourceFile};
+    use gristmill_model::wire::{SourceFile, ZipFileCounts};
 
     fn pipeline(source: &str) -> Pipeline {
         gristmill_operators::parse(&format!("source: {source}\nops: [batch: {{ size: 4 }}]\n"))
@@ -213,7 +223,7 @@ mod tests {
     fn dataset(sizes: &[u64], members: &[u32]) -> Dataset {
         let file = |&size: &u64| SourceFile::new("k", size, "e");
         let files = sizes.iter().map(file).collect();
-        Dataset { bucket: "b".into(), files, members: Members::of(members.to_vec()) }
+        Dataset { bucket: "b".into(), files, members: ZipFileCounts::new(members.to_vec()) }
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Kicks of the scaler: sent when there is more work than the outstanding workers will take.
 
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     items::JobItem,
     plans::window_of,
-    scan::{self, Scan},
+    scan::{self, WindowScan},
     trouble,
 };
 use bytes::Bytes;
 use gristmill_model::splits::JobProgress;
-use gristmill_model::wire::{Poll, ScaleState, ScalerEvent, protocol};
+use gristmill_model::wire::{PollCall, ScaleState, ScalerEvent, protocol};
 use gristmill_model::{Epoch, JobName, Namespace};
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ const APART_MS: u64 = 1_000;
 
 /// The latest kick of each job by this process.
 #[derive(Debug, Default)]
-pub(crate) struct Kicks {
+pub(crate) struct LatestKicks {
     latest: Mutex<BTreeMap<JobName, Kick>>,
 }
 
@@ -34,7 +34,7 @@ struct Kick {
     error: Option<String>,
 }
 
-impl Kicks {
+impl LatestKicks {
     /// The result of the latest kick, if it is so recent that another one must wait.
     pub(crate) fn recent(
         &self,
@@ -93,7 +93,7 @@ pub(crate) fn scaler_event(
 }
 
 /// Outstanding workers without a current or recent lease, [`SILENT_MS`] after they were invoked.
-pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Vec<u32> {
+pub(crate) fn silent_workers(scale: &ScaleState, scan: &WindowScan, now_ms: u64) -> Vec<u32> {
     let recent = scan.workers_with_recent_lease(now_ms);
     let silent = |&(worker, sent_ms): &(u32, u64)| {
         now_ms.saturating_sub(sent_ms) > SILENT_MS && !recent.contains(&worker)
@@ -121,7 +121,7 @@ pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState)
 fn needs_workers(
     item: &JobItem,
     scale: &ScaleState,
-    scan: &Scan,
+    scan: &WindowScan,
     silent: &[u32],
     now_ms: u64,
 ) -> bool {
@@ -139,7 +139,7 @@ pub(crate) fn lacks_workers(
     event: ScalerEvent,
     item: &JobItem,
     scale: &ScaleState,
-    scan: &Scan,
+    scan: &WindowScan,
 ) -> Option<ScalerEvent> {
     let now_ms = event.at_ms;
     let silent = silent_workers(scale, scan, now_ms);
@@ -153,10 +153,10 @@ pub(crate) fn lacks_workers(
 /// The kick that a poll causes: the trainer's report if the policy may decide, otherwise a lack of workers.
 pub(crate) fn kick_due(
     ns: &Namespace,
-    poll: &Poll,
+    poll: &PollCall,
     item: &JobItem,
     scale: &ScaleState,
-    scan: &Scan,
+    scan: &WindowScan,
     epoch: Epoch,
     now_ms: u64,
 ) -> Option<ScalerEvent> {
@@ -180,7 +180,7 @@ pub(crate) fn kick_due(
     Some(ScalerEvent { claimable, silent, batches, progress, training, ..event })
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Sends the scaler an event; `scale` is the scaler's item. Best effort: the next poll repeats it. Returns the
     /// error if the scaler cannot be invoked.
     pub(crate) async fn kick(&self, scale: &ScaleState, event: ScalerEvent) -> Option<String> {
@@ -212,11 +212,11 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fixtures::running_job, scan::Reach};
+    use crate::{fixtures::running_job, scan::WorkableRange};
     use gristmill_model::RunToken;
     use gristmill_model::splits::{
         Cursor,
-        ranks::{Ranks, Tail},
+        ranks::{RunRanks, TailPolicy},
         run::TrainingRun,
     };
     use std::num::NonZeroU32;
@@ -226,11 +226,11 @@ mod tests {
         let (item, scale) = (running_job(), ScaleState::default());
         let windows = |ranks: u32| {
             let count = NonZeroU32::new(ranks).unwrap();
-            let ranks = Ranks { count, from: Cursor::default(), tail: Tail::Drop };
-            let run = Some(TrainingRun { token: RunToken::of("run"), ranks, epochs: None });
+            let ranks = RunRanks { count, from: Cursor::default(), tail: TailPolicy::Drop };
+            let run = Some(TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None });
             let progress = JobProgress { run, ..JobProgress::default() };
             let kicks = window(&item, &progress, &scale);
-            (kicks, Reach::of(&item, &progress, kicks).end)
+            (kicks, WorkableRange::new(&item, &progress, kicks).end)
         };
         assert_eq!(windows(1), (36, 36), "three bundles for each of two workers, and for one more");
         assert_eq!(windows(2), (36, 36), "four steps are eight splits");
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_job_is_kicked_once_a_second_unless_the_scaler_has_done_something() {
-        let kicks = Kicks::default();
+        let kicks = LatestKicks::default();
         let (job, other) = ("a".parse::<JobName>().unwrap(), "b".parse::<JobName>().unwrap());
         let idle = ScaleState::default();
         assert_eq!(kicks.recent(&job, &idle, 5_000), None);

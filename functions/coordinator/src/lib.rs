@@ -45,9 +45,9 @@ mod upkeep;
 #[cfg(feature = "aws")]
 mod wiring;
 
-pub use coordinator::{Coordinator, Handle};
+pub use coordinator::{CallHandler, CoordinatorFunction};
 #[cfg(feature = "aws")]
 pub use handler::{handle, serve};
-pub use settings::{Patience, Settings};
-pub use snapshot::Memory;
-pub use upkeep::Upkeep;
+pub use settings::{CoordinatorSettings, WorkerFailureLimits};
+pub use snapshot::CoordinatorMemory;
+pub use upkeep::UpkeepReport;

@@ -5,35 +5,37 @@
 
 mod steps;
 
-use self::steps::{Decided, Step, View};
+use self::steps::{JobChange, WindowDecision, WindowInputs};
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     items::{ItemName, JobItem},
     kicks::window,
-    scan::{Reach, Scan},
+    scan::{WindowScan, WorkableRange},
     snapshot::JobSnapshot,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{self, JobProgress, Place, frontier::Frontier, job::JobState};
-use gristmill_model::wire::{Poll, Refusal, ScaleState};
+use gristmill_model::splits::{
+    self, JobProgress, SplitPlace, frontier::WindowHints, job::JobState,
+};
+use gristmill_model::wire::{CallRefusal, PollCall, ScaleState};
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Reads the window, updates the job's state, kicks the scaler if needed, and writes the hints.
     pub(crate) async fn look(
         &self,
-        poll: &Poll,
+        poll: &PollCall,
         snapshot: &mut JobSnapshot,
         scale: &ScaleState,
-    ) -> Result<Frontier, Refusal> {
+    ) -> Result<WindowHints, CallRefusal> {
         let job = &poll.job;
         let JobSnapshot { item, progress, frontier } = snapshot;
         let scan = self.read_and_advance(job, item, progress).await?;
         if let (Some(plan), Some(_)) = (item.plan, progress.lacking) {
             // Epochs that are delivered from a cache have no splits to make.
-            let end = Reach::of(item, progress, 0).end;
-            let made = Place::of(scan.gap().unwrap_or(end), plan.n_splits);
+            let end = WorkableRange::new(item, progress, 0).end;
+            let made = SplitPlace::from_linear(scan.gap().unwrap_or(end), plan.n_splits);
             let decide =
-                |before: Option<&JobProgress>| Ok::<_, Refusal>(splits::made(before, made));
+                |before: Option<&JobProgress>| Ok::<_, CallRefusal>(splits::made(before, made));
             *progress = self.store.update(&ItemName::Progress(job), decide).await?;
         }
         let steady_since_ms = steps::steady_since(frontier.item.as_ref(), self.clock.now_ms());
@@ -41,8 +43,9 @@ impl Coordinator {
         let scan = scan.within(window(item, progress, scale));
         let scale = &self.settled(job, scale.clone(), &scan).await?;
         let now_ms = self.clock.now_ms();
-        let view = View { item, progress, scale, scan: &scan, steady_since_ms, now_ms };
-        let Decided { kick, failure, mut hints } = steps::decide(&self.settings, poll, &view);
+        let view = WindowInputs { item, progress, scale, scan: &scan, steady_since_ms, now_ms };
+        let WindowDecision { kick, failure, mut hints } =
+            steps::decide(&self.settings, poll, &view);
         if let Some(event) = kick {
             let not_kicked = self.kick(scale, event).await;
             hints.trouble = hints.trouble.or(not_kicked);
@@ -51,32 +54,32 @@ impl Coordinator {
             *item = self.fail_job(job, item, error).await?;
         }
         let read = frontier.item.clone();
-        let decide = |before: Option<&Frontier>| hints.clone().looked(read.as_ref(), before);
+        let decide = |before: Option<&WindowHints>| hints.clone().looked(read.as_ref(), before);
         let name = ItemName::Frontier(job);
         Ok(self.store.update_hint(&name, frontier.clone(), decide).await)
     }
 
-    /// Reads the window and carries out the [`Step`]s that it shows to be due. Returns the window as it is
+    /// Reads the window and carries out the [`JobChange`]s that it shows to be due. Returns the window as it is
     /// after them.
     async fn read_and_advance(
         &self,
         job: &JobName,
         item: &mut JobItem,
         progress: &JobProgress,
-    ) -> Result<Scan, Refusal> {
+    ) -> Result<WindowScan, CallRefusal> {
         let skips = self.skips(job, item).await?;
         let from = steps::scan_from(progress, skips.as_ref());
         let mut scan = self.scan(job, item, progress, from).await?;
         while let Some(step) = steps::next(item, &scan) {
             match step {
-                Step::FinishIndexing => {
+                JobChange::FinishIndexing => {
                     *item = self.finish_indexing(job, item, &scan).await?;
                     scan = self.scan(job, item, progress, from).await?;
                 }
-                Step::Fail { error } => {
+                JobChange::Fail { error } => {
                     *item = self.fail_job(job, item, error).await?;
                 }
-                Step::SettleCaching => {
+                JobChange::SettleCaching => {
                     let settled = self.settle_caching(job, item.clone(), &scan).await?;
                     if settled != *item {
                         scan = self.scan(job, &settled, progress, from).await?;
@@ -101,9 +104,9 @@ impl Coordinator {
         &self,
         (job, item): (&JobName, &JobItem),
         progress: &JobProgress,
-        (mut scan, scale): (Scan, &ScaleState),
+        (mut scan, scale): (WindowScan, &ScaleState),
         steady_since_ms: u64,
-    ) -> Result<Scan, Refusal> {
+    ) -> Result<WindowScan, CallRefusal> {
         if self.release_late_claims((job, item), &scan, &scale.dead).await? {
             scan = self.scan(job, item, progress, progress.horizon().slowest).await?;
         }

@@ -1,16 +1,16 @@
 //! A job's numerics class: that of its first worker, unless its trainer chose one.
 
-use crate::{Coordinator, items::JobItem, store::Unchanged};
-use gristmill_model::wire::Claim;
+use crate::{CoordinatorFunction, items::JobItem, store::ItemUpdateError};
+use gristmill_model::wire::ClaimCall;
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Sets the job's numerics class to that of its first worker, unless its trainer chose one. Declines a
     /// worker of another class, with the error.
     pub(crate) async fn settle_numerics(
         &self,
-        claim: &Claim,
+        claim: &ClaimCall,
         item: &JobItem,
-    ) -> Result<JobItem, Unchanged<String>> {
+    ) -> Result<JobItem, ItemUpdateError<String>> {
         let caching = match item.spec.numerics.as_str() {
             "" => self.settle_points(item, &claim.numerics).await?,
             _ => item.caching.clone(),
@@ -22,7 +22,7 @@ impl Coordinator {
                 Ok(())
             }
             settled if settled == claim.numerics => Ok(()),
-            settled => Err(Unchanged::Declined(format!(
+            settled => Err(ItemUpdateError::Declined(format!(
                 "the job runs numerics class {settled}, and a worker has {}: results would \
                  differ; deploy workers of the trainer's architecture, or use no local workers",
                 claim.numerics

@@ -7,33 +7,33 @@
 
 pub(crate) mod steps;
 
-use self::steps::{Due, Unseen};
+use self::steps::{DueSteps, UnseenSplits};
 use crate::{
-    Coordinator, Handle,
+    CallHandler, CoordinatorFunction,
     bundles::ScannedBundle,
     items::JobItem,
     kicks::window,
-    readers::Standing,
-    ready::Prefix,
+    readers::ReaderRole,
+    ready::CommittedPrefix,
     snapshot::{JobSnapshot, PollItems},
     trouble::trouble,
 };
 use futures::future::try_join;
 use gristmill_model::JobName;
-use gristmill_model::splits::{JobProgress, LackingSplits, Place};
-use gristmill_model::wire::{JobStatus, Poll, Polled, Refusal, Status};
+use gristmill_model::splits::{JobProgress, LackingSplits, SplitPlace};
+use gristmill_model::wire::{CallRefusal, JobStatus, PollCall, PollReply, StatusCall};
 
 /// Most bundles of splits in the answer to a poll that follows.
 const FOLLOWED_BUNDLES: usize = 96;
 
-impl Handle<Poll> for Coordinator {
-    async fn handle(&self, poll: &Poll) -> Result<Polled, Refusal> {
+impl CallHandler<PollCall> for CoordinatorFunction {
+    async fn handle(&self, poll: &PollCall) -> Result<PollReply, CallRefusal> {
         let (job, from) = (&poll.job, poll.from);
         let one_of_several = (!poll.is_alone()).then_some(poll.ranks.first);
         let (mut snapshot, mut items) = self.poll_snapshot(job, Some(from), one_of_several).await?;
         steps::check_job(job, &snapshot.item, poll.registered_ms)?;
         let before = snapshot.progress.delivered;
-        let Standing { reader, leads } = self.take_part(poll, &mut snapshot, &mut items).await?;
+        let ReaderRole { reader, leads } = self.take_part(poll, &mut snapshot, &mut items).await?;
         if steps::goes_back(&snapshot, items.swept.item.as_ref()) {
             self.reopen(job, &snapshot.progress).await?;
             (snapshot, items) = self.poll_snapshot(job, Some(from), one_of_several).await?;
@@ -55,7 +55,7 @@ impl Handle<Poll> for Coordinator {
         if steps::is_look_due(&snapshot, poll, has_moved, self.clock.now_ms()) {
             seen = Some(self.look(poll, &mut snapshot, &scale).await?);
         }
-        let due = Due::of(&snapshot, from);
+        let due = DueSteps::from_snapshot(&snapshot, from);
         if due.horizon {
             // If the trainer has gone back meanwhile, the job stays open.
             snapshot.progress = self.move_horizon(job).await?;
@@ -73,9 +73,9 @@ impl Handle<Poll> for Coordinator {
     }
 }
 
-impl Handle<Status> for Coordinator {
+impl CallHandler<StatusCall> for CoordinatorFunction {
     /// Returns the job's progress without changing anything.
-    async fn handle(&self, Status { job }: &Status) -> Result<JobStatus, Refusal> {
+    async fn handle(&self, StatusCall { job }: &StatusCall) -> Result<JobStatus, CallRefusal> {
         let (JobSnapshot { item, progress, .. }, PollItems { scale, .. }) =
             self.poll_snapshot(job, None, None).await?;
         let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
@@ -102,7 +102,7 @@ impl Handle<Status> for Coordinator {
     }
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// The splits before `known`, which a trainer knows of, that the table lacks: a local service may have lost its last
     /// writes. To be asked for each run of a trainer, once by each process of the coordinator.
     pub(crate) async fn lacking(
@@ -110,19 +110,19 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-        known: Place,
-    ) -> Result<Option<LackingSplits>, Refusal> {
+        known: SplitPlace,
+    ) -> Result<Option<LackingSplits>, CallRefusal> {
         let Some(plan) = item.plan else {
             // The plan is lost too, so nothing can be looked up yet.
             let from = progress.horizon().slowest;
             return Ok((from < known).then_some(LackingSplits { from, to: known }));
         };
-        let Some(Unseen { from, most, to }) = steps::unseen(plan, progress, known) else {
+        let Some(UnseenSplits { from, most, to }) = steps::unseen(plan, progress, known) else {
             return Ok(None);
         };
         let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
         let Some((gap, _)) = gap.filter(|(gap, _)| *gap < to) else { return Ok(None) };
-        let from = Place::of(gap, plan.n_splits);
+        let from = SplitPlace::from_linear(gap, plan.n_splits);
         tracing::warn!(
             %job,
             "the trainer knows of the splits before {} of epoch {}, and the table has lost some from {} of epoch {} \
@@ -139,9 +139,9 @@ impl Coordinator {
     async fn followed(
         &self,
         (job, item): (&JobName, &JobItem),
-        from: Place,
+        from: SplitPlace,
         first: Vec<ScannedBundle>,
-    ) -> Result<Prefix, Refusal> {
+    ) -> Result<CommittedPrefix, CallRefusal> {
         let splits = item.plan.map_or(0, |plan| plan.max_bundle_splits as usize);
         let mut ready = self.committed((job, item), from, first, FOLLOWED_BUNDLES * splits).await?;
         ready.entries.retain(|entry| item.locates(entry.place.epoch));

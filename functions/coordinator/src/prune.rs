@@ -2,18 +2,18 @@
 //! by themselves, because a deletion costs as much as a write.
 
 use crate::{
-    Coordinator,
-    items::{INDEX_EPOCH, ItemName, JobItem, Swept, bundle_partition},
+    CoordinatorFunction,
+    items::{INDEX_EPOCH, ItemName, JobItem, SweepProgress, bundle_partition},
 };
 use gristmill_model::splits::JobProgress;
-use gristmill_model::wire::Refusal;
+use gristmill_model::wire::CallRefusal;
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::ItemKey;
 
 /// Most epochs that one round prunes.
 const EPOCHS_A_ROUND: Epoch = 64;
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Deletes the bundles of the epochs before the last two that a checkpoint may name; of an ended job, all. Returns
     /// their number.
     pub(crate) async fn prune(
@@ -21,12 +21,12 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, CallRefusal> {
         if !self.settings.prunes_bundles {
             return Ok(0);
         }
         let name = ItemName::Swept(job);
-        let read = self.store.read::<Swept>(&name).await?;
+        let read = self.store.read::<SweepProgress>(&name).await?;
         let swept = read.item.unwrap_or_default();
         // The sweep of objects reads the bundles, and stops where a cache still needs them.
         let returnable = progress.collected_place.epoch.min(swept.place.epoch).saturating_sub(1);
@@ -43,7 +43,7 @@ impl Coordinator {
                 }
             }
         }
-        let pruned = |swept: &mut Swept| swept.pruned = swept.pruned.max(until);
+        let pruned = |swept: &mut SweepProgress| swept.pruned = swept.pruned.max(until);
         self.store.change_from(&name, read, pruned).await?;
         Ok(deleted)
     }

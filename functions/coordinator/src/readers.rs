@@ -3,23 +3,27 @@
 //! A poll of the reader of rank 0 leads. When it is silent, the next reader does.
 
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     coordinator::refuse,
     items::{ItemName, JobItem, reader_sks},
     polls::steps,
     snapshot::{JobSnapshot, PollItems},
-    store::{Stored as _, Unchanged, Versioned, busy, invalid},
+    store::{ItemCodec as _, ItemUpdateError, VersionedItem, busy, invalid},
 };
-use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
-use gristmill_model::splits::run::{self, Join, TrainingRun};
-use gristmill_model::splits::{self, JobProgress, LackingSplits, Outcome, Refusal as SplitRefusal};
+use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, ReaderReport};
+use gristmill_model::splits::run::{self, RunJoin, TrainingRun};
+use gristmill_model::splits::{
+    self, JobProgress, LackingSplits, TransitionOutcome, TransitionRefusal as SplitRefusal,
+};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Poll, ReaderStanding, ReaderStatus, Refusal, RefusalKind, RunStatus};
+use gristmill_model::wire::{
+    CallRefusal, PollCall, ReaderStanding, ReaderStatus, RefusalKind, RunStatus,
+};
 use gristmill_model::{JobName, RunToken, Visitation};
 use std::num::NonZeroU32;
 
 /// The part of a reader in its run after its poll has joined and reported.
-pub(crate) struct Standing {
+pub(crate) struct ReaderRole {
     pub reader: ReaderStanding,
     /// Whether the poll does the job's shared work.
     pub leads: bool,
@@ -30,10 +34,10 @@ fn overlapping(
     ranks: RankRange,
     progress: &JobProgress,
     others: &[ReaderProgress],
-) -> Option<Refusal> {
+) -> Option<CallRefusal> {
     let of_run = others.iter().filter(|other| other.generation == progress.generation);
     let mut taken = of_run.filter(|other| other.ranks != ranks && other.ranks.overlaps(ranks));
-    taken.next().map(|other| Refusal {
+    taken.next().map(|other| CallRefusal {
         kind: RefusalKind::Fenced,
         message: format!(
             "another reader of this run serves {}, and this one {ranks}: give each rank to one, in a new run",
@@ -57,7 +61,10 @@ fn run_status(
                 return *report;
             }
             // It acknowledges on the job's progress itself.
-            ReaderProgress { reader: report.reader, ..ReaderProgress::of_all(progress, all) }
+            ReaderProgress {
+                reader: report.reader,
+                ..ReaderProgress::from_job_progress(progress, all)
+            }
         })
         .collect();
     let plan = item.plan.map_or((1, 0), |plan| (plan.n_splits, plan.split_batches()));
@@ -76,16 +83,16 @@ fn run_status(
     RunStatus { run, readers, uncovered, ended: progress.ended }
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Lets the reader that polls join, writes what it reports, and merges the reports if it leads. Updates the
     /// progress in `snapshot`.
     pub(crate) async fn take_part(
         &self,
-        poll: &Poll,
+        poll: &PollCall,
         snapshot: &mut JobSnapshot,
         items: &mut PollItems,
-    ) -> Result<Standing, Refusal> {
-        let Poll { job, ranks, of, .. } = poll;
+    ) -> Result<ReaderRole, CallRefusal> {
+        let PollCall { job, ranks, of, .. } = poll;
         let read = std::mem::take(&mut items.progress);
         check_ranks(poll, &read)?;
         let lacking = self.unseen_by_table(poll, &snapshot.item, &read).await?;
@@ -119,17 +126,17 @@ impl Coordinator {
             next_report_ms: readers::report_every_ms(readers),
             uncovered,
         };
-        Ok(Standing { reader, leads })
+        Ok(ReaderRole { reader, leads })
     }
 
     /// Lets a reader join the job's current run, or begin a new one.
     async fn join(
         &self,
-        poll: &Poll,
+        poll: &PollCall,
         item: &JobItem,
-        read: Versioned<JobProgress>,
-        (join, lacking): (&Join, Option<LackingSplits>),
-    ) -> Result<Versioned<JobProgress>, Refusal> {
+        read: VersionedItem<JobProgress>,
+        (join, lacking): (&RunJoin, Option<LackingSplits>),
+    ) -> Result<VersionedItem<JobProgress>, CallRefusal> {
         let (job, ranks, visitation) = (&poll.job, poll.ranks, item.spec.settings.visitation);
         if visitation == Visitation::AtMostOnce && !poll.is_alone() {
             return Err(invalid(format!(
@@ -161,7 +168,7 @@ impl Coordinator {
                     after
                 })
             });
-            joined.map_err(Unchanged::Declined)
+            joined.map_err(ItemUpdateError::Declined)
         };
         let joined = self.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
         let others = if is_new || poll.of == NonZeroU32::MIN {
@@ -182,13 +189,13 @@ impl Coordinator {
         job: &JobName,
         run: RunToken,
         progress: &JobProgress,
-    ) -> Result<Option<RunToken>, Refusal> {
+    ) -> Result<Option<RunToken>, CallRefusal> {
         let Some(leaving) = progress.past.leaving() else { return Ok(None) };
-        let known: Versioned<RunToken> = self.store.read(&ItemName::PastRun(job, run)).await?;
+        let known: VersionedItem<RunToken> = self.store.read(&ItemName::PastRun(job, run)).await?;
         if known.item.is_some() {
             return Err(refuse(&SplitRefusal::Fenced { generation: progress.generation }));
         }
-        let keep = |_: Option<&RunToken>| Ok::<_, Refusal>(Outcome::Write(leaving));
+        let keep = |_: Option<&RunToken>| Ok::<_, CallRefusal>(TransitionOutcome::Write(leaving));
         self.store.update(&ItemName::PastRun(job, leaving), keep).await?;
         Ok(Some(leaving))
     }
@@ -199,11 +206,11 @@ impl Coordinator {
     /// The report of a run that the table has lost is not written: the answer says so, and the reader joins again.
     async fn report(
         &self,
-        poll: &Poll,
-        read: Versioned<JobProgress>,
-        reader: Versioned<ReaderProgress>,
-        (report, lacking): (&Report, Option<LackingSplits>),
-    ) -> Result<(Versioned<JobProgress>, u64), Refusal> {
+        poll: &PollCall,
+        read: VersionedItem<JobProgress>,
+        reader: VersionedItem<ReaderProgress>,
+        (report, lacking): (&ReaderReport, Option<LackingSplits>),
+    ) -> Result<(VersionedItem<JobProgress>, u64), CallRefusal> {
         let (job, now_ms) = (&poll.job, self.clock.now_ms());
         let known = read.item.filter(|progress| progress.run.is_some());
         let Some(JobProgress { generation: current, .. }) =
@@ -216,7 +223,7 @@ impl Coordinator {
             let decide = |before: Option<&JobProgress>| {
                 let acked = splits::ack(before, &report.ack, now_ms);
                 let acked = acked.map(|acked| acked.with(|after| after.with_lacking(lacking)));
-                acked.map_err(Unchanged::Declined)
+                acked.map_err(ItemUpdateError::Declined)
             };
             let acked = self.store.update_versioned(&name, read, decide).await?;
             return Ok((acked.into(), report.reader));
@@ -224,9 +231,9 @@ impl Coordinator {
         let decide = |before: Option<&ReaderProgress>| {
             let fenced = SplitRefusal::Fenced { generation: current };
             if report.ack.generation == current {
-                readers::report(before, report, now_ms).map_err(Unchanged::Declined)
+                readers::report(before, report, now_ms).map_err(ItemUpdateError::Declined)
             } else {
-                Err(Unchanged::Declined(fenced))
+                Err(ItemUpdateError::Declined(fenced))
             }
         };
         let of_ranks = ItemName::Reader(job, poll.ranks.first);
@@ -236,8 +243,9 @@ impl Coordinator {
         }
         let decide = |before: Option<&JobProgress>| {
             let before = before.copied().unwrap_or_default();
-            let noted = Outcome::AlreadyApplied(before).with(|before| before.with_lacking(lacking));
-            Ok::<_, Refusal>(noted)
+            let noted = TransitionOutcome::AlreadyApplied(before)
+                .with(|before| before.with_lacking(lacking));
+            Ok::<_, CallRefusal>(noted)
         };
         let noted = self.store.update_versioned(&name, read, decide).await?;
         Ok((noted.into(), written.reader))
@@ -248,14 +256,14 @@ impl Coordinator {
     async fn merge(
         &self,
         job: &JobName,
-        read: Versioned<JobProgress>,
-    ) -> Result<(Versioned<JobProgress>, Option<String>), Refusal> {
+        read: VersionedItem<JobProgress>,
+    ) -> Result<(VersionedItem<JobProgress>, Option<String>), CallRefusal> {
         let reports = self.reports(job).await?;
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
-            readers::merge(before, &reports, now_ms).map_err(Unchanged::Declined)
+            readers::merge(before, &reports, now_ms).map_err(ItemUpdateError::Declined)
         };
-        let merged: Versioned<JobProgress> =
+        let merged: VersionedItem<JobProgress> =
             self.store.update_versioned(&ItemName::Progress(job), read, decide).await?.into();
         let uncovered =
             merged.item.and_then(|progress| readers::waits_for(&progress, &reports, now_ms));
@@ -266,10 +274,10 @@ impl Coordinator {
     /// Refuses a run that begins at no place of the job.
     async fn unseen_by_table(
         &self,
-        poll: &Poll,
+        poll: &PollCall,
         item: &JobItem,
-        read: &Versioned<JobProgress>,
-    ) -> Result<Option<LackingSplits>, Refusal> {
+        read: &VersionedItem<JobProgress>,
+    ) -> Result<Option<LackingSplits>, CallRefusal> {
         let job = &poll.job;
         if let Some(join) = poll.join.as_ref().filter(|join| is_new(read, join)) {
             steps::check_place(job, item, &join.start)?;
@@ -286,7 +294,7 @@ impl Coordinator {
     }
 
     /// The reports of all readers that ever reported, in order of rank.
-    async fn reports(&self, job: &JobName) -> Result<Vec<ReaderProgress>, Refusal> {
+    async fn reports(&self, job: &JobName) -> Result<Vec<ReaderProgress>, CallRefusal> {
         let pk = keys::job_partition(&self.store.ns, job);
         let (first, last) = reader_sks();
         let stored = self.store.range(&pk, &first, &last).await?;
@@ -300,12 +308,12 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-    ) -> Result<Option<RunStatus>, Refusal> {
+    ) -> Result<Option<RunStatus>, CallRefusal> {
         let Some(run) = progress.run else { return Ok(None) };
         // One rank has one reader, which needs no report of its own.
         let reports = match run.ranks.count {
             NonZeroU32::MIN => {
-                vec![ReaderProgress::of_all(progress, RankRange::all(run.ranks.count))]
+                vec![ReaderProgress::from_job_progress(progress, RankRange::all(run.ranks.count))]
             }
             _ => self.reports(job).await?,
         };
@@ -314,14 +322,14 @@ impl Coordinator {
 }
 
 /// Whether `join` begins another run than the current one.
-fn is_new(read: &Versioned<JobProgress>, join: &Join) -> bool {
+fn is_new(read: &VersionedItem<JobProgress>, join: &RunJoin) -> bool {
     let current = read.item.and_then(|progress| progress.run);
     current.is_none_or(|run| run.token != join.run.token)
 }
 
 /// Refuses ranks that do not agree with the run that is joined, or with the one that is reported to.
-fn check_ranks(poll: &Poll, read: &Versioned<JobProgress>) -> Result<(), Refusal> {
-    let Poll { ranks, of, join, report, .. } = poll;
+fn check_ranks(poll: &PollCall, read: &VersionedItem<JobProgress>) -> Result<(), CallRefusal> {
+    let PollCall { ranks, of, join, report, .. } = poll;
     let current = read.item.filter(|progress| {
         report.as_ref().is_some_and(|report| report.ack.generation == progress.generation)
     });
@@ -334,6 +342,6 @@ fn check_ranks(poll: &Poll, read: &Versioned<JobProgress>) -> Result<(), Refusal
 }
 
 /// The reader that polls, as processes remember it.
-fn reader_of(poll: &Poll) -> Option<u32> {
+fn reader_of(poll: &PollCall) -> Option<u32> {
     (!poll.is_alone()).then_some(poll.ranks.first)
 }

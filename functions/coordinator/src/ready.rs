@@ -1,8 +1,8 @@
 //! Committed splits in delivery order.
 
-use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
-use gristmill_model::splits::{Bundle, Committed, Place, WorkerTimes};
-use gristmill_model::wire::{ReadySplit, Refusal};
+use crate::{CoordinatorFunction, bundles::ScannedBundle, items::JobItem};
+use gristmill_model::splits::{Bundle, CommittedSplit, SplitPlace, WorkerTimes};
+use gristmill_model::wire::{CallRefusal, ReadySplit};
 use gristmill_model::{JobName, Position};
 
 /// Most entries in one answer: less than a megabyte of JSON.
@@ -12,13 +12,13 @@ const PAGES: [usize; 3] = [12, 88, 400];
 
 /// Committed splits from a place up to the first gap.
 #[derive(Debug, Default)]
-pub(crate) struct Prefix {
+pub(crate) struct CommittedPrefix {
     pub entries: Vec<ReadySplit>,
     /// The first split that is not committed, counted through all epochs, and its bundle, if the prefix ends there.
     pub gap: Option<(u64, ScannedBundle)>,
 }
 
-impl Prefix {
+impl CommittedPrefix {
     /// Appends splits of `bundles` from position `from` on, counted through all epochs, up to `most` entries.
     fn extend(&mut self, bundles: Vec<ScannedBundle>, from: u64, most: usize) {
         for bundle in bundles {
@@ -44,11 +44,11 @@ impl Prefix {
 fn ready_split(
     bundle: &ScannedBundle,
     position: Position,
-    committed: &Committed,
+    committed: &CommittedSplit,
     times: WorkerTimes,
 ) -> ReadySplit {
-    let Committed { attempt, nonce, outcome } = *committed;
-    let place = Place { epoch: bundle.epoch, position };
+    let CommittedSplit { attempt, nonce, outcome } = *committed;
+    let place = SplitPlace { epoch: bundle.epoch, position };
     ReadySplit { place, bundle: bundle.index, attempt, nonce, outcome, times }
 }
 
@@ -57,16 +57,16 @@ fn share(bundle: &Bundle) -> WorkerTimes {
     bundle.times.share_of(bundle.entries.iter().flatten().count() as u32)
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Committed splits from `from` up to the first gap, at most [`MOST_READY`]; the trainer asks for the
     /// rest with its next poll. `first` holds the first of these bundles, if they were already read. Leaves
     /// out splits that `item` cannot locate: bundles are read after it, and may belong to a later version of the job.
     pub(crate) async fn ready(
         &self,
         (job, item): (&JobName, &JobItem),
-        from: Place,
+        from: SplitPlace,
         first: Vec<ScannedBundle>,
-    ) -> Result<Prefix, Refusal> {
+    ) -> Result<CommittedPrefix, CallRefusal> {
         let mut prefix = self.committed((job, item), from, first, MOST_READY).await?;
         prefix.entries.retain(|entry| item.locates(entry.place.epoch));
         Ok(prefix)
@@ -76,11 +76,11 @@ impl Coordinator {
     pub(crate) async fn committed(
         &self,
         (job, item): (&JobName, &JobItem),
-        from: Place,
+        from: SplitPlace,
         first: Vec<ScannedBundle>,
         most: usize,
-    ) -> Result<Prefix, Refusal> {
-        let mut prefix = Prefix::default();
+    ) -> Result<CommittedPrefix, CallRefusal> {
+        let mut prefix = CommittedPrefix::default();
         let Some(plan) = item.plan else { return Ok(prefix) };
         let from = from.linear(plan.n_splits);
         let mut rest = item.course(from..from.saturating_add(most as u64));

@@ -5,15 +5,15 @@
 //! worker may commit until another worker claims, and the silence does not count against the split.
 
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     bundles::ScannedBundle,
     items::{ItemName, JobItem},
-    scan::Scan,
-    store::{Unchanged, accepted},
+    scan::WindowScan,
+    store::{ItemUpdateError, accepted},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{self, Bundle, BundleState, silence::patience_ms};
-use gristmill_model::wire::Refusal;
+use gristmill_model::wire::CallRefusal;
 
 /// A bundle with commits, as evidence of how long splits take.
 struct Witness<'a> {
@@ -29,7 +29,7 @@ fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
 
 /// Indices of bundles in `scan` whose workers have most likely died. Looks at the window have been regular
 /// since `steady_since_ms`; before that, workers may have been silent because their calls were not answered.
-pub(crate) fn overdue(scan: &Scan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
+pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
     let witnesses: Vec<_> = scan.bundles.iter().filter_map(witness).collect();
     let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);
     let steady_ms = now_ms.saturating_sub(steady_since_ms);
@@ -53,22 +53,23 @@ pub(crate) fn overdue(scan: &Scan, steady_since_ms: u64, now_ms: u64) -> Vec<usi
     bundles.filter(|(_, b)| b.item.as_ref().is_some_and(is_overdue)).map(|(i, _)| i).collect()
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Ends the leases of workers that have most likely died.
     pub(crate) async fn end_overdue(
         &self,
         (job, item): (&JobName, &JobItem),
-        scan: &mut Scan,
+        scan: &mut WindowScan,
         steady_since_ms: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         let now_ms = self.clock.now_ms();
         for i in overdue(scan, steady_since_ms, now_ms) {
             let bundle = &mut scan.bundles[i];
             let Some(seen) = &bundle.item else { continue };
-            let command = splits::Lapse { attempt: seen.attempt, until_ms: seen.until_ms, now_ms };
+            let command =
+                splits::LapseTransition { attempt: seen.attempt, until_ms: seen.until_ms, now_ms };
             let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| {
-                splits::lapse(before, &command).map_err(Unchanged::Declined)
+                splits::lapse(before, &command).map_err(ItemUpdateError::Declined)
             };
             let lapsed = self.store.update_versioned(&name, bundle.versioned(), decide).await;
             // On a refusal the worker is alive or the bundle has moved on.

@@ -5,7 +5,7 @@ use crate::{
     fixtures::{self, commit},
     scan::scanned,
 };
-use gristmill_model::splits::{WorkerTimes, order::Ramp};
+use gristmill_model::splits::{WorkerTimes, order::BundleDivision};
 use proptest::prelude::*;
 
 /// A bundle claimed at `claimed_ms` by `worker`; its first `committed` splits took `split_ms` each and were
@@ -19,7 +19,7 @@ fn bundle(
     let commits: Vec<_> = (0..committed).map(|split_index| commit(split_index, 1)).collect();
     let compute_ms = u64::from(split_ms * u32::from(committed));
     let times = WorkerTimes { compute_ms, ..WorkerTimes::default() };
-    fixtures::bundle(&Ramp::new(1_000, 4), index, worker, times_ms, &commits, times)
+    fixtures::bundle(&BundleDivision::new(1_000, 4), index, worker, times_ms, &commits, times)
 }
 
 /// Indices of the bundles whose leases end at `now_ms`.

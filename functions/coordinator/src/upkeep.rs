@@ -2,17 +2,17 @@
 //! and repeats a kick of the scaler that got lost. Every step may be repeated, or left half done.
 
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     files::DeletedObjects,
-    items::{ItemName, JobItem, Listed},
+    items::{ItemName, JobItem, ListedJob},
     kicks::{lacks_workers, scaler_event, window},
     snapshot::JobSnapshot,
-    store::{PASSED_ITEMS_LIVE, Versioned, decode},
+    store::{PASSED_ITEMS_LIVE, VersionedItem, decode},
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Outcome, job::JobState};
+use gristmill_model::splits::{TransitionOutcome, job::JobState};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Refusal, RefusalKind, ScalerEvent};
+use gristmill_model::wire::{CallRefusal, RefusalKind, ScalerEvent};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const JOB_LIVES_ON: Duration = PASSED_ITEMS_LIVE.saturating_add(Duration::from_s
 
 /// The outcome of one round of upkeep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Upkeep {
+pub struct UpkeepReport {
     /// Jobs that are not cleaned up yet.
     pub jobs: u32,
     /// Jobs stopped because their trainer is gone.
@@ -44,18 +44,18 @@ pub struct Upkeep {
     pub failed: u32,
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Runs one round of upkeep over every job of the namespace.
     ///
     /// # Errors
     /// Fails if the list of jobs cannot be read. Failures of a single job are logged and counted.
-    pub async fn upkeep(&self) -> Result<Upkeep, Refusal> {
-        let mut done = Upkeep::default();
+    pub async fn upkeep(&self) -> Result<UpkeepReport, CallRefusal> {
+        let mut done = UpkeepReport::default();
         let until_ms = self.clock.now_ms() + ROUND_MS;
         for (sk, item) in self.store.query(&keys::jobs_partition(&self.settings.ns)).await? {
             let Ok(job) = sk.parse::<JobName>() else { continue };
             let outcome = async {
-                let listed = decode::<Listed>(&ItemName::Listed(&job), Some(&item))?;
+                let listed = decode::<ListedJob>(&ItemName::Listed(&job), Some(&item))?;
                 self.look_after(&job, listed, until_ms, &mut done).await
             };
             if let Err(error) = outcome.await {
@@ -79,10 +79,10 @@ impl Coordinator {
     async fn look_after(
         &self,
         job: &JobName,
-        listed: Versioned<Listed>,
+        listed: VersionedItem<ListedJob>,
         until_ms: u64,
-        done: &mut Upkeep,
-    ) -> Result<(), Refusal> {
+        done: &mut UpkeepReport,
+    ) -> Result<(), CallRefusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
         let (item, progress, scale) = match self.poll_snapshot(job, None, None).await {
@@ -139,9 +139,9 @@ impl Coordinator {
     async fn tidy(
         &self,
         job: &JobName,
-        listed: Versioned<Listed>,
+        listed: VersionedItem<ListedJob>,
         until_ms: u64,
-    ) -> Result<DeletedObjects, Refusal> {
+    ) -> Result<DeletedObjects, CallRefusal> {
         let prefix = keys::job_prefix(&self.settings.ns, job);
         let mut deleted = self.delete_below(&prefix, until_ms, keys::is_chunk).await?;
         if deleted.all {
@@ -157,12 +157,14 @@ impl Coordinator {
         }
         self.store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;
         let name = ItemName::Listed(job);
-        let tidied = |before: Option<&Listed>| {
-            Ok::<_, Refusal>(match before {
+        let tidied = |before: Option<&ListedJob>| {
+            Ok::<_, CallRefusal>(match before {
                 Some(before) if !before.tidied => {
-                    Outcome::Write(Listed { tidied: true, ..*before })
+                    TransitionOutcome::Write(ListedJob { tidied: true, ..*before })
                 }
-                _ => Outcome::AlreadyApplied(Listed { registered_ms: 0, tidied: true }),
+                _ => {
+                    TransitionOutcome::AlreadyApplied(ListedJob { registered_ms: 0, tidied: true })
+                }
             })
         };
         self.store.update_from(&name, listed, tidied).await?;

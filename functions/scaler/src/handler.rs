@@ -3,14 +3,15 @@
 use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AccountRoom, Left, ScaleDecision, ScaleState, ScalerEvent, SpokenVersions, WorkerEvent,
-    protocol,
+    AccountRoom, DepartedWorkers, ScaleDecision, ScaleState, ScalerEvent, SpokenVersions,
+    WorkerEvent, protocol,
 };
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
 use gristmill_ports::{
-    InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
+    FunctionMetrics, InvokeError, InvokeOutcome, Invoker, ItemKey, MetricValue, Table, TableError,
+    TableItem, WriteOutcome,
 };
 use serde::Serialize;
 use std::{
@@ -43,7 +44,7 @@ pub enum ScaleError {
 }
 
 /// The scaler with its ports: the table with its item, and the invoker of the worker function.
-pub struct Scaler {
+pub struct ScalerFunction {
     pub table: Arc<dyn Table>,
     pub invoker: Arc<dyn Invoker>,
     /// Name (and version) of the worker function. A job keeps the one it started with.
@@ -52,12 +53,12 @@ pub struct Scaler {
     pub max_workers: Option<NonZeroU32>,
     /// The versions of the protocol that it speaks.
     pub spoken: SpokenVersions,
-    pub metrics: Metrics,
+    pub metrics: FunctionMetrics,
 }
 
 /// The outcome of one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Scaled {
+pub struct ScalerOutcome {
     pub invoked: u32,
     /// Workers that the platform did not accept.
     pub throttled: u32,
@@ -67,22 +68,22 @@ pub struct Scaled {
     pub outstanding: u32,
 }
 
-impl Scaler {
+impl ScalerFunction {
     /// Invokes workers until the outstanding ones reach the policy's target, and prints metrics. Duplicate
     /// or late events are harmless: a worker without work leaves at once.
-    pub async fn handle(&self, event: &ScalerEvent) -> Result<Scaled, ScaleError> {
+    pub async fn handle(&self, event: &ScalerEvent) -> Result<ScalerOutcome, ScaleError> {
         let scaled = self.scale(event).await?;
         let measured = [
-            Measure::count("workers_invoked", u64::from(scaled.invoked)),
-            Measure::count("workers_throttled", u64::from(scaled.throttled)),
-            Measure::count("workers_refused", u64::from(scaled.refused)),
-            Measure::count("workers_outstanding", u64::from(scaled.outstanding)),
+            MetricValue::count("workers_invoked", u64::from(scaled.invoked)),
+            MetricValue::count("workers_throttled", u64::from(scaled.throttled)),
+            MetricValue::count("workers_refused", u64::from(scaled.refused)),
+            MetricValue::count("workers_outstanding", u64::from(scaled.outstanding)),
         ];
         self.metrics.print(event.at_ms, &measured, &[("job", event.job.as_str())]);
         Ok(scaled)
     }
 
-    async fn scale(&self, event: &ScalerEvent) -> Result<Scaled, ScaleError> {
+    async fn scale(&self, event: &ScalerEvent) -> Result<ScalerOutcome, ScaleError> {
         if !self.spoken.includes(event.v) {
             return Err(ScaleError::Version(event.v, self.spoken));
         }
@@ -100,7 +101,7 @@ impl Scaler {
             let outstanding = state.outstanding.len();
             let same = |of: &ScaleState| (of.policy.clone(), of.target, of.room);
             if workers.is_empty() && same(&state) == same(&before) {
-                return Ok(Scaled { outstanding, ..Scaled::default() });
+                return Ok(ScalerOutcome { outstanding, ..ScalerOutcome::default() });
             }
             let function = self.pin(&mut state);
             let speaks = state.worker_spoken.nearest(event.v);
@@ -118,12 +119,12 @@ impl Scaler {
                     }
                     let throttled = throttled.len() as u32;
                     let outstanding = outstanding - throttled;
-                    return Ok(Scaled { invoked, throttled, refused, outstanding });
+                    return Ok(ScalerOutcome { invoked, throttled, refused, outstanding });
                 }
                 WriteOutcome::Conflict(current) => item = current,
             }
         }
-        Ok(Scaled::default())
+        Ok(ScalerOutcome::default())
     }
 
     /// Limits the workers so that the account has room for the functions that give them work: a worker
@@ -196,7 +197,7 @@ impl Scaler {
         &self,
         event: &ScalerEvent,
         state: &ScaleState,
-    ) -> Result<BTreeMap<u32, Left>, ScaleError> {
+    ) -> Result<BTreeMap<u32, DepartedWorkers>, ScaleError> {
         let shards = state.outstanding.shards(|_| true);
         let key = |shard: &u32| {
             let (pk, sk) = keys::left(&event.ns, &event.job, *shard);
@@ -227,8 +228,8 @@ impl Scaler {
             let invoked = payloads.map(|payload| self.invoker.invoke(function, payload.into()));
             for (worker, invoked) in some.iter().zip(join_all(invoked).await) {
                 match invoked {
-                    Ok(Invoked::Accepted) => started.invoked += 1,
-                    Ok(Invoked::Throttled) => started.throttled.push(*worker),
+                    Ok(InvokeOutcome::Accepted) => started.invoked += 1,
+                    Ok(InvokeOutcome::Throttled) => started.throttled.push(*worker),
                     Err(error) => {
                         started.not_started.push(*worker);
                         started.refused = Some(error);
@@ -265,7 +266,7 @@ struct Started {
     refused: Option<InvokeError>,
 }
 
-fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
+fn decode(item: Option<&TableItem>) -> Result<(u64, ScaleState), serde_json::Error> {
     match item {
         // The tombstone of a forgotten job of this name.
         Some(item) if *item.body == [0] => Ok((item.version, ScaleState::default())),
@@ -393,10 +394,14 @@ mod tests {
 
     #[async_trait]
     impl Invoker for Recorder {
-        async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+        async fn invoke(
+            &self,
+            function: &str,
+            payload: Bytes,
+        ) -> Result<InvokeOutcome, InvokeError> {
             self.1.lock().unwrap().push(function.to_owned());
             self.0.lock().unwrap().push(serde_json::from_slice(&payload).unwrap());
-            Ok(Invoked::Accepted)
+            Ok(InvokeOutcome::Accepted)
         }
     }
 
@@ -420,12 +425,12 @@ mod tests {
         }
     }
 
-    fn scaler() -> (Scaler, Arc<Recorder>) {
+    fn scaler() -> (ScalerFunction, Arc<Recorder>) {
         let invoker = Arc::new(Recorder::default());
         let table = Arc::new(MemoryTable::default());
         let worker_function = "worker".to_owned();
-        let metrics = Metrics::default();
-        let scaler = Scaler {
+        let metrics = FunctionMetrics::default();
+        let scaler = ScalerFunction {
             table,
             invoker: invoker.clone(),
             worker_function,
@@ -436,8 +441,8 @@ mod tests {
         (scaler, invoker)
     }
 
-    fn scaled(invoked: u32, outstanding: u32) -> Scaled {
-        Scaled { invoked, outstanding, ..Scaled::default() }
+    fn scaled(invoked: u32, outstanding: u32) -> ScalerOutcome {
+        ScalerOutcome { invoked, outstanding, ..ScalerOutcome::default() }
     }
 
     #[tokio::test]
@@ -452,7 +457,7 @@ mod tests {
     #[tokio::test]
     async fn workers_leave_the_account_room_for_the_control_plane() {
         let (scaler, _) = scaler();
-        let scaler = Scaler { max_workers: NonZeroU32::new(7), ..scaler };
+        let scaler = ScalerFunction { max_workers: NonZeroU32::new(7), ..scaler };
         let wanted = ScalerEvent { wanted: 40, ..event(100, &[], 1_000) };
         assert_eq!(scaler.handle(&wanted).await.unwrap(), scaled(7, 7));
     }
@@ -469,22 +474,22 @@ mod tests {
     }
 
     /// Records that the events to `workers` expired.
-    async fn expire(scaler: &Scaler, event: &ScalerEvent, workers: std::ops::Range<u32>) {
+    async fn expire(scaler: &ScalerFunction, event: &ScalerEvent, workers: std::ops::Range<u32>) {
         for worker in workers {
             let (pk, sk) =
                 keys::left(&event.ns, &event.job, worker / gristmill_model::wire::LEFT_SHARD);
             let key = ItemKey { pk, sk };
             let item = scaler.table.read(std::slice::from_ref(&key)).await.unwrap().pop().flatten();
-            let left = item
-                .as_ref()
-                .map_or(Left::default(), |item| serde_json::from_slice(&item.body).unwrap());
+            let left = item.as_ref().map_or(DepartedWorkers::default(), |item| {
+                serde_json::from_slice(&item.body).unwrap()
+            });
             let body = serde_json::to_vec(&left.with_expired(worker)).unwrap().into();
             let version = item.map_or(0, |item| item.version);
             scaler.table.write(&key, version, body, None).await.unwrap();
         }
     }
 
-    async fn state_of(scaler: &Scaler, event: &ScalerEvent) -> ScaleState {
+    async fn state_of(scaler: &ScalerFunction, event: &ScalerEvent) -> ScaleState {
         let pk = keys::job_partition(&event.ns, &event.job);
         let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
         decode(item[0].as_ref()).unwrap().1
@@ -564,7 +569,7 @@ mod tests {
         let event = event(0, &[], 0);
         for (shard, bits) in [(0, u32::MAX), (1, u32::MAX), (2, 0b101)] {
             let (pk, sk) = keys::left(&event.ns, &event.job, shard);
-            let body = serde_json::to_vec(&Left { bits, expired: 0 }).unwrap().into();
+            let body = serde_json::to_vec(&DepartedWorkers { bits, expired: 0 }).unwrap().into();
             scaler.table.write(&ItemKey { pk, sk }, 0, body, None).await.unwrap();
         }
         assert_eq!(scaler.handle(&many(2_000)).await.unwrap(), scaled(66, 100));
@@ -580,17 +585,26 @@ mod tests {
 
     #[async_trait]
     impl Invoker for Full {
-        async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+        async fn invoke(
+            &self,
+            function: &str,
+            payload: Bytes,
+        ) -> Result<InvokeOutcome, InvokeError> {
             let has_room = self.0.0.lock().unwrap().is_empty();
-            if has_room { self.0.invoke(function, payload).await } else { Ok(Invoked::Throttled) }
+            if has_room {
+                self.0.invoke(function, payload).await
+            } else {
+                Ok(InvokeOutcome::Throttled)
+            }
         }
     }
 
     #[tokio::test]
     async fn workers_the_platform_does_not_take_are_tried_again_in_time() {
         let (scaler, _) = scaler();
-        let scaler = Scaler { invoker: Arc::new(Full(Recorder::default())), ..scaler };
-        let throttled = Scaled { invoked: 1, throttled: 2, outstanding: 1, ..Scaled::default() };
+        let scaler = ScalerFunction { invoker: Arc::new(Full(Recorder::default())), ..scaler };
+        let throttled =
+            ScalerOutcome { invoked: 1, throttled: 2, outstanding: 1, ..ScalerOutcome::default() };
         assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), throttled);
         assert_eq!(scaler.handle(&event(10, &[], 2_000)).await.unwrap(), scaled(0, 1), "too soon");
         assert_eq!(scaler.handle(&event(10, &[], 12_000)).await.unwrap().throttled, 2);
@@ -600,7 +614,7 @@ mod tests {
     async fn a_job_keeps_the_worker_version_it_began_with() {
         let (scaler, recorder) = scaler();
         scaler.handle(&event(10, &[], 1_000)).await.unwrap();
-        let deployed = Scaler { worker_function: "worker:2".to_owned(), ..scaler };
+        let deployed = ScalerFunction { worker_function: "worker:2".to_owned(), ..scaler };
         assert_eq!(deployed.handle(&event(10, &[0, 1, 2], 200_000)).await.unwrap(), scaled(3, 3));
         let other = ScalerEvent { job: "k".parse().unwrap(), ..event(10, &[], 200_000) };
         deployed.handle(&other).await.unwrap();
@@ -614,7 +628,11 @@ mod tests {
 
     #[async_trait]
     impl Invoker for Deployed {
-        async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+        async fn invoke(
+            &self,
+            function: &str,
+            payload: Bytes,
+        ) -> Result<InvokeOutcome, InvokeError> {
             if function == self.1 {
                 self.0.invoke(function, payload).await
             } else {
@@ -637,16 +655,16 @@ mod tests {
             let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
             decode(item[0].as_ref()).unwrap().1
         };
-        let deployed = |name: &'static str| Scaler {
+        let deployed = |name: &'static str| ScalerFunction {
             table: Arc::clone(&scaler.table),
             invoker: Arc::new(Deployed(Recorder::default(), name)),
             worker_function: name.to_owned(),
             max_workers: None,
             spoken: SpokenVersions::BUILD,
-            metrics: Metrics::default(),
+            metrics: FunctionMetrics::default(),
         };
         // No newer version is deployed.
-        let lost = Scaler { worker_function: "worker".to_owned(), ..deployed("worker:9") };
+        let lost = ScalerFunction { worker_function: "worker".to_owned(), ..deployed("worker:9") };
         let event = event(10, &[0, 1, 2], 60_000);
         let scaled = lost.handle(&event).await.unwrap();
         assert_eq!((scaled.invoked, scaled.refused), (0, 3));
@@ -734,10 +752,10 @@ mod tests {
             v,
             ..event(10, silent, at_ms)
         };
-        let before = Scaler { spoken: SpokenVersions::only(2), ..scaler };
+        let before = ScalerFunction { spoken: SpokenVersions::only(2), ..scaler };
         before.handle(&of("old", 2, &[], 1_000)).await.unwrap();
         assert_eq!(versions(), [2, 2, 2]);
-        let present = Scaler { spoken: SpokenVersions::BUILD, ..before };
+        let present = ScalerFunction { spoken: SpokenVersions::BUILD, ..before };
         // The job is of version 3, as one is that was registered just before its stack was replaced by the one before.
         present.handle(&of("old", 3, &[0, 1, 2], 200_000)).await.unwrap();
         assert_eq!(versions(), [2, 2, 2], "they keep the worker function that speaks version 2");

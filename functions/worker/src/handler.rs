@@ -1,12 +1,12 @@
 //! One invocation: works until there is no work or no time, then reports to the coordinator that it leaves.
 
-use crate::tally::Tallied;
+use crate::tally::CountingCoordinator;
 use gristmill_model::wire::{
-    Applied, IdleReason, Leave, RefusalKind, SpokenVersions, WorkerEvent, protocol,
+    AppliedReply, IdleReason, LeaveCall, RefusalKind, SpokenVersions, WorkerEvent, protocol,
 };
 use gristmill_model::{InvocationId, JobName};
-use gristmill_ports::{CallError, Metrics, call_with_retry};
-use gristmill_runner::{Ended, JobContext, ObjectSink, RunError, Runner, describe};
+use gristmill_ports::{CallError, FunctionMetrics, call_with_retry};
+use gristmill_runner::{JobContext, LeaseError, ObjectSink, Runner, WorkerStopReason, describe};
 use serde::Serialize;
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -17,33 +17,33 @@ use std::{
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
+pub enum WorkerFunctionError {
     #[error("{}", protocol::other_event(*.0, *.1))]
     Version(u32, SpokenVersions),
     #[error("the event is for namespace {event}, this worker serves {own}")]
     Namespace { event: String, own: String },
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(#[from] LeaseError),
 }
 
 /// The report of an invocation to the platform.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct InvocationReport {
     pub ended: String,
 }
 
 /// The worker's state between invocations: its connections, and the program and indices of the last job.
 pub struct WorkerFunction {
     runner: Runner,
-    tallied: Arc<Tallied>,
-    metrics: Metrics,
+    tallied: Arc<CountingCoordinator>,
+    metrics: FunctionMetrics,
     spoken: SpokenVersions,
     warm: Mutex<Option<JobContext>>,
 }
 
 impl WorkerFunction {
-    pub fn new(runner: Runner, metrics: Metrics) -> Self {
-        let tallied = Arc::new(Tallied::new(Arc::clone(&runner.coordinator)));
+    pub fn new(runner: Runner, metrics: FunctionMetrics) -> Self {
+        let tallied = Arc::new(CountingCoordinator::new(Arc::clone(&runner.coordinator)));
         let runner = Runner { coordinator: Arc::clone(&tallied) as _, ..runner };
         Self { runner, tallied, metrics, spoken: SpokenVersions::BUILD, warm: Mutex::new(None) }
     }
@@ -60,31 +60,31 @@ impl WorkerFunction {
         event: &WorkerEvent,
         request_id: String,
         deadline_ms: u64,
-    ) -> Result<Report, WorkerError> {
+    ) -> Result<InvocationReport, WorkerFunctionError> {
         if !self.spoken.includes(event.v) {
-            return Err(WorkerError::Version(event.v, self.spoken));
+            return Err(WorkerFunctionError::Version(event.v, self.spoken));
         }
         let own = &self.runner.config.ns;
         if event.ns != *own {
             let (event, own) = (event.ns.to_string(), own.to_string());
-            return Err(WorkerError::Namespace { event, own });
+            return Err(WorkerFunctionError::Namespace { event, own });
         }
         // The job before may have had another version.
         self.runner.coordinator.speak(event.v);
-        let invocation = InvocationId::of(event.worker, &request_id);
+        let invocation = InvocationId::new(event.worker, &request_id);
         let outcome = self.work(&event.job, invocation, deadline_ms).await;
         // The workers of an ended job are not counted.
-        if !matches!(outcome, Ok(Ended::Idle(IdleReason::JobEnded))) {
-            let error = outcome.as_ref().err().map(RunError::to_string);
+        if !matches!(outcome, Ok(WorkerStopReason::Idle(IdleReason::JobEnded))) {
+            let error = outcome.as_ref().err().map(LeaseError::to_string);
             self.leave(event, error).await;
         }
         self.measure(event);
         match outcome {
-            Ok(ended) => Ok(Report { ended: format!("{ended:?}") }),
+            Ok(ended) => Ok(InvocationReport { ended: format!("{ended:?}") }),
             // The job's bundle was given back, or its lease will expire: the function itself did not fail.
-            Err(error @ (RunError::Fatal { .. } | RunError::Passing(_))) => {
+            Err(error @ (LeaseError::Fatal { .. } | LeaseError::Passing(_))) => {
                 tracing::warn!(job = %event.job, worker = event.worker, %error, "worker ends");
-                Ok(Report { ended: error.to_string() })
+                Ok(InvocationReport { ended: error.to_string() })
             }
             Err(error) => Err(error.into()),
         }
@@ -103,13 +103,13 @@ impl WorkerFunction {
         job: &JobName,
         invocation: InvocationId,
         deadline_ms: u64,
-    ) -> Result<Ended, RunError> {
+    ) -> Result<WorkerStopReason, LeaseError> {
         let context = self.context(job).await?;
         let sink = ObjectSink { runner: self.runner.clone(), job: job.clone() };
         self.runner.work(&context, &invocation, deadline_ms, &sink).await
     }
 
-    async fn context(&self, job: &JobName) -> Result<JobContext, RunError> {
+    async fn context(&self, job: &JobName) -> Result<JobContext, LeaseError> {
         let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let same = match &warm {
             // The job may have been forgotten and its name used by another one.
@@ -130,10 +130,10 @@ impl WorkerFunction {
     }
 
     async fn leave(&self, event: &WorkerEvent, error: Option<String>) {
-        let call = Leave { job: event.job.clone(), worker: event.worker, error };
+        let call = LeaveCall { job: event.job.clone(), worker: event.worker, error };
         let Runner { coordinator, clock, .. } = &self.runner;
         match call_with_retry(&**coordinator, &**clock, call, LEAVE_PATIENCE).await {
-            Ok(Applied {}) => {}
+            Ok(AppliedReply {}) => {}
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot report to the coordinator that this worker leaves")

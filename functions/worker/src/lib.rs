@@ -6,7 +6,7 @@ mod orders;
 mod tally;
 mod wiring;
 
-pub use handler::{WorkerError, WorkerFunction};
+pub use handler::{WorkerFunction, WorkerFunctionError};
 pub use orders::serve_orders;
 #[cfg(feature = "aws")]
 pub use wiring::serve;

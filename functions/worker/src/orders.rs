@@ -4,13 +4,14 @@
 use crate::{WorkerFunction, wiring::host_objects};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_host::{HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
-use gristmill_pipeline::Registry;
+use gristmill_host::{HostObjects, HostServiceClient, WorkerAnswer, WorkerOrder, WorkerSetup};
+use gristmill_pipeline::OperatorRegistry;
 use gristmill_ports::{
-    ChangeStamp, Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
+    ChangeStamp, FunctionMetrics, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
+    SystemClock,
 };
-use gristmill_runner::{Compute, Runner, RunnerConfig};
-use gristmill_web::{Reach, WithWeb};
+use gristmill_runner::{ComputeMode, Runner, RunnerConfig};
+use gristmill_web::{AllowedServers, WebRoutedStore};
 use std::{
     error::Error,
     fs::File,
@@ -31,7 +32,7 @@ type OrderError = Box<dyn Error + Send + Sync>;
 ///
 /// # Errors
 /// The first line is not a setup, or its service cannot be used.
-pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), OrderError> {
+pub async fn serve_orders(operators: Arc<OperatorRegistry>) -> Result<(), OrderError> {
     let answers = Answers::take_stdout()?;
     let mut lines = lines();
     let setup = lines.recv().await.ok_or("standard input has no setup")?;
@@ -83,7 +84,7 @@ fn lines() -> mpsc::UnboundedReceiver<String> {
 
 fn worker(
     setup: &WorkerSetup,
-    operators: Arc<Registry>,
+    operators: Arc<OperatorRegistry>,
     answers: Answers,
 ) -> Result<WorkerFunction, OrderError> {
     let WorkerSetup { service, memory_mb } = setup;
@@ -97,15 +98,15 @@ fn worker(
         shape: None,
     };
     let runner = Runner {
-        coordinator: Arc::new(ServiceCalls::new(service)),
+        coordinator: Arc::new(HostServiceClient::new(service)),
         // The user's own machine reads what the user may read.
-        objects: Arc::new(WithWeb::from_env(Arc::new(objects), Reach::Any)?),
+        objects: Arc::new(WebRoutedStore::from_env(Arc::new(objects), AllowedServers::Any)?),
         clock: Arc::new(SystemClock),
-        compute: Compute::of_function(Some(*memory_mb)),
+        compute: ComputeMode::from_function_memory(Some(*memory_mb)),
         operators,
         config,
     };
-    Ok(WorkerFunction::new(runner, Metrics::default()))
+    Ok(WorkerFunction::new(runner, FunctionMetrics::default()))
 }
 
 /// Objects whose failing puts are reported to the service: its clients only see that no batch comes.
@@ -116,7 +117,7 @@ struct Telling {
 }
 
 #[async_trait]
-impl Objects for Telling {
+impl ObjectStore for Telling {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

@@ -2,13 +2,13 @@
 
 use async_trait::async_trait;
 use gristmill_model::splits::WorkerTimes;
-use gristmill_model::wire::{AnyCall, AnyReply, ClaimReply, Flush, RefusalKind, Work};
-use gristmill_ports::{CallError, Coordinator, Measure};
+use gristmill_model::wire::{AnyCall, AnyReply, ClaimReply, FlushCall, LeaseWork, RefusalKind};
+use gristmill_ports::{CallError, Coordinator, MetricValue};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Totals since the last [`Tallied::take`].
+/// Totals since the last [`CountingCoordinator::take`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct InvocationTotals {
     splits: u64,
     rows: u64,
     skipped: u64,
@@ -19,24 +19,24 @@ pub struct Tally {
     is_indexing: bool,
 }
 
-impl Tally {
-    pub fn measures(&self) -> Vec<Measure> {
+impl InvocationTotals {
+    pub fn measures(&self) -> Vec<MetricValue> {
         vec![
-            Measure::count("splits", self.splits),
-            Measure::count("rows", self.rows),
-            Measure::count("skipped", self.skipped),
-            Measure::count("files_indexed", self.files_indexed),
-            Measure::count("bundles_lost", self.bundles_lost),
-            Measure::ms("source_ms", self.times.source_ms),
-            Measure::ms("compute_ms", self.times.compute_ms),
-            Measure::ms("put_ms", self.times.put_ms),
+            MetricValue::count("splits", self.splits),
+            MetricValue::count("rows", self.rows),
+            MetricValue::count("skipped", self.skipped),
+            MetricValue::count("files_indexed", self.files_indexed),
+            MetricValue::count("bundles_lost", self.bundles_lost),
+            MetricValue::ms("source_ms", self.times.source_ms),
+            MetricValue::ms("compute_ms", self.times.compute_ms),
+            MetricValue::ms("put_ms", self.times.put_ms),
         ]
     }
 
     fn note(&mut self, call: &AnyCall, answer: &Result<AnyReply, CallError>) {
         match (call, answer) {
             (AnyCall::Claim(_), Ok(AnyReply::Claim(ClaimReply::Leased(lease)))) => {
-                self.is_indexing = matches!(lease.work, Work::Index);
+                self.is_indexing = matches!(lease.work, LeaseWork::Index);
             }
             (AnyCall::Flush(flush), Ok(AnyReply::Flush(_))) => self.add(flush),
             (AnyCall::Flush(_) | AnyCall::Mark(_), Err(CallError::Refused(refusal)))
@@ -48,7 +48,7 @@ impl Tally {
         }
     }
 
-    fn add(&mut self, flush: &Flush) {
+    fn add(&mut self, flush: &FlushCall) {
         let WorkerTimes { source_ms, .. } = flush.times;
         let of_index = WorkerTimes { source_ms, ..WorkerTimes::default() };
         self.times = self.times.plus(if self.is_indexing { of_index } else { flush.times });
@@ -65,28 +65,28 @@ impl Tally {
 }
 
 /// The coordinator, with a tally of this worker's calls.
-pub(crate) struct Tallied {
+pub(crate) struct CountingCoordinator {
     inner: Arc<dyn Coordinator>,
-    tally: Mutex<Tally>,
+    tally: Mutex<InvocationTotals>,
 }
 
-impl Tallied {
+impl CountingCoordinator {
     pub fn new(inner: Arc<dyn Coordinator>) -> Self {
         Self { inner, tally: Mutex::default() }
     }
 
     /// Returns the totals and resets them.
-    pub fn take(&self) -> Tally {
+    pub fn take(&self) -> InvocationTotals {
         std::mem::take(&mut *self.lock())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tally> {
+    fn lock(&self) -> MutexGuard<'_, InvocationTotals> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
-impl Coordinator for Tallied {
+impl Coordinator for CountingCoordinator {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let answer = self.inner.exchange(call).await;
         self.lock().note(call, &answer);
@@ -102,11 +102,11 @@ impl Coordinator for Tallied {
 mod tests {
     use super::*;
     use gristmill_model::Nonce;
-    use gristmill_model::splits::{Commit, SplitKind, SplitOutcome};
-    use gristmill_model::wire::{Applied, Home, LeaseRef, Refusal};
+    use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome};
+    use gristmill_model::wire::{AppliedReply, BundlePartition, CallRefusal, LeaseRef};
 
     fn flush(commits: usize) -> AnyCall {
-        let commit = Commit {
+        let commit = SplitCommit {
             split_index: 0,
             outcome: SplitOutcome {
                 kind: SplitKind::Object,
@@ -118,10 +118,10 @@ mod tests {
                 skipped_records: 1,
             },
         };
-        Flush {
+        FlushCall {
             lease: LeaseRef {
                 job: "j".parse().unwrap(),
-                home: Home { registered_ms: 0, partition: 0 },
+                home: BundlePartition { registered_ms: 0, partition: 0 },
                 epoch: 0,
                 bundle: 0,
                 attempt: 1,
@@ -139,28 +139,28 @@ mod tests {
 
     #[test]
     fn what_is_committed_counts_once() {
-        let mut tally = Tally::default();
+        let mut tally = InvocationTotals::default();
         let call = flush(2);
         tally.note(&call, &Err(CallError::Unavailable("the answer was lost".to_owned())));
-        tally.note(&call, &Ok(AnyReply::Flush(Applied {})));
-        tally.note(&flush(1), &Ok(AnyReply::Flush(Applied {})));
-        let expected = Tally {
+        tally.note(&call, &Ok(AnyReply::Flush(AppliedReply {})));
+        tally.note(&flush(1), &Ok(AnyReply::Flush(AppliedReply {})));
+        let expected = InvocationTotals {
             splits: 3,
             rows: 30,
             skipped: 3,
             times: WorkerTimes { source_ms: 4, compute_ms: 6, put_ms: 8 },
-            ..Tally::default()
+            ..InvocationTotals::default()
         };
         assert_eq!(tally, expected);
     }
 
     #[test]
     fn bundles_that_others_took_are_lost() {
-        let mut tally = Tally::default();
+        let mut tally = InvocationTotals::default();
         let kind = RefusalKind::LeaseLost;
-        let refusal = Refusal { kind, message: "lost".to_owned() };
+        let refusal = CallRefusal { kind, message: "lost".to_owned() };
         tally.note(&flush(2), &Err(CallError::Refused(refusal)));
-        assert_eq!(tally, Tally { bundles_lost: 1, ..Tally::default() });
+        assert_eq!(tally, InvocationTotals { bundles_lost: 1, ..InvocationTotals::default() });
     }
 
     /// Keeps the version that it is to speak.
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn the_version_of_an_event_reaches_the_calls() {
         let inner = Arc::new(Spoken::default());
-        Tallied::new(Arc::clone(&inner) as _).speak(2);
+        CountingCoordinator::new(Arc::clone(&inner) as _).speak(2);
         assert_eq!(inner.0.load(std::sync::atomic::Ordering::Relaxed), 2);
     }
 }

@@ -6,7 +6,7 @@ mod deployed;
 #[cfg(feature = "aws")]
 pub use deployed::serve;
 
-use gristmill_aws::{Credentials, S3Objects};
+use gristmill_aws::{AwsCredentials, S3Objects};
 use gristmill_host::{ForeignS3, HostError, HostObjects, ServiceFile};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
     HostObjects::open(file, Arc::new(S3Objects::ambient()), |s3| {
         let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
-        let keys = Credentials { access_key_id, secret_access_key, session_token: None };
+        let keys = AwsCredentials { access_key_id, secret_access_key, session_token: None };
         Arc::new(S3Objects::at(endpoint, region, keys))
     })
 }

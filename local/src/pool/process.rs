@@ -24,7 +24,7 @@ const LAST_WORDS_BYTES: usize = 400;
 
 /// Why an event failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WorkerError {
+pub(super) enum WorkerProcessError {
     /// The process is gone.
     #[error("{0}")]
     Died(String),
@@ -77,9 +77,9 @@ impl WorkerProcess {
         order: &WorkerOrder,
         patience: Duration,
         tell: impl Fn(Option<String>),
-    ) -> Result<(), WorkerError> {
+    ) -> Result<(), WorkerProcessError> {
         let order = serde_json::to_string(order);
-        let order = order.map_err(|error| WorkerError::Failed(error.to_string()))?;
+        let order = order.map_err(|error| WorkerProcessError::Failed(error.to_string()))?;
         let lines = format!("{}{order}\n", std::mem::take(&mut self.greeting));
         let working = async {
             self.orders.write_all(lines.as_bytes()).await.ok()?;
@@ -92,13 +92,13 @@ impl WorkerProcess {
             }
         };
         match tokio::time::timeout(patience, working).await {
-            Ok(Some(WorkerAnswer::Failed(error))) => Err(WorkerError::Failed(error)),
+            Ok(Some(WorkerAnswer::Failed(error))) => Err(WorkerProcessError::Failed(error)),
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(WorkerError::Died(self.how_it_ended().await)),
+            Ok(None) => Err(WorkerProcessError::Died(self.how_it_ended().await)),
             Err(_) => {
                 // It is killed when it is dropped.
                 let seconds = patience.as_secs();
-                Err(WorkerError::Died(format!("the worker took longer than {seconds} s")))
+                Err(WorkerProcessError::Died(format!("the worker took longer than {seconds} s")))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Turns: one thread takes deliveries at a time, and another may end its wait.
 
-use super::{Item, Open, Stream, batch};
-use crate::{batch::EpochEnd, errors, log, wait};
+use super::{Open, PyStream, PyStreamItem, batch};
+use crate::{batch::PyEpochEnd, errors, log, wait};
 use futures::FutureExt as _;
 use gristmill_client::{EpochTotals, StepDelivery};
 use gristmill_model::splits::Cursor;
@@ -19,7 +19,7 @@ const LEAVES_IN: Duration = Duration::from_secs(5);
 
 /// The turn in which deliveries are taken.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Turns {
+pub(super) struct DeliveryTurn {
     pub present: u64,
     /// Nobody takes deliveries any more.
     pub is_closing: bool,
@@ -29,18 +29,18 @@ pub(super) struct Turns {
 
 /// Why a wait ended without a delivery.
 enum Over {
-    Turn(Turns),
+    Turn(DeliveryTurn),
     LeftAlone(String),
 }
 
 /// The stream while one thread takes deliveries.
-pub(super) struct Taken<'a> {
-    stream: &'a Stream,
+pub(super) struct StreamGuard<'a> {
+    stream: &'a PyStream,
     open: Option<MutexGuard<'a, Option<Open>>>,
     turn: u64,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
         *lock(&self.stream.holder) = None;
         self.open = None;
@@ -52,12 +52,12 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Stream {
+impl PyStream {
     /// Why deliveries are not for `turn`, if so.
-    fn over(py: Python<'_>, turns: Turns, turn: u64) -> Option<PyErr> {
+    fn over(py: Python<'_>, turns: DeliveryTurn, turn: u64) -> Option<PyErr> {
         let why = match turns {
-            Turns { is_closing: true, .. } => "the loader is closed, or its service is",
-            Turns { present, .. } if present != turn => {
+            DeliveryTurn { is_closing: true, .. } => "the loader is closed, or its service is",
+            DeliveryTurn { present, .. } if present != turn => {
                 "this iteration is over: another one of this loader has begun, or its state was changed"
             }
             _ => return None,
@@ -69,7 +69,7 @@ impl Stream {
     ///
     /// # Errors
     /// The turn is over, or this thread takes deliveries already, below the signal handler that it runs.
-    pub(super) fn take(&self, py: Python<'_>, turn: u64) -> PyResult<Taken<'_>> {
+    pub(super) fn take(&self, py: Python<'_>, turn: u64) -> PyResult<StreamGuard<'_>> {
         // In a fork, another thread of the parent may have held the lock.
         wait::runtime(py)?;
         let (own, began) = (thread::current().id(), Instant::now());
@@ -85,7 +85,7 @@ impl Stream {
             };
             if open.is_some() {
                 *lock(&self.holder) = Some((own, turn));
-                return Ok(Taken { stream: self, open, turn });
+                return Ok(StreamGuard { stream: self, open, turn });
             }
             let holder = *lock(&self.holder);
             let why = match holder {
@@ -116,7 +116,7 @@ impl Stream {
     }
 }
 
-impl Taken<'_> {
+impl StreamGuard<'_> {
     pub fn open(&mut self, py: Python<'_>) -> PyResult<&mut Open> {
         let open = self.open.as_mut().and_then(|open| open.as_mut());
         open.ok_or_else(|| errors::error(py, "Error", "the loader is closed, or its service is"))
@@ -158,7 +158,7 @@ impl Taken<'_> {
         };
         match delivery {
             Ok(delivery) => delivery.map_err(|error| errors::of_fetch(py, &error)),
-            Err(Over::Turn(turns)) => Err(Stream::over(py, turns, turn)
+            Err(Over::Turn(turns)) => Err(PyStream::over(py, turns, turn)
                 .unwrap_or_else(|| errors::error(py, "Error", "the loader is closed"))),
             Err(Over::LeftAlone(why)) => Err(errors::error(
                 py,
@@ -169,7 +169,7 @@ impl Taken<'_> {
     }
 
     /// The next batch of `epoch`, or its end.
-    pub fn next(&mut self, py: Python<'_>, epoch: u32) -> PyResult<Item> {
+    pub fn next(&mut self, py: Python<'_>, epoch: u32) -> PyResult<PyStreamItem> {
         loop {
             match self.delivery(py)? {
                 StepDelivery::Step { step, mut batches, next } => {
@@ -182,31 +182,31 @@ impl Taken<'_> {
                     if at.epoch > epoch {
                         self.stream.come_to(Cursor::start_of(at.epoch));
                         self.open(py)?.kept = Some(StepDelivery::Step { step, batches, next });
-                        return Ok(Item::EpochEnd(EpochEnd::default()));
+                        return Ok(PyStreamItem::EpochEnd(PyEpochEnd::default()));
                     }
                     self.stream.come_to(next);
                     if let Some(given) = batches.drain(..).flatten().next() {
-                        return batch(py, given, next).map(Item::Batch);
+                        return batch(py, given, next).map(PyStreamItem::Batch);
                     }
                 }
                 StepDelivery::EpochEnd { totals, left_out, .. } => {
                     self.stream.come_to(Cursor::start_of(totals.epoch + 1));
                     if totals.epoch == epoch {
-                        return Ok(Item::EpochEnd(self.end(py, totals, left_out)?));
+                        return Ok(PyStreamItem::EpochEnd(self.end(py, totals, left_out)?));
                     }
                 }
                 StepDelivery::End => {
                     self.stream.come_to(Cursor::start_of(self.stream.epochs));
                     let totals = EpochTotals { epoch, ..EpochTotals::default() };
-                    return Ok(Item::EpochEnd(self.end(py, totals, 0)?));
+                    return Ok(PyStreamItem::EpochEnd(self.end(py, totals, 0)?));
                 }
             }
         }
     }
 
-    fn end(&mut self, py: Python<'_>, totals: EpochTotals, left_out: u64) -> PyResult<EpochEnd> {
+    fn end(&mut self, py: Python<'_>, totals: EpochTotals, left_out: u64) -> PyResult<PyEpochEnd> {
         let plan = self.open(py)?.steps.fetcher().view().and_then(|view| view.plan);
         let why_empty = plan.and_then(|plan| totals.why_empty(&plan));
-        Ok(EpochEnd { batches: totals.batches, left_out, why_empty })
+        Ok(PyEpochEnd { batches: totals.batches, left_out, why_empty })
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Endpoints of single services; `None`: as the SDK finds them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Endpoints {
+pub struct AwsEndpoints {
     pub s3: Option<String>,
     pub dynamodb: Option<String>,
     pub lambda: Option<String>,
@@ -12,13 +12,13 @@ pub struct Endpoints {
 
 /// A key pair. Its `Debug` form does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct AwsCredentials {
     pub access_key_id: String,
     pub secret_access_key: String,
     pub session_token: Option<String>,
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for AwsCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({}, ...)", self.access_key_id)
     }

@@ -7,7 +7,7 @@ pub const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Failure of a query, by the conclusion that it allows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum ProbeError {
     /// No server answers.
     #[error("{0}")]
     Unreachable(String),
@@ -25,7 +25,7 @@ pub enum Trouble {
 
 /// Identity of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub struct CallerIdentity {
     pub account: String,
     pub arn: String,
 }
@@ -33,9 +33,9 @@ pub struct Caller {
 /// Permissions of a trainer on a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketRights {
-    pub list: Result<(), Trouble>,
-    pub get_chunks: Result<(), Trouble>,
-    pub put_indices: Result<(), Trouble>,
+    pub list: Result<(), ProbeError>,
+    pub get_chunks: Result<(), ProbeError>,
+    pub put_indices: Result<(), ProbeError>,
 }
 
 /// A deployed function.
@@ -46,12 +46,12 @@ pub struct DeployedFunction {
     /// Architecture in Rust's terms: `aarch64` or `x86_64`.
     pub architecture: String,
     /// Reserved concurrency, if any.
-    pub reserved: Result<Option<u32>, Trouble>,
+    pub reserved: Result<Option<u32>, ProbeError>,
 }
 
 /// Concurrent executions of an account in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Quota {
+pub struct ConcurrencyQuota {
     pub limit: u32,
     /// Concurrency that no function has reserved.
     pub unreserved: u32,
@@ -67,7 +67,7 @@ pub struct ReadableObject {
 
 /// A server of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Responder {
+pub struct ServiceResponder {
     /// Scheme, host and port.
     pub address: String,
     /// Lead of its clock over ours in seconds; `None` if it sent no date.

@@ -13,16 +13,16 @@ mod settings;
 #[cfg(not(feature = "sdk"))]
 mod without_sdk;
 
-pub use access::{Credentials, Endpoints};
+pub use access::{AwsCredentials, AwsEndpoints};
 pub use findings::{
-    BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Quota, ReadableObject, Responder,
-    Trouble,
+    BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction, PROBE_DEADLINE, ProbeError,
+    ReadableObject, ServiceResponder,
 };
 pub use machine::{OUTSIDE_AWS, is_on_aws};
 #[cfg(feature = "sdk")]
 pub use sdk::{
-    Aws, DynamoTable, HttpCoordinator, LambdaInvoker, Probes, ProvisionError, S3Objects,
+    Aws, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker, ProvisionError, S3Objects,
 };
-pub use settings::{Settings, SettingsError, function_memory_mb, is_built};
+pub use settings::{SettingsError, StackSettings, function_memory_mb, is_built};
 #[cfg(not(feature = "sdk"))]
-pub use without_sdk::{Aws, HttpCoordinator, Probes, S3Objects};
+pub use without_sdk::{Aws, DeploymentProbes, HttpCoordinator, S3Objects};

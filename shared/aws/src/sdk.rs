@@ -19,14 +19,14 @@ mod table;
 mod testing;
 
 use crate::{
-    BucketRights, Caller, Credentials, DeployedFunction, Endpoints, PROBE_DEADLINE, Quota,
-    ReadableObject, Responder, SettingsError, Trouble,
+    AwsCredentials, AwsEndpoints, BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction,
+    PROBE_DEADLINE, ProbeError, ReadableObject, ServiceResponder, SettingsError,
 };
 
 pub use aws::Aws;
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
 pub use objects::S3Objects;
-pub use probes::Probes;
+pub use probes::DeploymentProbes;
 pub use provision::ProvisionError;
 pub use table::DynamoTable;

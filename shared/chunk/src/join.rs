@@ -3,22 +3,22 @@
 use bytes::BytesMut;
 use std::ops::Range;
 
-use crate::{FormatError, Frame, Limits};
+use crate::{ChunkFormatError, ChunkFrame, ChunkLimits};
 
 /// Joins row ranges of several frames, in the given order; ranges may repeat. All frames must have the same
 /// schema. The result equals a frame written from the same rows. `buffer` provides an empty buffer of the given
 /// capacity.
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if there are no rows, a range is outside its frame or schemas differ;
-/// [`FormatError::OverLimit`] if the frame would be larger than `limits` allow.
+/// [`ChunkFormatError::Invalid`] if there are no rows, a range is outside its frame or schemas differ;
+/// [`ChunkFormatError::OverLimit`] if the frame would be larger than `limits` allow.
 pub fn join_rows(
-    pieces: &[(&Frame, Range<usize>)],
-    limits: &Limits,
+    pieces: &[(&ChunkFrame, Range<usize>)],
+    limits: &ChunkLimits,
     buffer: impl FnOnce(usize) -> BytesMut,
-) -> Result<BytesMut, FormatError> {
+) -> Result<BytesMut, ChunkFormatError> {
     let Some((first, _)) = pieces.first() else {
-        return Err(FormatError::invalid("there are no rows to join"));
+        return Err(ChunkFormatError::invalid("there are no rows to join"));
     };
     let schema = first.schema();
     let tensors = schema.tensors().len();
@@ -26,13 +26,15 @@ pub fn join_rows(
     let mut items = vec![0usize; tensors];
     for (frame, range) in pieces {
         if range.start > range.end || range.end > frame.rows() {
-            return Err(FormatError::invalid(format!(
+            return Err(ChunkFormatError::invalid(format!(
                 "rows {range:?} are not in a frame of {} rows",
                 frame.rows()
             )));
         }
         if frame.schema() != schema {
-            return Err(FormatError::invalid("frames with different tensors cannot be joined"));
+            return Err(ChunkFormatError::invalid(
+                "frames with different tensors cannot be joined",
+            ));
         }
         rows = rows.saturating_add(range.len());
         for (tensor, items) in items.iter_mut().enumerate() {
@@ -41,29 +43,35 @@ pub fn join_rows(
         }
     }
     if rows == 0 {
-        return Err(FormatError::invalid("there are no rows to join"));
+        return Err(ChunkFormatError::invalid("there are no rows to join"));
     }
     let layout = schema.layout(rows, &items)?;
-    FormatError::within("frame size in bytes", layout.frame_bytes() as u64, limits.frame_bytes)?;
+    ChunkFormatError::within(
+        "frame size in bytes",
+        layout.frame_bytes() as u64,
+        limits.frame_bytes,
+    )?;
     let mut joined = buffer(layout.frame_bytes());
     joined.extend_from_slice(layout.header());
     // Parts are appended in frame order, so that every byte is written once.
     for part in schema.parts() {
         match part.role {
-            crate::schema::Role::Values => {
+            crate::schema::TensorPartRole::Values => {
                 for (frame, range) in pieces {
                     let view = frame.tensor(part.tensor);
                     joined
                         .extend_from_slice(&view.values()[view.row_bytes(range.start, range.end)]);
                 }
             }
-            crate::schema::Role::Offsets => append_offsets(&mut joined, part.tensor, pieces),
+            crate::schema::TensorPartRole::Offsets => {
+                append_offsets(&mut joined, part.tensor, pieces)
+            }
         }
     }
     Ok(joined)
 }
 
-fn append_offsets(joined: &mut BytesMut, tensor: usize, pieces: &[(&Frame, Range<usize>)]) {
+fn append_offsets(joined: &mut BytesMut, tensor: usize, pieces: &[(&ChunkFrame, Range<usize>)]) {
     let mut base = 0u64;
     joined.extend_from_slice(&base.to_le_bytes());
     for (frame, range) in pieces {

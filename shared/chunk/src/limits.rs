@@ -2,7 +2,7 @@
 
 /// Limits, checked before anything is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ChunkLimits {
     /// Size of one object.
     pub object_bytes: u64,
     /// Number of frames in one object; bounds the footer.
@@ -13,11 +13,11 @@ pub struct Limits {
     pub header_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for ChunkLimits {
     /// Eight times the largest object of a default job (128 MiB): unusual jobs still work, but a hostile object
     /// cannot exhaust a machine.
     fn default() -> Self {
-        Limits {
+        ChunkLimits {
             object_bytes: 1 << 30,
             frames: 1 << 16,
             frame_bytes: 512 << 20,

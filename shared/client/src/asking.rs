@@ -2,7 +2,9 @@
 
 use crate::{FetchError, Fetcher, FetcherConfig, FetcherPorts, listing};
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::{Call, Describe, JobState, JobView, Register, Status};
+use gristmill_model::wire::{
+    CoordinatorCall, DescribeCall, JobState, JobView, RegisterCall, StatusCall,
+};
 use gristmill_model::{JobName, Namespace, Visitation};
 use gristmill_ports::{CallError, Clock, outlast};
 use std::{pin::pin, time::Duration};
@@ -16,7 +18,7 @@ impl Fetcher {
     pub async fn register(
         ports: &FetcherPorts,
         own: (&Namespace, &str),
-        register: Register,
+        register: RegisterCall,
         patience: Duration,
     ) -> Result<JobView, FetchError> {
         let mut register = listing::tell(ports, own, register, patience).await?;
@@ -42,7 +44,7 @@ impl Fetcher {
         job: &JobName,
         patience: Duration,
     ) -> Result<JobView, FetchError> {
-        ask(ports, &Describe { job: job.clone() }, patience).await
+        ask(ports, &DescribeCall { job: job.clone() }, patience).await
     }
 }
 
@@ -51,7 +53,7 @@ const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// Sends `call` until it succeeds, or `patience` runs out: a service that denies it may be fixed meanwhile.
-pub(crate) async fn ask<C: Call>(
+pub(crate) async fn ask<C: CoordinatorCall>(
     ports: &FetcherPorts,
     call: &C,
     patience: Duration,
@@ -101,6 +103,6 @@ pub(crate) async fn beginning(
     if visitation == Visitation::ExactlyOnce || config.own.is_some() {
         return Ok(config.resume);
     }
-    let status = ask(ports, &Status { job: config.job.clone() }, config.patience).await?;
+    let status = ask(ports, &StatusCall { job: config.job.clone() }, config.patience).await?;
     Ok(config.resume.max(status.durable))
 }

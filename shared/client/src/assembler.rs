@@ -2,37 +2,37 @@
 //! batch gets its number.
 
 use crate::{
-    Batch, EpochTotals, FetchError,
-    downloader::{Arrival, Budget, Room},
-    own_batches::Picked,
-    progress::Progress,
-    rows::{Chunks, Rows},
-    start::{Start, add, beyond},
-    waits::{Stage, StageClock},
+    DeliveredBatch, EpochTotals, FetchError,
+    downloader::{ArrivingSplit, MemoryBudget, MemoryShare},
+    own_batches::PickedBatches,
+    progress::FetcherProgress,
+    rows::{LeftoverRows, SplitChunks},
+    start::{StreamStart, add, beyond},
+    waits::{BatchStage, StageClock},
 };
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
-use gristmill_executor::{Finisher, Program};
-use gristmill_model::splits::batches::{Batch as PlannedBatch, Source};
-use gristmill_model::splits::{Cursor, Place, SplitKind};
-use gristmill_model::wire::{Plan, ReadySplit};
+use gristmill_chunk::{Chunk, ChunkFormatError, ChunkFrame, ChunkLimits};
+use gristmill_executor::{BatchFinisher, CompiledPipeline};
+use gristmill_model::splits::batches::{BatchLocation, PlannedBatch};
+use gristmill_model::splits::{Cursor, SplitKind, SplitPlace};
+use gristmill_model::wire::{EpochPlan, ReadySplit};
 use gristmill_model::{Epoch, Position};
 use gristmill_ports::{BufferPool, Clock};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use tokio::sync::mpsc;
 
-pub(crate) enum Assembled {
+pub(crate) enum AssembledItem {
     Batch {
-        batch: Batch,
+        batch: DeliveredBatch,
         /// First split that a restart at this batch needs; none if a batch of others is repeated.
-        resume_place: Option<Place>,
+        resume_place: Option<SplitPlace>,
     },
     /// Batches of other readers, from `first` up to `next`.
     OfOthers {
         first: Cursor,
         next: Cursor,
         /// First split that a restart at `first` needs.
-        resume_place: Place,
+        resume_place: SplitPlace,
     },
     EpochEnd(EpochTotals),
     /// Explicit, because a failed stream closes its queue too.
@@ -40,42 +40,42 @@ pub(crate) enum Assembled {
 }
 
 /// The shares of objects in the memory budget, by split.
-type Rooms = BTreeMap<Position, Room>;
+type Rooms = BTreeMap<Position, MemoryShare>;
 
 /// Joins splits into batches, epoch after epoch.
-pub(crate) struct Assembler {
+pub(crate) struct BatchAssembler {
     /// Decides how batches are padded.
-    program: Arc<Program>,
+    program: Arc<CompiledPipeline>,
     /// Runs the work that workers leave to the fetcher, on every batch.
-    finisher: Option<Finisher>,
-    plan: Plan,
+    finisher: Option<BatchFinisher>,
+    plan: EpochPlan,
     epochs: Epoch,
     /// The batch that the stream begins with.
     from: Cursor,
     totals: EpochTotals,
-    rows: Rows,
+    rows: LeftoverRows,
     /// Buffers of batches joined here.
     buffers: BufferPool,
-    queue: mpsc::Sender<Assembled>,
-    progress: Arc<Progress>,
+    queue: mpsc::Sender<AssembledItem>,
+    progress: Arc<FetcherProgress>,
     /// Records the stage of the next batch.
     stages: (Arc<StageClock>, Arc<dyn Clock>),
 }
 
-impl Assembler {
+impl BatchAssembler {
     pub fn new(
-        (program, finisher): (Arc<Program>, Option<Finisher>),
-        plan: Plan,
+        (program, finisher): (Arc<CompiledPipeline>, Option<BatchFinisher>),
+        plan: EpochPlan,
         epochs: Epoch,
-        start: &Start,
-        (queue, progress): (mpsc::Sender<Assembled>, Arc<Progress>),
+        start: &StreamStart,
+        (queue, progress): (mpsc::Sender<AssembledItem>, Arc<FetcherProgress>),
         stages: (Arc<StageClock>, Arc<dyn Clock>),
     ) -> Self {
         let buffers = BufferPool::default();
         Self {
             program,
             finisher,
-            rows: Rows::new(plan.batch_size, buffers.clone()),
+            rows: LeftoverRows::new(plan.batch_size, buffers.clone()),
             plan,
             epochs,
             from: start.at,
@@ -91,8 +91,8 @@ impl Assembler {
     /// because the trainer is then gone.
     pub async fn run(
         mut self,
-        mut arrivals: mpsc::Receiver<Arrival>,
-        budget: &Budget,
+        mut arrivals: mpsc::Receiver<ArrivingSplit>,
+        budget: &MemoryBudget,
     ) -> Result<(), FetchError> {
         if self.plan.n_splits == 0 {
             for epoch in self.totals.epoch..self.epochs {
@@ -101,14 +101,14 @@ impl Assembler {
             }
         }
         loop {
-            self.enter(Stage::Commit);
+            self.enter(BatchStage::Commit);
             budget.await_next();
             let Some(arrival) = arrivals.recv().await else { break };
-            let Arrival { entry, picked, contents } = arrival;
+            let ArrivingSplit { entry, picked, contents } = arrival;
             if !contents.is_empty() {
-                self.enter(Stage::Fetch);
+                self.enter(BatchStage::Fetch);
             }
-            let mut chunks = Chunks::new();
+            let mut chunks = SplitChunks::new();
             let mut rooms = Rooms::new();
             for content in contents {
                 let gone = |_| FetchError::BadObject("a download was cut off".into());
@@ -117,7 +117,7 @@ impl Assembler {
                 chunks.insert(content.entry.place.position, chunk);
                 rooms.insert(content.entry.place.position, content.room);
             }
-            self.enter(Stage::Decode);
+            self.enter(BatchStage::Decode);
             if !self.take_in(&entry, picked, (&chunks, &rooms)).await? {
                 return Ok(());
             }
@@ -126,12 +126,12 @@ impl Assembler {
             self.progress.acks().passed(entry.place.next(self.plan.n_splits));
         }
         if self.totals.epoch >= self.epochs {
-            let _ = self.queue.send(Assembled::End).await;
+            let _ = self.queue.send(AssembledItem::End).await;
         }
         Ok(())
     }
 
-    fn enter(&self, stage: Stage) {
+    fn enter(&self, stage: BatchStage) {
         let (stages, clock) = &self.stages;
         stages.enter(stage, clock.monotonic());
     }
@@ -140,10 +140,10 @@ impl Assembler {
     async fn take_in(
         &mut self,
         entry: &ReadySplit,
-        picked: Picked,
-        objects @ (chunks, _): (&Chunks, &Rooms),
+        picked: PickedBatches,
+        objects @ (chunks, _): (&SplitChunks, &Rooms),
     ) -> Result<bool, FetchError> {
-        let Picked { resume_place, .. } = picked;
+        let PickedBatches { resume_place, .. } = picked;
         if !picked.is_passed {
             add(&mut self.totals, entry);
         }
@@ -153,7 +153,7 @@ impl Assembler {
             }
         }
         if let Some(Range { start: first, end: next }) = picked.others {
-            let others = Assembled::OfOthers { first, next, resume_place };
+            let others = AssembledItem::OfOthers { first, next, resume_place };
             if self.queue.send(others).await.is_err() {
                 return Ok(false);
             }
@@ -178,17 +178,17 @@ impl Assembler {
         &mut self,
         batch: PlannedBatch,
         entry: &ReadySplit,
-        (chunks, rooms): (&Chunks, &Rooms),
-        resume_place: Option<Place>,
+        (chunks, rooms): (&SplitChunks, &Rooms),
+        resume_place: Option<SplitPlace>,
     ) -> Result<bool, FetchError> {
         let PlannedBatch { batch_index, rows, source } = batch;
         let epoch = entry.place.epoch;
         // Reserve room first: a joined batch that waits would exceed the memory budget.
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
         // Joined rows are copies.
-        let mut held = Room::default();
+        let mut held = MemoryShare::default();
         let frame = match source {
-            Source::Whole { position, frame } => {
+            BatchLocation::Whole { position, frame } => {
                 let lacks = || bad(entry, &"it has no content");
                 let chunk = chunks.get(&position).ok_or_else(lacks)?;
                 held = rooms.get(&position).cloned().unwrap_or_default();
@@ -198,7 +198,7 @@ impl Assembler {
                     if self.program.pads_late() { self.padded(frame) } else { Ok(frame) }
                 })
             }
-            Source::Joined(pieces) => {
+            BatchLocation::Joined(pieces) => {
                 let joined = self.rows.join(&pieces, chunks);
                 joined.and_then(|joined| self.padded(joined))
             }
@@ -206,18 +206,19 @@ impl Assembler {
         let frame = frame.map_err(|error| bad(entry, &error))?;
         let finisher = self.finisher.as_mut();
         let frame = finished(finisher, &self.buffers, frame).map_err(|error| bad(entry, &error))?;
-        let batch = Batch { epoch, batch_index, rows, frame, room: held };
-        room.send(Assembled::Batch { batch, resume_place });
+        let batch = DeliveredBatch { epoch, batch_index, rows, frame, room: held };
+        room.send(AssembledItem::Batch { batch, resume_place });
         Ok(true)
     }
 
     /// Pads the sequences of joined rows, as a batch needs.
-    fn padded(&self, joined: Bytes) -> Result<Bytes, FormatError> {
+    fn padded(&self, joined: Bytes) -> Result<Bytes, ChunkFormatError> {
         if !self.program.pads() {
             return Ok(joined);
         }
-        let frame = Frame::parse(joined, &Limits::default())?;
-        let padded = self.program.pad(&frame, &Limits::default(), |bytes| self.buffers.take(bytes));
+        let frame = ChunkFrame::parse(joined, &ChunkLimits::default())?;
+        let padded =
+            self.program.pad(&frame, &ChunkLimits::default(), |bytes| self.buffers.take(bytes));
         Ok(self.buffers.lend(padded?))
     }
 
@@ -225,7 +226,7 @@ impl Assembler {
         let next = self.totals.epoch + 1;
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
-        self.progress.acks().passed(Place::start_of(next));
+        self.progress.acks().passed(SplitPlace::start_of(next));
         let end = Cursor::new(totals.epoch, totals.batches);
         if self.from.batch_index > 0 && end <= self.from {
             // Its splits were made again, to learn where it ends. The trainer has it.
@@ -235,19 +236,19 @@ impl Assembler {
                 Err(beyond(self.from, &format!("the epoch has {} batches", totals.batches)))
             };
         }
-        Ok(self.queue.send(Assembled::EpochEnd(totals)).await.is_ok())
+        Ok(self.queue.send(AssembledItem::EpochEnd(totals)).await.is_ok())
     }
 }
 
 /// Runs the work that workers left to the fetcher.
 fn finished(
-    finisher: Option<&mut Finisher>,
+    finisher: Option<&mut BatchFinisher>,
     buffers: &BufferPool,
     frame: Bytes,
-) -> Result<Bytes, FormatError> {
+) -> Result<Bytes, ChunkFormatError> {
     let Some(finisher) = finisher else { return Ok(frame) };
-    let frame = Frame::parse(frame, &Limits::default())?;
-    let finished = finisher.finish(&frame, &Limits::default(), |bytes| buffers.take(bytes))?;
+    let frame = ChunkFrame::parse(frame, &ChunkLimits::default())?;
+    let finished = finisher.finish(&frame, &ChunkLimits::default(), |bytes| buffers.take(bytes))?;
     Ok(buffers.lend(finished))
 }
 
@@ -263,7 +264,7 @@ fn check_counts(entry: &ReadySplit, chunk: &Chunk, size: u32) -> Result<(), Fetc
 }
 
 fn bad(entry: &ReadySplit, error: &dyn std::fmt::Display) -> FetchError {
-    let Place { epoch, position } = entry.place;
+    let SplitPlace { epoch, position } = entry.place;
     FetchError::BadObject(format!("split {position} of epoch {epoch}: {error}"))
 }
 
@@ -274,8 +275,8 @@ mod tests {
 
     #[test]
     fn an_object_holds_what_its_entry_promises() {
-        let mut writer = gristmill_chunk::ChunkWriter::new(gristmill_chunk::Codec::Stored);
-        let chunk = Chunk::open(writer.finish().unwrap().into(), &Limits::default()).unwrap();
+        let mut writer = gristmill_chunk::ChunkWriter::new(gristmill_chunk::FrameCodec::Stored);
+        let chunk = Chunk::open(writer.finish().unwrap().into(), &ChunkLimits::default()).unwrap();
         assert!(check_counts(&entry(0, 0, 0), &chunk, 8).is_ok());
         let error = check_counts(&entry(0, 0, 4), &chunk, 8).unwrap_err();
         assert!(error.to_string().contains("other batches than were committed"), "{error}");

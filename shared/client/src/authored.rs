@@ -4,35 +4,36 @@
 use crate::user_file::{read_user_file, read_user_text};
 use bytes::Bytes;
 use gristmill_executor::NUMERICS;
-use gristmill_folder::Entry;
+use gristmill_folder::FolderEntry;
 use gristmill_model::stored::keys;
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::{
-    Asset, MAX_ASSET_BYTES, MAX_TEXT_BYTES, Pipeline, PipelineError, Registry, Stage,
+    AssetReference, MAX_ASSET_BYTES, MAX_TEXT_BYTES, OperatorRegistry, Pipeline, PipelineError,
+    PipelineStage,
 };
-use gristmill_ports::{ObjectError, ObjectPath, Objects};
+use gristmill_ports::{ObjectError, ObjectPath, ObjectStore};
 use std::{collections::BTreeMap, path::Path};
 
 /// A pipeline whose operators name files by their content.
 #[derive(Debug, Clone)]
-pub struct Authored {
+pub struct AuthoredPipeline {
     pub pipeline: Pipeline,
     /// The contents of the asset files, by hash.
     pub assets: BTreeMap<Fingerprint, Bytes>,
 }
 
-impl From<Pipeline> for Authored {
+impl From<Pipeline> for AuthoredPipeline {
     fn from(pipeline: Pipeline) -> Self {
         Self { pipeline, assets: BTreeMap::new() }
     }
 }
 
-impl Authored {
+impl AuthoredPipeline {
     /// Reads and checks the pipeline file `path`, `-` for standard input, and the asset files that it names.
     ///
     /// # Errors
     /// One line that names the mistake, its path and its line.
-    pub fn read(path: &Path, registry: &Registry) -> Result<Self, String> {
+    pub fn read(path: &Path, registry: &OperatorRegistry) -> Result<Self, String> {
         let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         let file = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let text = read_user_text(file, MAX_TEXT_BYTES as u64).map_err(|why| named(&why))?;
@@ -52,18 +53,22 @@ impl Authored {
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
-    pub fn parse_with(yaml: &str, base: &Path, registry: &Registry) -> Result<Self, PipelineError> {
+    pub fn parse_with(
+        yaml: &str,
+        base: &Path,
+        registry: &OperatorRegistry,
+    ) -> Result<Self, PipelineError> {
         let (mut assets, mut paths) = (BTreeMap::new(), BTreeMap::new());
         let pipeline = Pipeline::parse(yaml, registry)?.with_assets(&mut |path| {
             let content = read_user_file(&base.join(path), MAX_ASSET_BYTES)?;
-            let hash = Asset::hash(&content);
+            let hash = AssetReference::hash(&content);
             assets.insert(hash, Bytes::from(content));
             paths.insert(hash, path.to_owned());
             Ok(hash)
         })?;
         let pipeline = pipeline.with_classes(|path| directories_of(&base.join(path)))?;
-        for Stage { op, line, .. } in pipeline.stages() {
-            let Some(Asset::Content(hash)) = op.asset() else { continue };
+        for PipelineStage { op, line, .. } in pipeline.stages() {
+            let Some(AssetReference::Content(hash)) = op.asset() else { continue };
             let (Some(path), Some(content)) = (paths.get(hash), assets.get(hash)) else { continue };
             op.check_asset(content).map_err(|why| PipelineError {
                 line: *line,
@@ -88,7 +93,7 @@ impl Authored {
     /// The object store refuses them.
     pub async fn store(
         &self,
-        objects: &dyn Objects,
+        objects: &dyn ObjectStore,
         ns: &Namespace,
         bucket: &str,
     ) -> Result<(), ObjectError> {
@@ -105,7 +110,7 @@ impl Authored {
 fn directories_of(path: &Path) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     let walked = gristmill_folder::walk(path, "", &mut |entry| {
-        if let Entry::Folder(key) = entry
+        if let FolderEntry::Folder(key) = entry
             && !key.starts_with('.')
         {
             names.push(key.trim_end_matches('/').to_owned());

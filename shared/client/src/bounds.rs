@@ -3,9 +3,9 @@
 //!
 //! A bound may delay everything except what the trainer needs next. So a value that is too small costs speed only.
 
-use crate::OwnRanks;
-use gristmill_model::splits::{ObjectSizes, Place, SplitOutcome};
-use gristmill_model::wire::{Plan, ReadySplit};
+use crate::ServedRanks;
+use gristmill_model::splits::{ObjectSizes, SplitOutcome, SplitPlace};
+use gristmill_model::wire::{EpochPlan, ReadySplit};
 use std::{
     env,
     sync::atomic::{AtomicU64, Ordering},
@@ -38,7 +38,7 @@ pub enum PrefetchMemory {
 
 impl PrefetchMemory {
     /// `mib` MiB if given, otherwise what the work of a reader of `own` ranks needs and this process may use.
-    pub fn of(mib: Option<u64>, own: Option<OwnRanks>) -> Self {
+    pub fn from_mib(mib: Option<u64>, own: Option<ServedRanks>) -> Self {
         if let Some(mib) = mib {
             return Self::Bytes(mib << 20);
         }
@@ -54,7 +54,7 @@ fn number(text: &str) -> Option<u32> {
 }
 
 /// Readers on this host, of which each serves as many ranks as this one; `ranks` is the number of ranks here.
-fn readers_here(own: Option<OwnRanks>, ranks: Option<u32>) -> u32 {
+fn readers_here(own: Option<ServedRanks>, ranks: Option<u32>) -> u32 {
     let Some(own) = own.filter(|own| !own.are_all()) else { return 1 };
     let each = own.range.count.get();
     let all = own.run.ranks.count.get().div_ceil(each);
@@ -92,7 +92,7 @@ impl MemoryBound {
     }
 
     /// The bytes for which the object of the split at `place` counts.
-    pub fn size(&self, place: Place, object_bytes: u64) -> u64 {
+    pub fn size(&self, place: SplitPlace, object_bytes: u64) -> u64 {
         self.sizes.bytes(place, object_bytes)
     }
 
@@ -102,7 +102,7 @@ impl MemoryBound {
     }
 
     /// Learns how large the objects of the job are.
-    pub fn learn(&self, plan: &Plan, place: Place, outcome: &SplitOutcome) {
+    pub fn learn(&self, plan: &EpochPlan, place: SplitPlace, outcome: &SplitOutcome) {
         let PrefetchMemory::AsNeeded { most } = self.asked else { return };
         let object = self.size(place, outcome.object_bytes);
         let bundle = object.saturating_mul(plan.max_bundle_splits.into());
@@ -116,7 +116,7 @@ impl MemoryBound {
 mod tests {
     use super::*;
     use crate::samples::{batch, entry, own, view};
-    use gristmill_model::splits::ranks::Tail;
+    use gristmill_model::splits::ranks::TailPolicy;
 
     const MIB: u64 = 1 << 20;
 
@@ -126,7 +126,7 @@ mod tests {
             (workers, ranks),
             ObjectSizes::Real,
         );
-        let plan = Plan { max_bundle_splits: 8, ..view().plan.unwrap() };
+        let plan = EpochPlan { max_bundle_splits: 8, ..view().plan.unwrap() };
         let mut ready = entry(0, 0, 4);
         ready.outcome.object_bytes = object_bytes;
         bound.learn(&plan, ready.place, &ready.outcome);
@@ -147,16 +147,20 @@ mod tests {
 
     #[test]
     fn a_given_bound_stays() {
-        let bound = MemoryBound::new(PrefetchMemory::of(Some(3), None), (14, 1), ObjectSizes::Real);
+        let bound =
+            MemoryBound::new(PrefetchMemory::from_mib(Some(3), None), (14, 1), ObjectSizes::Real);
         let ready = entry(0, 0, 4);
         bound.learn(&view().plan.unwrap(), ready.place, &ready.outcome);
         assert_eq!(bound.bytes(), 3 * MIB);
-        assert!(matches!(PrefetchMemory::of(None, None), PrefetchMemory::AsNeeded { most: 1.. }));
+        assert!(matches!(
+            PrefetchMemory::from_mib(None, None),
+            PrefetchMemory::AsNeeded { most: 1.. }
+        ));
     }
 
     #[test]
     fn readers_on_one_host_share_its_memory() {
-        let of = |count, range| Some(own(count, range, batch(0, 0), Tail::Drop));
+        let of = |count, range| Some(own(count, range, batch(0, 0), TailPolicy::Drop));
         assert_eq!(readers_here(None, Some(8)), 1);
         assert_eq!(readers_here(of(8, 0..8), Some(8)), 1, "one reader serves all");
         assert_eq!(readers_here(of(16, 3..4), Some(8)), 8);

@@ -3,16 +3,16 @@
 use crate::FetchError;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::CacheManifest;
-use gristmill_ports::{ObjectError, ObjectPath, Objects};
+use gristmill_ports::{ObjectError, ObjectPath, ObjectStore};
 use std::sync::Arc;
 
 /// The store of cached chunks.
-pub(crate) struct Shelves {
-    pub objects: Arc<dyn Objects>,
+pub(crate) struct CacheManifestReader {
+    pub objects: Arc<dyn ObjectStore>,
     pub bucket: String,
 }
 
-impl Shelves {
+impl CacheManifestReader {
     /// The manifest of `shelf`; none if it cannot be read now.
     pub async fn manifest(&self, shelf: &str) -> Result<Option<CacheManifest>, FetchError> {
         let path = ObjectPath::new(&self.bucket, keys::shelf_manifest(shelf));

@@ -6,12 +6,12 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_model::Fingerprint;
-use gristmill_model::splits::Place;
+use gristmill_model::splits::SplitPlace;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheOrders, Dataset, Manifest, ManifestFile, SourceFile};
+use gristmill_model::wire::{CacheOrders, Dataset, DatasetManifest, ManifestFile, SourceFile};
 use gristmill_pipeline::Pipeline;
-use gristmill_ports::{ObjectPath, Objects as _, memory::MemoryObjects};
-use gristmill_runner::{Compute, IndexStore, JobContext, RunError, Runner};
+use gristmill_ports::{ObjectPath, ObjectStore as _, memory::MemoryObjects};
+use gristmill_runner::{ComputeMode, IndexStore, JobContext, LeaseError, Runner};
 use gristmill_sources::samples::{example, framed, ints};
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ impl World {
     async fn listed(&self) -> SourceFile {
         let found = self.objects.list("data", "").await.unwrap();
         let ns = "a".parse().unwrap();
-        let compute = Compute::Inline;
+        let compute = ComputeMode::Inline;
         let indices = IndexStore { objects: &*self.objects, compute, ns: &ns, bucket: "b" };
         let format = &self.pipeline.source().format;
         indices.as_they_are(format, "data", found).await.unwrap().remove(0)
@@ -126,7 +126,7 @@ impl World {
         (plan.records, plan.split_records) = (u64::from(self.records), self.records);
         (plan.n_splits, plan.batch_size) = (1, 4);
         let files = vec![ManifestFile { file, records: self.records }];
-        let manifest = Manifest { bucket: "data".into(), files, members: dataset.members };
+        let manifest = DatasetManifest { bucket: "data".into(), files, members: dataset.members };
         let ns = "a".parse().unwrap();
         let path = ObjectPath::new("b", keys::manifest(&ns, view.dataset_version));
         let manifest = serde_json::to_vec(&manifest).unwrap();
@@ -135,7 +135,7 @@ impl World {
         let config = FetcherConfig::new(ns, "b".into(), view.job.clone());
         let job = Arc::new(SampleJob::committed(view, Vec::new()));
         let ports = FetcherPorts {
-            compute: Compute::Inline,
+            compute: ComputeMode::Inline,
             ..FetcherPorts::new(job, Arc::clone(&self.objects) as _)
         };
         let runner = ports.runner(&config);
@@ -144,9 +144,11 @@ impl World {
     }
 }
 
-async fn read((_, runner, context): &(Fingerprint, Runner, JobContext)) -> Result<Bytes, RunError> {
+async fn read(
+    (_, runner, context): &(Fingerprint, Runner, JobContext),
+) -> Result<Bytes, LeaseError> {
     let orders = CacheOrders::default();
-    Ok(context.compute_again(runner, &orders, Place::default()).await?.object)
+    Ok(context.compute_again(runner, &orders, SplitPlace::default()).await?.object)
 }
 
 /// A job that reads a changed file fails, and says so in one line.

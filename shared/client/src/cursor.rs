@@ -17,7 +17,7 @@ const MAX_STATE_BYTES: u64 = 64 << 10;
 
 /// The batches that a position refers to: those of one job over one dataset, with one pipeline and seed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct StreamIdentity {
     pub job: String,
     /// The dataset's version.
     pub dataset: String,
@@ -25,8 +25,8 @@ pub struct Identity {
     pub fingerprint: String,
 }
 
-impl Identity {
-    pub fn of(view: &JobView) -> Self {
+impl StreamIdentity {
+    pub fn from_view(view: &JobView) -> Self {
         Self {
             job: view.job.to_string(),
             dataset: view.dataset_version.to_string(),
@@ -66,16 +66,16 @@ fn short_name(name: &str) -> String {
 
 /// A stored position with its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct SavedCursor {
     #[serde(flatten)]
-    pub identity: Identity,
+    pub identity: StreamIdentity,
     /// Batches of a split; a part of the fingerprint too.
     pub split_batches: u32,
     #[serde(flatten)]
     pub cursor: Cursor,
 }
 
-impl Saved {
+impl SavedCursor {
     /// Reads a JSON object; further fields are ignored.
     ///
     /// # Errors
@@ -90,11 +90,11 @@ impl Saved {
 /// Stores the position of a server's trainer.
 pub trait CursorStore: Send + Sync {
     /// The position as last saved, if one ever was.
-    fn load(&mut self) -> io::Result<Option<Saved>>;
+    fn load(&mut self) -> io::Result<Option<SavedCursor>>;
 
     /// Saves durably and atomically. Must complete before the position is sent to the coordinator, so that
     /// nothing is deleted that a restart needs.
-    fn save(&mut self, saved: &Saved) -> io::Result<()>;
+    fn save(&mut self, saved: &SavedCursor) -> io::Result<()>;
 
     /// Its name for messages; none if it stores nothing.
     fn name(&self) -> Option<String>;
@@ -102,14 +102,14 @@ pub trait CursorStore: Send + Sync {
 
 /// Stores nothing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoCursor;
+pub struct NoCursorStore;
 
-impl CursorStore for NoCursor {
-    fn load(&mut self) -> io::Result<Option<Saved>> {
+impl CursorStore for NoCursorStore {
+    fn load(&mut self) -> io::Result<Option<SavedCursor>> {
         Ok(None)
     }
 
-    fn save(&mut self, _: &Saved) -> io::Result<()> {
+    fn save(&mut self, _: &SavedCursor) -> io::Result<()> {
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl CursorFile {
 }
 
 impl CursorStore for CursorFile {
-    fn load(&mut self) -> io::Result<Option<Saved>> {
+    fn load(&mut self) -> io::Result<Option<SavedCursor>> {
         let named = |what: String| io::Error::other(format!("{}: {what}", self.path.display()));
         let mut text = Vec::new();
         let opened = fs::File::open(&self.path);
@@ -198,13 +198,13 @@ impl CursorStore for CursorFile {
         if text.is_empty() {
             return Ok(None);
         }
-        let saved = Saved::parse(&text).map_err(|error| {
+        let saved = SavedCursor::parse(&text).map_err(|error| {
             named(format!("not a state file ({error}): name another --state, or remove it"))
         })?;
         Ok(Some(saved))
     }
 
-    fn save(&mut self, saved: &Saved) -> io::Result<()> {
+    fn save(&mut self, saved: &SavedCursor) -> io::Result<()> {
         let text = serde_json::to_vec(saved)?;
         let path = self.path.display().to_string();
         self.replace(&text)
@@ -258,10 +258,13 @@ fn is_at(file: &fs::File, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn saved(job: &str, batch_index: u64) -> Saved {
-        let identity =
-            Identity { job: job.into(), dataset: "d".repeat(64), fingerprint: "f".repeat(64) };
-        Saved { identity, split_batches: 1, cursor: Cursor::new(0, batch_index) }
+    fn saved(job: &str, batch_index: u64) -> SavedCursor {
+        let identity = StreamIdentity {
+            job: job.into(),
+            dataset: "d".repeat(64),
+            fingerprint: "f".repeat(64),
+        };
+        SavedCursor { identity, split_batches: 1, cursor: Cursor::new(0, batch_index) }
     }
 
     #[test]
@@ -279,7 +282,7 @@ mod tests {
             let refused = CursorFile::open(&path(name)).unwrap_err().to_string();
             assert!(refused.contains(name) && refused.contains("another process"), "{refused}");
             let text = fs::read(path(name)).unwrap();
-            assert_eq!(Saved::parse(&text).unwrap(), saved("j", index));
+            assert_eq!(SavedCursor::parse(&text).unwrap(), saved("j", index));
         }
         drop(files);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no draft is left");
@@ -320,9 +323,9 @@ mod tests {
         assert_eq!(mine.mismatch(&mine, "state file s"), None);
         let why = other.mismatch(&mine, "state file s").unwrap();
         assert!(why.starts_with("state file s is of job k, and this is job j"), "{why}");
-        let dataset = Identity { dataset: "e".repeat(64), ..mine.clone() };
+        let dataset = StreamIdentity { dataset: "e".repeat(64), ..mine.clone() };
         assert!(dataset.mismatch(&mine, "it").unwrap().contains("another dataset (eeeeeeeeeeee,"));
-        let seed = Identity { fingerprint: "e".repeat(64), ..mine.clone() };
+        let seed = StreamIdentity { fingerprint: "e".repeat(64), ..mine.clone() };
         assert!(
             seed.mismatch(&mine, "it").unwrap().contains("another pipeline, seed or split size")
         );

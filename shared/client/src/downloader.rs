@@ -5,21 +5,21 @@ mod fetching;
 mod needs;
 
 use crate::{
-    FetchError, OwnRanks,
+    FetchError, ServedRanks,
     bounds::MemoryBound,
-    ledger::Ledger,
+    ledger::SplitLedger,
     local::LocalStore,
-    own_batches::{OwnBatches, Picked},
-    progress::Progress,
+    own_batches::{BatchPicker, PickedBatches},
+    progress::FetcherProgress,
 };
-pub(crate) use budget::Budget;
-pub use budget::Room;
+pub(crate) use budget::MemoryBudget;
+pub use budget::MemoryShare;
 use bytes::Bytes;
 use gristmill_chunk::Chunk;
-use gristmill_model::splits::Place;
-use gristmill_model::wire::{Plan, ReadySplit};
+use gristmill_model::splits::SplitPlace;
+use gristmill_model::wire::{EpochPlan, ReadySplit};
 use gristmill_runner::{JobContext, Runner};
-use needs::{Needs, Share};
+use needs::{NeededPart, SplitNeeds};
 use std::sync::Arc;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -33,65 +33,65 @@ const MAX_SKIPPED: u32 = 64;
 
 /// How many splits ahead of the trainer a reader of `part` goes: of every so many ranks it serves one, and has
 /// something to download.
-pub(crate) fn ahead(part: Option<OwnRanks>) -> usize {
-    let ranks_of = |own: OwnRanks| own.run.ranks.count.get() / own.range.count.get();
+pub(crate) fn ahead(part: Option<ServedRanks>) -> usize {
+    let ranks_of = |own: ServedRanks| own.run.ranks.count.get() / own.range.count.get();
     MAX_AHEAD * part.map_or(1, ranks_of).clamp(1, MAX_SKIPPED) as usize
 }
 
 /// One split in delivery order.
-pub(crate) struct Arrival {
+pub(crate) struct ArrivingSplit {
     pub entry: ReadySplit,
-    pub picked: Picked,
+    pub picked: PickedBatches,
     /// The objects that its batches need, or frames of them: of this split and of earlier ones.
-    pub contents: Vec<Content>,
+    pub contents: Vec<ArrivingObject>,
 }
 
 /// A split's object, or the frames of it that are needed, once they have arrived.
-pub(crate) struct Content {
+pub(crate) struct ArrivingObject {
     pub entry: ReadySplit,
     pub chunk: oneshot::Receiver<Result<Chunk, FetchError>>,
     /// Its share of the memory budget.
-    pub room: Room,
+    pub room: MemoryShare,
 }
 
 /// Downloads the splits of one job.
 #[derive(Clone)]
-pub(crate) struct Downloader {
+pub(crate) struct SplitDownloader {
     pub runner: Runner,
     pub context: Arc<JobContext>,
-    pub ledger: Arc<Ledger>,
-    pub progress: Arc<Progress>,
+    pub ledger: Arc<SplitLedger>,
+    pub progress: Arc<FetcherProgress>,
     pub local: Arc<LocalStore>,
     /// The bound on objects fetched or in use.
     pub bound: Arc<MemoryBound>,
 }
 
-impl Downloader {
+impl SplitDownloader {
     /// Sends every split from `start` to the end of the run, in order, then closes the channel.
     pub async fn run(
         self,
-        start: Place,
-        mut own: OwnBatches,
-        plan: Plan,
-        (budget, arrivals): (Arc<Budget>, mpsc::Sender<Arrival>),
+        start: SplitPlace,
+        mut own: BatchPicker,
+        plan: EpochPlan,
+        (budget, arrivals): (Arc<MemoryBudget>, mpsc::Sender<ArrivingSplit>),
     ) -> Result<(), FetchError> {
         let n_splits = plan.n_splits;
-        let mut needs = Needs::new(plan.batch_size, own.is_part());
+        let mut needs = SplitNeeds::new(plan.batch_size, own.is_part());
         self.local.begins_at(start);
         let mut downloads = JoinSet::new();
         let mut place = start;
         while place.epoch < self.context.view.spec.epochs && n_splits > 0 {
             let entry = self.ledger.take(place).await?;
             let picked = own.push(place, entry.outcome.counts());
-            let shares = needs.of(&entry, &picked);
+            let shares = needs.parts_of_split(&entry, &picked);
             self.bound.learn(&plan, place, &entry.outcome);
             let mut contents = Vec::with_capacity(shares.len());
             let room = if shares.is_empty() {
-                Room::default()
+                MemoryShare::default()
             } else {
                 let is_here = self.local.holds(&entry);
                 // Bytes that were computed here are all in memory.
-                let bytes_of = |(of, share): &(ReadySplit, Share)| {
+                let bytes_of = |(of, share): &(ReadySplit, NeededPart)| {
                     let all = self.bound.size_of(of);
                     if is_here && of.place == place { all } else { share.bytes(of, all) }
                 };
@@ -107,9 +107,9 @@ impl Downloader {
                 let entry = share.0.clone();
                 let fetch = self.fetch(share, here);
                 downloads.spawn(async move { drop(sender.send(fetch.await)) });
-                contents.push(Content { entry, chunk, room: room.clone() });
+                contents.push(ArrivingObject { entry, chunk, room: room.clone() });
             }
-            if arrivals.send(Arrival { entry, picked, contents }).await.is_err() {
+            if arrivals.send(ArrivingSplit { entry, picked, contents }).await.is_err() {
                 return Ok(());
             }
             while downloads.try_join_next().is_some() {}
@@ -123,7 +123,7 @@ impl Downloader {
 
     fn fetch(
         &self,
-        (entry, share): (ReadySplit, Share),
+        (entry, share): (ReadySplit, NeededPart),
         here: Option<Bytes>,
     ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
         let source = self.clone();

@@ -1,6 +1,6 @@
 //! Errors of a trainer's stream, by what the trainer does next.
 
-use crate::Folders;
+use crate::FolderBuckets;
 use gristmill_model::splits::Cursor;
 use gristmill_ports::CallError;
 
@@ -43,7 +43,7 @@ pub enum FetchError {
 
 impl FetchError {
     /// The same, with local paths in place of bucket names.
-    pub fn in_words(self, folders: &Folders) -> Self {
+    pub fn in_words(self, folders: &FolderBuckets) -> Self {
         let words = |text: String| folders.in_words(&text);
         match self {
             Self::JobFailed(text) => Self::JobFailed(words(text)),

@@ -1,10 +1,10 @@
 //! Failures of a program, with their exit codes.
 
-use crate::{FetchError, Folders, signals::Interruption};
+use crate::{FetchError, FolderBuckets, signals::Interruption};
 
 /// Why a request failed, by what the caller does next; each has the exit code of a program that ends with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum ProgramFailure {
     /// The request cannot be met: change the flags, the pipeline, or the file it names. Exit code 2.
     #[error("{0}")]
     Usage(String),
@@ -22,13 +22,13 @@ pub enum Failure {
     Reported(u8),
 }
 
-impl Failure {
-    /// A [`Failure::Usage`].
+impl ProgramFailure {
+    /// A [`ProgramFailure::Usage`].
     pub fn usage(message: impl ToString) -> Self {
         Self::Usage(message.to_string())
     }
 
-    /// A [`Failure::Failed`].
+    /// A [`ProgramFailure::Failed`].
     pub fn failed(message: impl ToString) -> Self {
         Self::Failed(message.to_string())
     }
@@ -44,7 +44,7 @@ impl Failure {
     }
 
     /// The same, with the paths of `folders` in place of the buckets they are mounted as.
-    pub fn in_words(self, folders: &Folders) -> Self {
+    pub fn in_words(self, folders: &FolderBuckets) -> Self {
         match self {
             Self::Usage(text) => Self::Usage(folders.in_words(&text)),
             Self::Failed(text) => Self::Failed(folders.in_words(&text)),
@@ -69,17 +69,17 @@ mod tests {
 
     #[test]
     fn exit_codes_say_who_can_correct_it() {
-        assert_eq!(Failure::usage("x").exit_code(), 2);
-        assert_eq!(Failure::failed("x").exit_code(), 1);
-        assert_eq!(Failure::from(FetchError::JobStopped).exit_code(), 1);
-        assert_eq!(Failure::Interrupted(Interruption::Interrupted).exit_code(), 130);
-        assert_eq!(Failure::Interrupted(Interruption::Terminated).exit_code(), 143);
-        assert_eq!(Failure::Reported(7).exit_code(), 7);
+        assert_eq!(ProgramFailure::usage("x").exit_code(), 2);
+        assert_eq!(ProgramFailure::failed("x").exit_code(), 1);
+        assert_eq!(ProgramFailure::from(FetchError::JobStopped).exit_code(), 1);
+        assert_eq!(ProgramFailure::Interrupted(Interruption::Interrupted).exit_code(), 130);
+        assert_eq!(ProgramFailure::Interrupted(Interruption::Terminated).exit_code(), 143);
+        assert_eq!(ProgramFailure::Reported(7).exit_code(), 7);
     }
 
     #[test]
     fn a_terminal_gets_one_line() {
-        assert_eq!(Failure::usage("a\nb\u{1b}[1m").line().as_deref(), Some("a b [1m"));
-        assert_eq!(Failure::Reported(1).line(), None);
+        assert_eq!(ProgramFailure::usage("a\nb\u{1b}[1m").line().as_deref(), Some("a b [1m"));
+        assert_eq!(ProgramFailure::Reported(1).line(), None);
     }
 }

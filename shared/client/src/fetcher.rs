@@ -6,22 +6,22 @@ mod delivery;
 mod opening;
 mod trainer_wait;
 
-pub use acknowledger::Acknowledger;
+pub use acknowledger::BatchAcknowledger;
 pub use config::{FetcherConfig, FetcherPorts};
-pub use delivery::{Batch, Delivery, EpochTotals, Snapshot};
+pub use delivery::{DeliveredBatch, EpochTotals, JobStatistics, StreamDelivery};
 
 use crate::{
-    FetchError, OwnRanks,
-    assembler::Assembled,
-    downloader::Downloader,
-    ledger::Ledger,
-    progress::{BatchTimes, Progress},
+    FetchError, ServedRanks,
+    assembler::AssembledItem,
+    downloader::SplitDownloader,
+    ledger::SplitLedger,
+    progress::{BatchTimes, FetcherProgress},
     stream::BatchSource,
-    waiting::Watcher,
-    waits::{StageClock, Waits},
+    waiting::WaitExplainer,
+    waits::{DeliveryWaits, StageClock},
 };
-use gristmill_model::splits::{Cursor, Place};
-use gristmill_model::wire::{JobView, Plan};
+use gristmill_model::splits::{Cursor, SplitPlace};
+use gristmill_model::wire::{EpochPlan, JobView};
 use gristmill_model::{Epoch, ErrorPolicy, Visitation};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::Clock;
@@ -31,17 +31,17 @@ use trainer_wait::TrainerWait;
 
 /// A job's stream of batches. Dropping it stops its background tasks.
 pub struct Fetcher {
-    ledger: Arc<Ledger>,
-    progress: Arc<Progress>,
+    ledger: Arc<SplitLedger>,
+    progress: Arc<FetcherProgress>,
     ports: FetcherPorts,
     config: FetcherConfig,
-    batches: mpsc::Receiver<Assembled>,
+    batches: mpsc::Receiver<AssembledItem>,
     /// The batch that the stream begins with.
     begin: Cursor,
     source: BatchSource,
     visitation: Visitation,
     /// The item taken from the queue but not yet handed over.
-    held: Option<Assembled>,
+    held: Option<AssembledItem>,
     /// Time of the monotonic clock.
     last_handed_over: Option<Duration>,
     last_batch: Option<Cursor>,
@@ -49,7 +49,7 @@ pub struct Fetcher {
     stages: Arc<StageClock>,
     wait: TrainerWait,
     /// Waits of the epoch so far.
-    waits: Waits,
+    waits: DeliveryWaits,
     /// Download and join tasks; ended when the stream restarts.
     streaming: JoinSet<()>,
     _tasks: JoinSet<()>,
@@ -71,7 +71,7 @@ impl Fetcher {
             self.progress.acks().serve(self.source.own);
         }
         self.progress.reopen(at);
-        let start = Place::start_of(at.epoch);
+        let start = SplitPlace::start_of(at.epoch);
         self.ledger.reopen(start);
         self.source.downloader.local.reopen(start);
         self.batches = self.source.stream(at, &mut self.streaming);
@@ -123,9 +123,9 @@ impl Fetcher {
     }
 
     /// The next batch, the end of an epoch, or the end of the job. Cancel safe.
-    pub async fn next(&mut self) -> Result<Delivery, FetchError> {
+    pub async fn next(&mut self) -> Result<StreamDelivery, FetchError> {
         if self.ended {
-            return Ok(Delivery::End);
+            return Ok(StreamDelivery::End);
         }
         // A call after a cancelled wait continues that wait.
         self.wait.request(self.ports.clock.monotonic(), &self.stages);
@@ -138,7 +138,7 @@ impl Fetcher {
         let (waited, waits) = self.wait.end(now, &self.stages);
         self.waits += waits;
         match assembled {
-            Assembled::Batch { batch, resume_place } => {
+            AssembledItem::Batch { batch, resume_place } => {
                 let before = self.last_handed_over.replace(now).unwrap_or(now - waited);
                 let fetching = waits.fetch + waits.decode;
                 let times = BatchTimes { since_last: now - before, waited, fetching };
@@ -152,31 +152,31 @@ impl Fetcher {
                     let next = self.batches.try_recv().ok();
                     self.hold(next);
                 }
-                Ok(Delivery::Batch(batch))
+                Ok(StreamDelivery::Batch(batch))
             }
-            Assembled::OfOthers { next, .. } => {
+            AssembledItem::OfOthers { next, .. } => {
                 self.report_if_due();
-                Ok(Delivery::OfOthers { next })
+                Ok(StreamDelivery::OfOthers { next })
             }
-            Assembled::EpochEnd(totals) => {
+            AssembledItem::EpochEnd(totals) => {
                 self.progress.acks().passed_epoch(totals.epoch, totals.batches);
                 let waits = std::mem::take(&mut self.waits);
                 let plan = self.view().and_then(|view| view.plan);
                 if let Some(why) = plan.and_then(|plan| totals.why_empty(&plan)) {
                     tracing::warn!("epoch {} delivers no batch: {why}", totals.epoch);
                 }
-                Ok(Delivery::EpochEnd(EpochTotals { waits, ..totals }))
+                Ok(StreamDelivery::EpochEnd(EpochTotals { waits, ..totals }))
             }
-            Assembled::End => {
+            AssembledItem::End => {
                 self.ended = true;
-                Ok(Delivery::End)
+                Ok(StreamDelivery::End)
             }
         }
     }
 
     /// The next item of the queue. With at-most-once delivery, waits until the coordinator knows that it is
     /// consumed.
-    async fn take(&mut self) -> Result<Assembled, FetchError> {
+    async fn take(&mut self) -> Result<AssembledItem, FetchError> {
         if self.held.is_none() {
             if self.batches.is_empty() {
                 self.progress.soon.notify_one();
@@ -184,8 +184,10 @@ impl Fetcher {
             let next = self.batches.recv().await;
             self.hold(next);
         }
-        if let (Visitation::AtMostOnce, Some(Assembled::Batch { batch, resume_place: Some(_) })) =
-            (self.visitation, &self.held)
+        if let (
+            Visitation::AtMostOnce,
+            Some(AssembledItem::Batch { batch, resume_place: Some(_) }),
+        ) = (self.visitation, &self.held)
         {
             let next = batch.cursor().next();
             tokio::select! {
@@ -199,22 +201,22 @@ impl Fetcher {
     }
 
     /// Holds the next item until it is handed over; with at-most-once delivery, reports it as consumed at once.
-    fn hold(&mut self, next: Option<Assembled>) {
-        if let Some(Assembled::Batch { batch, resume_place: Some(resume_place) }) = &next {
+    fn hold(&mut self, next: Option<AssembledItem>) {
+        if let Some(AssembledItem::Batch { batch, resume_place: Some(resume_place) }) = &next {
             self.progress.acks().next_is(batch.cursor(), *resume_place);
             if self.visitation == Visitation::AtMostOnce {
                 self.progress.acks().make_durable(batch.cursor().next());
                 self.progress.urgent.notify_one();
             }
         }
-        if let Some(Assembled::OfOthers { first, resume_place, .. }) = next {
+        if let Some(AssembledItem::OfOthers { first, resume_place, .. }) = next {
             self.progress.acks().next_is(first, resume_place);
         }
         self.held = next;
     }
 
     /// The ranks that this fetcher serves.
-    pub fn own(&self) -> OwnRanks {
+    pub fn own(&self) -> ServedRanks {
         self.source.own
     }
 
@@ -295,9 +297,9 @@ impl Fetcher {
     }
 
     /// A handle that reports what the next batch waits for, and the numbers of the stream.
-    pub fn watcher(&self) -> Watcher {
-        let Downloader { bound, local, .. } = &self.source.downloader;
-        Watcher {
+    pub fn watcher(&self) -> WaitExplainer {
+        let SplitDownloader { bound, local, .. } = &self.source.downloader;
+        WaitExplainer {
             ledger: Arc::clone(&self.ledger),
             progress: Arc::clone(&self.progress),
             stages: Arc::clone(&self.stages),
@@ -307,7 +309,7 @@ impl Fetcher {
     }
 
     /// The state of the job, for people.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> JobStatistics {
         self.watcher().snapshot()
     }
 
@@ -325,7 +327,7 @@ impl Fetcher {
     ///
     /// # Errors
     /// The run ended.
-    pub fn indexed(&self) -> impl Future<Output = Result<Plan, FetchError>> + use<> {
+    pub fn indexed(&self) -> impl Future<Output = Result<EpochPlan, FetchError>> + use<> {
         let ledger = Arc::clone(&self.ledger);
         async move { ledger.indexed().await }
     }
@@ -354,7 +356,7 @@ impl Fetcher {
     /// # Errors
     /// The job could not be closed: it failed, or the service did not answer. With several readers, it is closed
     /// once all of them have reported its end.
-    pub async fn finish(self) -> Result<Snapshot, FetchError> {
+    pub async fn finish(self) -> Result<JobStatistics, FetchError> {
         let snapshot = self.snapshot();
         self.settle().await?;
         Ok(snapshot)
@@ -369,7 +371,7 @@ impl Fetcher {
     }
 
     #[cfg(test)]
-    pub(crate) fn progress(&self) -> Arc<Progress> {
+    pub(crate) fn progress(&self) -> Arc<FetcherProgress> {
         Arc::clone(&self.progress)
     }
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 /// The buckets that are folders of this machine, and their paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Folders(Vec<(String, PathBuf)>);
+pub struct FolderBuckets(Vec<(String, PathBuf)>);
 
-impl Folders {
+impl FolderBuckets {
     /// Builds the map from `(bucket, path)` pairs.
     pub fn new(folders: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
         Self(folders.into_iter().collect())

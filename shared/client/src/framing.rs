@@ -44,9 +44,9 @@
 
 mod frames;
 
-pub use frames::{Frame, read_frame};
+pub use frames::{SocketFrame, read_frame};
 
-use crate::cursor::Identity;
+use crate::cursor::StreamIdentity;
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
 use serde::Deserialize;
@@ -59,7 +59,7 @@ const MAX_HELLO_BYTES: u32 = 64 << 10;
 
 /// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FrameKind {
+pub enum SocketFrameKind {
     Hello,
     Batch,
     /// A batch given again in place of one that the epoch lacks.
@@ -69,7 +69,7 @@ pub enum FrameKind {
     Error,
 }
 
-impl FrameKind {
+impl SocketFrameKind {
     const fn magic(self) -> [u8; 4] {
         match self {
             Self::Hello => *b"GMBH",
@@ -81,7 +81,7 @@ impl FrameKind {
         }
     }
 
-    fn of(magic: [u8; 4]) -> Option<Self> {
+    fn from_magic(magic: [u8; 4]) -> Option<Self> {
         let all =
             [Self::Hello, Self::Batch, Self::Repeat, Self::Checkpoint, Self::End, Self::Error];
         all.into_iter().find(|kind| kind.magic() == magic)
@@ -89,7 +89,7 @@ impl FrameKind {
 }
 
 /// The header of one frame.
-pub fn header(kind: FrameKind, at: Cursor, payload_len: usize) -> [u8; HEADER_BYTES] {
+pub fn header(kind: SocketFrameKind, at: Cursor, payload_len: usize) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..4].copy_from_slice(&kind.magic());
     bytes[4..8].copy_from_slice(&at.epoch.to_le_bytes());
@@ -116,17 +116,17 @@ pub enum ClientMessage {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ClientHello {
     #[serde(flatten)]
-    pub identity: Identity,
+    pub identity: StreamIdentity,
     epoch: Option<Epoch>,
     batch_index: Option<u64>,
     /// None of a trainer that takes every batch.
     #[serde(skip)]
-    pub rank: Option<HelloOfRank>,
+    pub rank: Option<RankHello>,
 }
 
 /// The fields of a rank's hello that a trainer of all batches does not have.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct HelloOfRank {
+pub struct RankHello {
     pub rank: u32,
     /// Number of ranks of its run.
     pub of: u32,
@@ -136,7 +136,7 @@ pub struct HelloOfRank {
 
 impl ClientHello {
     /// That of a trainer of all batches without a checkpoint.
-    pub fn new(identity: Identity) -> Self {
+    pub fn new(identity: StreamIdentity) -> Self {
         Self { identity, epoch: None, batch_index: None, rank: None }
     }
 
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn headers_hellos_and_acks_are_laid_out_as_documented() {
-        let bytes = header(FrameKind::Batch, Cursor::new(2, 3), 4);
+        let bytes = header(SocketFrameKind::Batch, Cursor::new(2, 3), 4);
         assert_eq!(&bytes, b"GMB1\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0");
         assert_eq!(
             message(b"GMA1\x02\0\0\0\x03\0\0\0\0\0\0\0"),
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn messages_of_ranks_are_laid_out_as_documented() {
         let magic = |kind| header(kind, Cursor::new(0, 0), 0)[..4].to_vec();
-        assert_eq!(magic(FrameKind::Repeat), b"GMBR");
-        assert_eq!(magic(FrameKind::Checkpoint), b"GMBC");
+        assert_eq!(magic(SocketFrameKind::Repeat), b"GMBR");
+        assert_eq!(magic(SocketFrameKind::Checkpoint), b"GMBC");
         assert_eq!(
             message(b"GMAJ\x02\0\0\0\x03\0\0\0\0\0\0\0"),
             Some(ClientMessage::JobAck(Cursor::new(2, 3)))
@@ -262,7 +262,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let hello = of_rank(r#""rank":3,"of":4,"run":"r-1","epoch":1,"batch_index":8"#);
-        let HelloOfRank { rank, of, run } = hello.rank.clone().unwrap();
+        let RankHello { rank, of, run } = hello.rank.clone().unwrap();
         assert_eq!((rank, of, run.as_deref()), (3, 4, Some("r-1")));
         assert_eq!(hello.at(), Some(Cursor::new(1, 8)));
         assert_eq!(of_rank(r#""rank":0,"of":1"#).rank.unwrap().run, None);

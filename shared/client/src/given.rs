@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 /// options itself. It has no options of its own: flatten it before those, which are taken out as they
 /// are read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GivenNames(Option<BTreeSet<String>>);
+pub struct GivenOptionNames(Option<BTreeSet<String>>);
 
-impl GivenNames {
+impl GivenOptionNames {
     /// The options as a registration has them.
     pub fn options(&self) -> GivenOptions {
         self.0.clone().map_or(GivenOptions::ALL, GivenOptions::only)
@@ -22,7 +22,7 @@ impl GivenNames {
     }
 }
 
-impl FromArgMatches for GivenNames {
+impl FromArgMatches for GivenOptionNames {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let is_given = |id: &&clap::Id| {
             // A group has the name of its type.
@@ -40,7 +40,7 @@ impl FromArgMatches for GivenNames {
     }
 }
 
-impl Args for GivenNames {
+impl Args for GivenOptionNames {
     fn augment_args(command: Command) -> Command {
         command
     }
@@ -58,7 +58,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        given: GivenNames,
+        given: GivenOptionNames,
         #[arg(long, default_value_t = 3)]
         epochs: u32,
         #[arg(long)]

@@ -4,12 +4,15 @@
 mod troubles;
 mod turns;
 
-use crate::{FetchError, Folders, Snapshot, progress::Progress, waiting::Facts, waits::Stage};
+use crate::{
+    FetchError, FolderBuckets, JobStatistics, progress::FetcherProgress, waiting::WaitFacts,
+    waits::BatchStage,
+};
 use gristmill_model::Epoch;
 use gristmill_model::splits::order::{visit_number, visit_of};
-use gristmill_model::splits::{Place, WorkerTimes};
+use gristmill_model::splits::{SplitPlace, WorkerTimes};
 use gristmill_model::wire::{
-    CacheManifest, CachedChunk, JobState, JobView, Plan, Polled, ReadySplit,
+    CacheManifest, CachedChunk, EpochPlan, JobState, JobView, PollReply, ReadySplit,
 };
 use std::{
     collections::BTreeMap,
@@ -17,14 +20,14 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::Notify;
-use turns::Asking;
+use turns::AwaitedSplit;
 
 /// A reader that leads because an earlier one is missing leads again within this time.
 const LEADS_AGAIN: Duration = Duration::from_secs(15);
 
 /// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Of {
+pub(crate) enum FetchErrorSource {
     Coordinator,
     Objects,
     /// The job's own trouble, as the coordinator reports it.
@@ -34,33 +37,33 @@ pub(crate) enum Of {
 #[derive(Debug, Default)]
 struct Inner {
     /// The latest errors of calls that are being retried.
-    troubles: BTreeMap<Of, String>,
+    troubles: BTreeMap<FetchErrorSource, String>,
     /// The latest error since somebody looked.
-    failure: Option<(Of, String)>,
+    failure: Option<(FetchErrorSource, String)>,
     /// The ranks that keep the job from moving on, as the coordinator reported it; when, and at which place.
-    uncovered: Option<(String, Instant, Place)>,
-    entries: BTreeMap<Place, ReadySplit>,
+    uncovered: Option<(String, Instant, SplitPlace)>,
+    entries: BTreeMap<SplitPlace, ReadySplit>,
     /// Every entry before this place is known; later entries may be known too.
-    known_until: Place,
+    known_until: SplitPlace,
     /// The job, with the epochs that are read here.
     view: Option<JobView>,
     /// Epochs of the job; 0 if they are all read here.
     job_epochs: Epoch,
     window: u32,
     /// Numbers for people, but for those of the trainer and of its memory.
-    seen: Snapshot,
+    seen: JobStatistics,
     ended: Option<FetchError>,
     /// Why the stream cannot begin at the requested place; it may begin elsewhere.
     misplaced: Option<FetchError>,
     /// First place not committed at the last poll, which reported everything before it.
-    frontier: Option<Place>,
+    frontier: Option<SplitPlace>,
     /// Whether a poll was ever answered.
     answered: bool,
     /// The cached chunks of epochs that are delivered without workers.
     cached: Option<CacheManifest>,
     /// Folders that errors name by their paths.
-    folders: Folders,
-    asking: Asking,
+    folders: FolderBuckets,
+    asking: AwaitedSplit,
 }
 
 impl Inner {
@@ -71,7 +74,7 @@ impl Inner {
         caching.is_some_and(|caching| caching.delivered_shelf(epoch).is_some())
     }
 
-    fn cached_chunk(&self, Place { epoch, position }: Place) -> Option<CachedChunk> {
+    fn cached_chunk(&self, SplitPlace { epoch, position }: SplitPlace) -> Option<CachedChunk> {
         let CacheManifest { copies, in_order, chunks } =
             self.cached.as_ref().filter(|_| self.is_cached(epoch))?;
         let splits = (u32::try_from(chunks.len()).ok()?.checked_div(*copies)?, *copies);
@@ -81,7 +84,7 @@ impl Inner {
     }
 
     /// The entry at `place` if its epoch is cached.
-    fn cached_entry(&self, place: Place) -> Option<ReadySplit> {
+    fn cached_entry(&self, place: SplitPlace) -> Option<ReadySplit> {
         let chunk = self.cached_chunk(place)?;
         let CachedChunk { bundle, attempt, nonce, outcome, .. } = chunk;
         let times = WorkerTimes::default();
@@ -91,15 +94,15 @@ impl Inner {
 
 /// Shared between the fetcher's tasks; `changed` signals every update.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct SplitLedger {
     inner: Mutex<Inner>,
     /// Wakes waiters in order, so that a simulation is the same every time.
     changed: Notify,
 }
 
-impl Ledger {
+impl SplitLedger {
     /// An empty ledger for the entries from `start` on.
-    pub fn new(view: JobView, start: Place, folders: Folders) -> Self {
+    pub fn new(view: JobView, start: SplitPlace, folders: FolderBuckets) -> Self {
         let ended = ending(&view.state);
         let mut inner = Inner { known_until: start, view: Some(view), folders, ..Inner::default() };
         if let Some(error) = ended {
@@ -119,7 +122,7 @@ impl Ledger {
     }
 
     /// The first place without a known entry.
-    pub fn known_until(&self) -> Place {
+    pub fn known_until(&self) -> SplitPlace {
         self.lock().known_until
     }
 
@@ -129,12 +132,12 @@ impl Ledger {
     }
 
     /// The numbers that are shown to people, as far as they are known here.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> JobStatistics {
         self.lock().seen.clone()
     }
 
     /// Clears the committed entries; polls then request entries from `start` on.
-    pub fn reopen(&self, start: Place) {
+    pub fn reopen(&self, start: SplitPlace) {
         let mut inner = self.lock();
         inner.entries.clear();
         (inner.known_until, inner.frontier, inner.misplaced) = (start, None, None);
@@ -145,7 +148,7 @@ impl Ledger {
     }
 
     /// Records the answer to a poll for entries from `from` on.
-    pub fn merge(&self, polled: Polled, from: Place) {
+    pub fn merge(&self, polled: PollReply, from: SplitPlace) {
         let mut inner = self.lock();
         inner.seen.active_workers = polled.active_workers();
         for entry in polled.ready {
@@ -166,7 +169,7 @@ impl Ledger {
             }
         }
         while inner.is_cached(inner.known_until.epoch) {
-            inner.known_until = Place::start_of(inner.known_until.epoch + 1);
+            inner.known_until = SplitPlace::start_of(inner.known_until.epoch + 1);
         }
         let is_complete = plan.is_some() && from == inner.known_until;
         inner.frontier = is_complete.then_some(from);
@@ -183,7 +186,7 @@ impl Ledger {
     }
 
     /// Whether the window may block workers until the coordinator learns which splits were consumed.
-    pub fn window_waits(&self, progress: &Progress) -> bool {
+    pub fn window_waits(&self, progress: &FetcherProgress) -> bool {
         let epoch = progress.acks().delivered().epoch;
         let inner = self.lock();
         // A cached epoch has no workers.
@@ -214,7 +217,7 @@ impl Ledger {
     }
 
     /// A measure of what has arrived here; it changes whenever something does.
-    pub fn advance(&self) -> (Place, u64, u32) {
+    pub fn advance(&self) -> (SplitPlace, u64, u32) {
         let inner = self.lock();
         (inner.known_until, inner.seen.fetched_bytes, inner.seen.indexed_files)
     }
@@ -242,15 +245,15 @@ impl Ledger {
     }
 
     /// The facts that explain a wait; `stage` is the next batch's stage, and whether its split is unclaimed.
-    pub fn facts(&self, stage: (Stage, bool)) -> Facts {
+    pub fn facts(&self, stage: (BatchStage, bool)) -> WaitFacts {
         let inner = self.lock();
         let view = inner.view.as_ref();
         let is_planned = view.is_some_and(|view| view.plan.is_some());
         let n_files = view.map_or(0, |view| view.n_files);
-        Facts {
-            coordinator: inner.troubles.get(&Of::Coordinator).cloned(),
-            objects: inner.troubles.get(&Of::Objects).cloned(),
-            job: inner.troubles.get(&Of::Job).cloned(),
+        WaitFacts {
+            coordinator: inner.troubles.get(&FetchErrorSource::Coordinator).cloned(),
+            objects: inner.troubles.get(&FetchErrorSource::Objects).cloned(),
+            job: inner.troubles.get(&FetchErrorSource::Job).cloned(),
             answered: inner.answered,
             uncovered: inner
                 .uncovered
@@ -315,7 +318,7 @@ impl Ledger {
     }
 
     /// Takes the entry at `place`, once it is committed.
-    pub async fn take(&self, place: Place) -> Result<ReadySplit, FetchError> {
+    pub async fn take(&self, place: SplitPlace) -> Result<ReadySplit, FetchError> {
         self.wait(|inner| {
             let entry = inner.entries.remove(&place).or_else(|| inner.cached_entry(place));
             inner.asking.awaited = entry.is_none().then_some(place);
@@ -326,7 +329,7 @@ impl Ledger {
 
     /// A copy of the entry at `place`, or none if it is not committed. Resolves once every earlier entry is
     /// known.
-    pub async fn peek(&self, place: Place) -> Result<Option<ReadySplit>, FetchError> {
+    pub async fn peek(&self, place: SplitPlace) -> Result<Option<ReadySplit>, FetchError> {
         let known = |inner: &Inner| {
             let entry = inner.entries.get(&place).cloned().or_else(|| inner.cached_entry(place));
             let is_absent = inner.frontier == Some(place);
@@ -336,7 +339,7 @@ impl Ledger {
     }
 
     /// The cached chunk at `place`, if an earlier epoch or another job cached it.
-    pub fn cached_chunk(&self, place: Place) -> Option<CachedChunk> {
+    pub fn cached_chunk(&self, place: SplitPlace) -> Option<CachedChunk> {
         self.lock().cached_chunk(place)
     }
 
@@ -354,7 +357,7 @@ impl Ledger {
     }
 
     /// Drops the entries before `place`.
-    pub fn forget_before(&self, place: Place) {
+    pub fn forget_before(&self, place: SplitPlace) {
         let mut inner = self.lock();
         inner.entries = inner.entries.split_off(&place);
     }
@@ -365,7 +368,7 @@ impl Ledger {
     }
 
     /// The plan once the dataset is indexed, wherever the stream begins: only the end of the run is an error.
-    pub async fn indexed(&self) -> Result<Plan, FetchError> {
+    pub async fn indexed(&self) -> Result<EpochPlan, FetchError> {
         loop {
             let changed = self.changed.notified();
             if let Some(error) = self.error() {
@@ -403,31 +406,32 @@ mod tests {
     use super::*;
     use crate::samples::{entry, polled, view};
 
-    fn ledger() -> Ledger {
-        Ledger::new(view(), Place::default(), Folders::default())
+    fn ledger() -> SplitLedger {
+        SplitLedger::new(view(), SplitPlace::default(), FolderBuckets::default())
     }
 
     #[test]
     fn entries_are_known_up_to_the_first_gap() {
         let ledger = ledger();
-        ledger.merge(polled(&[entry(0, 0, 4), entry(0, 2, 4)]), Place::default());
-        assert_eq!(ledger.known_until(), Place::new(0, 1));
-        ledger.merge(polled(&[entry(0, 1, 4)]), Place::new(0, 1));
-        assert_eq!(ledger.known_until(), Place::new(0, 3));
-        assert_eq!(Place::new(0, 19).next(20), Place::new(1, 0));
+        ledger.merge(polled(&[entry(0, 0, 4), entry(0, 2, 4)]), SplitPlace::default());
+        assert_eq!(ledger.known_until(), SplitPlace::new(0, 1));
+        ledger.merge(polled(&[entry(0, 1, 4)]), SplitPlace::new(0, 1));
+        assert_eq!(ledger.known_until(), SplitPlace::new(0, 3));
+        assert_eq!(SplitPlace::new(0, 19).next(20), SplitPlace::new(1, 0));
     }
 
     #[tokio::test]
     async fn a_split_is_absent_once_an_answer_that_begins_there_lacks_it() {
         let ledger = ledger();
-        ledger.merge(polled(&[entry(0, 0, 4)]), Place::default());
-        assert!(ledger.peek(Place::default()).await.unwrap().is_some());
+        ledger.merge(polled(&[entry(0, 0, 4)]), SplitPlace::default());
+        assert!(ledger.peek(SplitPlace::default()).await.unwrap().is_some());
         let unknown =
-            tokio::time::timeout(Duration::from_millis(5), ledger.peek(Place::new(0, 1))).await;
+            tokio::time::timeout(Duration::from_millis(5), ledger.peek(SplitPlace::new(0, 1)))
+                .await;
         assert!(unknown.is_err(), "the answer may have been cut there");
-        ledger.merge(polled(&[]), Place::new(0, 1));
-        assert!(ledger.peek(Place::new(0, 1)).await.unwrap().is_none());
-        assert_eq!(ledger.take(Place::default()).await.unwrap().outcome.batches, 4);
+        ledger.merge(polled(&[]), SplitPlace::new(0, 1));
+        assert!(ledger.peek(SplitPlace::new(0, 1)).await.unwrap().is_none());
+        assert_eq!(ledger.take(SplitPlace::default()).await.unwrap().outcome.batches, 4);
     }
 
     #[tokio::test]
@@ -435,21 +439,21 @@ mod tests {
         let ledger = ledger();
         ledger.fail(FetchError::Misplaced("beyond".into()));
         assert!(ledger.error().is_none() && ledger.stream_error().is_some());
-        ledger.reopen(Place::default());
+        ledger.reopen(SplitPlace::default());
         assert_eq!(ledger.stream_error(), None);
         ledger.fail(FetchError::JobStopped);
         ledger.fail(FetchError::Refused("later".into()));
         assert_eq!(ledger.failed().await, FetchError::JobStopped);
-        assert_eq!(ledger.take(Place::default()).await.unwrap_err(), FetchError::JobStopped);
+        assert_eq!(ledger.take(SplitPlace::default()).await.unwrap_err(), FetchError::JobStopped);
     }
 
     #[test]
     fn trouble_is_known_until_it_is_over() {
         let ledger = ledger();
-        let stage = (Stage::Commit, true);
-        ledger.set_trouble(Of::Objects, Some("slow down".into()));
+        let stage = (BatchStage::Commit, true);
+        ledger.set_trouble(FetchErrorSource::Objects, Some("slow down".into()));
         assert_eq!(ledger.facts(stage).objects.as_deref(), Some("slow down"));
-        ledger.set_trouble(Of::Objects, None);
+        ledger.set_trouble(FetchErrorSource::Objects, None);
         assert_eq!(ledger.facts(stage).objects, None);
         ledger.set_uncovered(Some("rank 1 of 2 has no reader yet".into()));
         ledger.set_uncovered(None);

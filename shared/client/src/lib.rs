@@ -1,8 +1,8 @@
 //! The trainer's side: finds a service, starts a job, and streams its batches into the training loop, in order,
 //! exactly once, with bounded memory.
 //!
-//! [`connect`] finds a running [`Service`], [`start_local`] starts one. [`Service::submit`] starts or joins a [`Job`],
-//! [`Job::batches`] streams it: [`Fetcher::next`] returns batches, [`Fetcher::checkpointed`] records which are safe
+//! [`connect`] finds a running [`ServiceConnection`], [`start_local`] starts one. [`ServiceConnection::submit`] starts or joins a [`JobHandle`],
+//! [`JobHandle::batches`] streams it: [`Fetcher::next`] returns batches, [`Fetcher::checkpointed`] records which are safe
 //! in a checkpoint, and [`Fetcher::finish`] closes the job. Polling, prefetching, joining splits and local workers
 //! run in background tasks. [`report`] counts and times the deliveries to a trainer.
 
@@ -58,36 +58,38 @@ mod user_file;
 pub mod waiting;
 mod waits;
 
-pub use authored::Authored;
+pub use authored::AuthoredPipeline;
 pub use bounds::PrefetchMemory;
-pub use dataset::{Found, Listing, Source};
-pub use downloader::Room;
+pub use dataset::{DatasetFiles, DatasetListing, DatasetLocation};
+pub use downloader::MemoryShare;
 pub use error::FetchError;
-pub use failure::Failure;
+pub use failure::ProgramFailure;
 pub use fetcher::{
-    Acknowledger, Batch, Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot,
+    BatchAcknowledger, DeliveredBatch, EpochTotals, Fetcher, FetcherConfig, FetcherPorts,
+    JobStatistics, StreamDelivery,
 };
-pub use folders::Folders;
-pub use given::GivenNames;
+pub use folders::FolderBuckets;
+pub use given::GivenOptionNames;
 pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
-pub use job::{Job, JobConfig, PlaceError};
+pub use job::{JobConfig, JobHandle, ResumeError};
 pub use list_error::ListError;
 pub use log::{log_to_stderr, write_stderr};
 pub use memory::return_large_buffers;
 pub use options::{
-    Backend, JobOptions, ReportOptions, ServiceOptions, StreamOptions, Workers, parse_budget,
+    JobOptions, ReportOptions, ServiceBackend, ServiceOptions, StreamOptions, WorkerCount,
+    parse_budget,
 };
-pub use own::{Launcher, StartRefusal, start_local, start_own};
-pub use own_ranks::OwnRanks;
+pub use own::{ServiceLauncher, StartRefusal, start_local, start_own};
+pub use own_ranks::ServedRanks;
 pub use rank_options::{RankOptions, TailOption};
-pub use selection::LeftOut;
-pub use service::{LocalService, Service, Target, connect, needs_aws};
-pub use steps::{RankBatch, StepDelivery, Steps};
+pub use selection::LeftOutFiles;
+pub use service::{LocalService, NamedService, ServiceConnection, connect, needs_aws};
+pub use steps::{RankBatch, StepDelivery, StepStream};
 pub use user_file::{read_user_file, read_user_text};
-pub use waits::Waits;
+pub use waits::DeliveryWaits;
 
 /// The built-in operators, for a program without operators of its own.
-pub fn operators() -> std::sync::Arc<gristmill_pipeline::Registry> {
+pub fn operators() -> std::sync::Arc<gristmill_pipeline::OperatorRegistry> {
     std::sync::Arc::new(gristmill_operators::registry().clone())
 }

@@ -1,6 +1,6 @@
 //! Why a dataset cannot be listed.
 
-use crate::LeftOut;
+use crate::LeftOutFiles;
 use gristmill_ports::{CallError, ObjectError};
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub enum ListError {
     #[error("{0} is not a valid pattern: {1}")]
     Pattern(String, String),
     #[error("no file matches {place}{}", because(.left_out))]
-    Empty { place: String, left_out: LeftOut },
+    Empty { place: String, left_out: LeftOutFiles },
     #[error("cannot read {path}: {why}")]
     Unreadable { path: String, why: String },
     #[error("{0}: {1}")]
@@ -44,6 +44,6 @@ impl ListError {
 }
 
 /// Why a location with files has none to read.
-fn because(left_out: &LeftOut) -> String {
+fn because(left_out: &LeftOutFiles) -> String {
     if left_out.is_empty() { String::new() } else { format!(": {left_out}") }
 }

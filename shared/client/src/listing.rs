@@ -3,7 +3,7 @@
 use crate::{FetchError, FetcherPorts, asking::insist};
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::Register;
+use gristmill_model::wire::RegisterCall;
 use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ const FILE_OVERHEAD_BYTES: usize = 48;
 pub(crate) async fn tell(
     ports: &FetcherPorts,
     (ns, own_bucket): (&Namespace, &str),
-    register: Register,
+    register: RegisterCall,
     patience: Duration,
-) -> Result<Register, FetchError> {
+) -> Result<RegisterCall, FetchError> {
     let Some(dataset) = &register.dataset else { return Ok(register) };
     let files = &dataset.files;
     let of_file = |key: &str, etag: &str| key.len() + etag.len() + FILE_OVERHEAD_BYTES;
@@ -59,8 +59,8 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use gristmill_model::wire::{AnyCall, AnyReply, Dataset, JobSpec, SourceFile};
-    use gristmill_ports::{CallError, Coordinator, Objects as _, memory::MemoryObjects};
-    use gristmill_runner::Compute;
+    use gristmill_ports::{CallError, Coordinator, ObjectStore as _, memory::MemoryObjects};
+    use gristmill_runner::ComputeMode;
     use std::sync::Arc;
 
     struct Silent;
@@ -74,13 +74,13 @@ mod tests {
         fn speak(&self, _: u32) {}
     }
 
-    async fn sent(files: u32) -> (Register, Register, Arc<MemoryObjects>) {
+    async fn sent(files: u32) -> (RegisterCall, RegisterCall, Arc<MemoryObjects>) {
         let objects = Arc::new(MemoryObjects::default());
         let ports = FetcherPorts {
             coordinator: Arc::new(Silent),
             objects: Arc::clone(&objects) as _,
             clock: Arc::new(gristmill_ports::SystemClock),
-            compute: Compute::Inline,
+            compute: ComputeMode::Inline,
             operators: Arc::new(gristmill_operators::registry().clone()),
         };
         let source =
@@ -89,7 +89,7 @@ mod tests {
         let file = |i| SourceFile::new(format!("{i:08}"), 1, "e");
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job = "j".parse().unwrap();
-        let whole = Register::new(job, JobSpec::new(pipeline.canonical_json()), dataset);
+        let whole = RegisterCall::new(job, JobSpec::new(pipeline.canonical_json()), dataset);
         let ns: Namespace = "team".parse().unwrap();
         let sent = tell(&ports, (&ns, "own"), whole.clone(), Duration::ZERO).await.unwrap();
         (whole, sent, objects)
@@ -100,7 +100,7 @@ mod tests {
         let (whole, sent, objects) = sent(100_000).await;
         let version = sent.listing.unwrap().version;
         assert_eq!((sent.dataset.as_ref().unwrap().files.len(), sent.n_files()), (0, 100_000));
-        let version_of = |register: &Register| register.dataset_version("jsonl");
+        let version_of = |register: &RegisterCall| register.dataset_version("jsonl");
         assert_eq!(version_of(&sent), version_of(&whole), "it is the same dataset");
         let path = ObjectPath::new("own", keys::listing(&"team".parse().unwrap(), version));
         let stored: Dataset = serde_json::from_slice(&objects.get(&path).await.unwrap()).unwrap();

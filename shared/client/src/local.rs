@@ -4,18 +4,18 @@ mod store;
 
 pub(crate) use store::LocalStore;
 
-use crate::{FetchError, ledger::Ledger};
+use crate::{FetchError, ledger::SplitLedger};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Codec, Footer, FormatError, Limits, checksum, repack};
-use gristmill_model::splits::{Commit, INDEX_EPOCH, Place, SplitKind};
+use gristmill_chunk::{Chunk, ChunkFormatError, ChunkLimits, Footer, FrameCodec, checksum, repack};
+use gristmill_model::splits::{INDEX_EPOCH, SplitCommit, SplitKind, SplitPlace};
 use gristmill_model::wire::{
     CacheOrders, CachedChunk, CachingView, ClaimReply, IdleReason, ReadySplit,
 };
 use gristmill_model::{Epoch, InvocationId, Position};
 use gristmill_runner::{
-    ClaimableBundles, Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink,
-    SplitName,
+    ClaimableBundles, FinishedSplit, JobContext, LEVELS, LeaseError, ObjectSink, Runner, SplitName,
+    SplitSink, WorkerStopReason,
 };
 use std::{
     sync::{
@@ -35,7 +35,7 @@ const NO_DEADLINE_MS: u64 = 3_600_000;
 /// The place of local workers' splits; decides which splits they may claim.
 pub(crate) struct LocalSink {
     store: Arc<LocalStore>,
-    ledger: Arc<Ledger>,
+    ledger: Arc<SplitLedger>,
     /// Stores chunks that other processes read too.
     objects: ObjectSink,
     /// Whether this worker's last claim found nothing, as with a full window.
@@ -47,7 +47,7 @@ impl LocalSink {
     pub fn new(
         runner: &Runner,
         context: &JobContext,
-        (store, ledger): (Arc<LocalStore>, Arc<Ledger>),
+        (store, ledger): (Arc<LocalStore>, Arc<SplitLedger>),
     ) -> Self {
         let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
         Self { store, ledger, objects, has_nothing: AtomicBool::new(false) }
@@ -55,7 +55,7 @@ impl LocalSink {
 }
 
 #[async_trait]
-impl Sink for LocalSink {
+impl SplitSink for LocalSink {
     /// A full store, or a full window, bars all claims but that of the split which the stream waits for: only that
     /// one empties it.
     fn claimable(&self) -> ClaimableBundles {
@@ -86,16 +86,21 @@ impl Sink for LocalSink {
         let Some((awaited, plan)) = self.ledger.awaited().zip(self.ledger.plan()) else {
             return false;
         };
-        let is_next = |first: &Position| Place::new(epoch, *first) == awaited.next(plan.n_splits);
+        let is_next =
+            |first: &Position| SplitPlace::new(epoch, *first) == awaited.next(plan.n_splits);
         awaited.epoch == epoch && rest.contains(&awaited.position)
             || rest.first().is_some_and(is_next)
     }
 
-    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError> {
+    async fn store(
+        &self,
+        name: &SplitName,
+        split: &FinishedSplit,
+    ) -> Result<SplitCommit, LeaseError> {
         if split.indexed {
             return Ok(split.commit(name.split_index, SplitKind::Local, 0));
         }
-        let place = Place::new(name.epoch, name.position);
+        let place = SplitPlace::new(name.epoch, name.position);
         if let Some(plan) = self.ledger.plan() {
             self.store.bound.learn(&plan, place, &split.outcome);
         }
@@ -104,7 +109,7 @@ impl Sink for LocalSink {
             self.objects.store(name, split).await?
         } else {
             let checksum =
-                checksum(&split.object).map_err(|error| RunError::fatal(error.to_string()))?;
+                checksum(&split.object).map_err(|error| LeaseError::fatal(error.to_string()))?;
             split.commit(name.split_index, SplitKind::Local, checksum)
         };
         self.store.put(place, name.nonce, split.object.clone());
@@ -112,11 +117,11 @@ impl Sink for LocalSink {
     }
 
     fn is_awaited(&self, name: &SplitName) -> bool {
-        self.ledger.awaited() == Some(Place::new(name.epoch, name.position))
+        self.ledger.awaited() == Some(SplitPlace::new(name.epoch, name.position))
     }
 
     fn discard(&self, name: &SplitName) {
-        self.store.discard(Place::new(name.epoch, name.position), name.nonce);
+        self.store.discard(SplitPlace::new(name.epoch, name.position), name.nonce);
     }
 }
 
@@ -127,7 +132,7 @@ pub(crate) async fn work(runner: Runner, context: Arc<JobContext>, sink: LocalSi
     while ledger.error().is_none() {
         let deadline_ms = runner.clock.now_ms() + NO_DEADLINE_MS;
         match runner.work(&context, &invocation, deadline_ms, &sink).await {
-            Ok(Ended::Idle(IdleReason::JobEnded)) => return,
+            Ok(WorkerStopReason::Idle(IdleReason::JobEnded)) => return,
             Ok(_) => {}
             // The coordinator knows of fatal errors and ends the job for all workers.
             Err(error) => {
@@ -150,11 +155,11 @@ pub(crate) fn committed_as(
     entry: &ReadySplit,
     cached: Option<CachedChunk>,
     caching: Option<&CachingView>,
-) -> (Place, CacheOrders) {
+) -> (SplitPlace, CacheOrders) {
     match (cached, caching) {
         // Random operators drew in the first epoch of a job with the same seed.
         (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
-            (Place::new(0, chunk.position), CacheOrders::default())
+            (SplitPlace::new(0, chunk.position), CacheOrders::default())
         }
         (None, Some(caching)) => (entry.place, caching.orders(entry.place.epoch)),
         _ => (entry.place, CacheOrders::default()),
@@ -167,28 +172,28 @@ pub(crate) async fn recompute(
     runner: &Runner,
     context: &JobContext,
     entry: &ReadySplit,
-    (place, orders): &(Place, CacheOrders),
-) -> Result<Bytes, RunError> {
+    (place, orders): &(SplitPlace, CacheOrders),
+) -> Result<Bytes, LeaseError> {
     let context = context.treating(entry.outcome.on_error());
     let split = context.compute_again(runner, orders, *place).await?;
     let object = as_committed(split.object, entry);
-    let object = object.map_err(|error| RunError::fatal(error.to_string()))?;
+    let object = object.map_err(|error| LeaseError::fatal(error.to_string()))?;
     object.ok_or_else(|| {
-        let Place { epoch, position } = place;
-        RunError::fatal(format!(
+        let SplitPlace { epoch, position } = place;
+        LeaseError::fatal(format!(
             "split {position} of epoch {epoch}, computed again here, differs from the one committed"
         ))
     })
 }
 
 /// The object as its worker stored it: plain or compressed. None if neither matches the entry.
-fn as_committed(object: Bytes, entry: &ReadySplit) -> Result<Option<Bytes>, FormatError> {
+fn as_committed(object: Bytes, entry: &ReadySplit) -> Result<Option<Bytes>, ChunkFormatError> {
     if checksum(&object)? == entry.outcome.crc32c {
         return Ok(Some(object));
     }
-    let chunk = Chunk::open(object, &Limits::default())?;
+    let chunk = Chunk::open(object, &ChunkLimits::default())?;
     for level in LEVELS {
-        let packed = repack(&chunk, Codec::Zstd { level })?;
+        let packed = repack(&chunk, FrameCodec::Zstd { level })?;
         if checksum(&packed)? == entry.outcome.crc32c {
             return Ok(Some(Bytes::from(packed)));
         }
@@ -199,7 +204,7 @@ fn as_committed(object: Bytes, entry: &ReadySplit) -> Result<Option<Bytes>, Form
 /// Opens a split's object and verifies that it is the one committed as `entry`.
 pub(crate) fn open(object: Bytes, entry: &ReadySplit, name: &str) -> Result<Chunk, FetchError> {
     check(&object, object.len() as u64, entry, name)?;
-    Chunk::open(object, &Limits::default()).map_err(|error| bad(name, error))
+    Chunk::open(object, &ChunkLimits::default()).map_err(|error| bad(name, error))
 }
 
 /// Opens the index at the end of a split's object, and verifies that the object is the one committed as `entry`.
@@ -210,7 +215,7 @@ pub(crate) fn open_index(
 ) -> Result<Footer, FetchError> {
     let object_bytes = entry.outcome.object_bytes;
     check(index, object_bytes, entry, name)?;
-    Footer::parse(index, object_bytes, &Limits::default()).map_err(|error| bad(name, error))
+    Footer::parse(index, object_bytes, &ChunkLimits::default()).map_err(|error| bad(name, error))
 }
 
 /// The checksum at the end of an object identifies it.
@@ -232,18 +237,18 @@ mod tests {
     use super::*;
     use crate::bounds::MemoryBound;
     use crate::{
-        Folders, PrefetchMemory,
+        FolderBuckets, PrefetchMemory,
         samples::{SampleJob, entry, polled, split},
     };
     use futures::FutureExt as _;
     use gristmill_model::Nonce;
     use gristmill_model::splits::{ObjectSizes, WorkerTimes};
-    use gristmill_model::wire::{Idle, Polled};
-    use gristmill_ports::Objects;
+    use gristmill_model::wire::{IdleReply, PollReply};
+    use gristmill_ports::ObjectStore;
 
     /// A chunk without frames, computed as the split at position 1.
     fn finished() -> (SplitName, FinishedSplit) {
-        let mut writer = gristmill_chunk::ChunkWriter::new(Codec::Stored);
+        let mut writer = gristmill_chunk::ChunkWriter::new(FrameCodec::Stored);
         let outcome = entry(0, 1, 0).outcome;
         let finished = FinishedSplit {
             position: 1,
@@ -264,11 +269,12 @@ mod tests {
     }
 
     /// A sink over a store of `bytes`, and the objects that it puts.
-    async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn Objects>, String) {
+    async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn ObjectStore>, String) {
         let (_, ports, config) = SampleJob::new(0, 0).await;
         let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (1, 1), ObjectSizes::Real);
         let store = Arc::new(LocalStore::new(Arc::new(bound), is_shared));
-        let ledger = Ledger::new(crate::samples::view(), split(0, 0), Folders::default());
+        let ledger =
+            SplitLedger::new(crate::samples::view(), split(0, 0), FolderBuckets::default());
         let objects = Arc::clone(&ports.objects);
         let sink = LocalSink {
             store,
@@ -284,7 +290,7 @@ mod tests {
         for is_shared in [true, false] {
             let (sink, objects, bucket) = sink(1 << 20, is_shared).await;
             let (name, finished) = finished();
-            let Commit { outcome, .. } = sink.store(&name, &finished).await.unwrap();
+            let SplitCommit { outcome, .. } = sink.store(&name, &finished).await.unwrap();
             let kind = if is_shared { SplitKind::Object } else { SplitKind::Local };
             assert_eq!(outcome.kind, kind);
             let stored = objects.list(&bucket, "").await.unwrap();
@@ -295,10 +301,10 @@ mod tests {
     }
 
     /// A poll is answered: `committed` splits are, and nobody works on the next.
-    fn answer(ledger: &Ledger, committed: u32) {
+    fn answer(ledger: &SplitLedger, committed: u32) {
         let from = ledger.known_until();
         let ready: Vec<_> = (from.position..committed).map(|at| entry(0, at, 4)).collect();
-        ledger.merge(Polled { head_of_line_blocked: true, ..polled(&ready) }, from);
+        ledger.merge(PollReply { head_of_line_blocked: true, ..polled(&ready) }, from);
     }
 
     fn needed(sink: &LocalSink) -> Option<u32> {
@@ -336,7 +342,7 @@ mod tests {
         let (name, finished) = finished();
         sink.store(&name, &finished).await.unwrap();
         let job = gristmill_model::wire::JobView { plan: None, ..crate::samples::view() };
-        let answer = Polled { job, head_of_line_blocked: true, ..polled(&[]) };
+        let answer = PollReply { job, head_of_line_blocked: true, ..polled(&[]) };
         sink.ledger.merge(answer, sink.ledger.known_until());
         assert_eq!([needed(&sink), needed(&sink)], [Some(0), None], "one worker asks");
         assert!(sink.goes_on(INDEX_EPOCH, &[1]) && !sink.goes_on(0, &[1]));
@@ -352,7 +358,7 @@ mod tests {
         let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
         assert!(matches!(sink.claimable(), ClaimableBundles::Any), "it was not refused");
-        let idle = |reason| ClaimReply::Idle(Idle { reason });
+        let idle = |reason| ClaimReply::Idle(IdleReply { reason });
         sink.answered(&idle(IdleReason::WindowFull));
         assert_eq!(needed(&sink), Some(0));
         assert!(matches!(sink.claimable(), ClaimableBundles::Any), "the window may have moved");

@@ -1,12 +1,12 @@
 //! Services on this machine that a client starts: one that all processes of its user share, or one of its own.
 
-use crate::{Failure, Service};
+use crate::{ProgramFailure, ServiceConnection};
 use gristmill_host::{
-    ClientLock, HostError, ServiceCalls, ServiceFile, ServiceStatus, StartLock, checked,
+    ClientLock, HostError, HostServiceClient, ServiceFile, ServiceStatus, StartLock, checked,
     credentials_id, default_state_dir, is_alive, state_of_before,
 };
 use gristmill_model::{Fingerprint, wire::SpokenVersions};
-use gristmill_pipeline::Registry;
+use gristmill_pipeline::OperatorRegistry;
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
@@ -31,13 +31,13 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The program `gristmill`, which runs a service as `gristmill up`.
 #[derive(Debug, Clone)]
-pub struct Launcher {
+pub struct ServiceLauncher {
     pub program: PathBuf,
     /// Arguments before `up`.
     pub args: Vec<OsString>,
 }
 
-impl Launcher {
+impl ServiceLauncher {
     /// This process's own program.
     ///
     /// # Errors
@@ -62,17 +62,17 @@ pub struct StartRefusal {
 }
 
 /// A client's hold on a service of this machine.
-pub(crate) enum Held {
+pub(crate) enum ServiceHold {
     /// The service runs at least as long as the lock is held.
     Shared {
         _lock: ClientLock,
     },
-    Own(Box<OwnService>),
+    Own(Box<ChildService>),
 }
 
 /// A service that ends with this process.
-pub(crate) struct OwnService {
-    launcher: Launcher,
+pub(crate) struct ChildService {
+    launcher: ServiceLauncher,
     /// The directory on which it starts again after a crash; none if it keeps nothing.
     state_dir: Option<PathBuf>,
     child: Child,
@@ -86,36 +86,36 @@ pub(crate) struct OwnService {
 /// # Errors
 /// The directory cannot be used, or the service does not start.
 pub async fn start_local(
-    launcher: &Launcher,
+    launcher: &ServiceLauncher,
     state_dir: Option<&Path>,
-    operators: Arc<Registry>,
-) -> Result<Service, Failure> {
+    operators: Arc<OperatorRegistry>,
+) -> Result<ServiceConnection, ProgramFailure> {
     let dir = match state_dir {
         Some(dir) => checked(dir).map_err(|error| match error {
-            HostError::Full(_) => Failure::failed(error),
-            error => Failure::usage(error),
+            HostError::Full(_) => ProgramFailure::failed(error),
+            error => ProgramFailure::usage(error),
         })?,
-        None => shared_dir(launcher, &operators).map_err(Failure::failed)?,
+        None => shared_dir(launcher, &operators).map_err(ProgramFailure::failed)?,
     };
-    let mut lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
+    let mut lock = ClientLock::take(&dir).await.map_err(ProgramFailure::failed)?;
     if let Some(running) = answering(&dir).await?
         && let Some(why) = running.unfit(&credentials_id())
     {
         replace(&running, why, &lock).await?;
         drop(lock);
-        lock = ClientLock::take(&dir).await.map_err(Failure::failed)?;
+        lock = ClientLock::take(&dir).await.map_err(ProgramFailure::failed)?;
     }
     let file = match answering(&dir).await? {
         Some(running) => running.file,
         None => {
-            let _start = StartLock::take(&dir).await.map_err(Failure::failed)?;
+            let _start = StartLock::take(&dir).await.map_err(ProgramFailure::failed)?;
             match answering(&dir).await? {
                 Some(running) => running.file,
                 None => launch(launcher, &dir).await?,
             }
         }
     };
-    Service::of_file(file, operators, Held::Shared { _lock: lock })
+    ServiceConnection::from_file(file, operators, ServiceHold::Shared { _lock: lock })
 }
 
 /// Starts a service that ends with this process. It keeps nothing, or its state in `state_dir`.
@@ -123,18 +123,18 @@ pub async fn start_local(
 /// # Errors
 /// The service does not start.
 pub async fn start_own(
-    launcher: &Launcher,
+    launcher: &ServiceLauncher,
     state_dir: Option<&Path>,
-    operators: Arc<Registry>,
-) -> Result<Service, Failure> {
-    let (own, file) = OwnService::start(launcher.clone(), state_dir.map(Path::to_owned)).await?;
-    Service::of_file(file, operators, Held::Own(Box::new(own)))
+    operators: Arc<OperatorRegistry>,
+) -> Result<ServiceConnection, ProgramFailure> {
+    let (own, file) = ChildService::start(launcher.clone(), state_dir.map(Path::to_owned)).await?;
+    ServiceConnection::from_file(file, operators, ServiceHold::Own(Box::new(own)))
 }
 
-impl Service {
+impl ServiceConnection {
     /// Ends a service of this process; any other is left to its other clients.
     pub async fn close(&self) {
-        if let Some(Held::Own(own)) = self.held.lock().await.take() {
+        if let Some(ServiceHold::Own(own)) = self.held.lock().await.take() {
             own.end().await;
         }
     }
@@ -143,14 +143,14 @@ impl Service {
     ///
     /// # Errors
     /// It does not start again.
-    pub async fn crash(&self) -> Result<bool, Failure> {
+    pub async fn crash(&self) -> Result<bool, ProgramFailure> {
         let mut held = self.held.lock().await;
         match held.take() {
-            Some(Held::Own(mut own)) if own.state_dir.is_some() => {
-                own.child.kill().await.map_err(Failure::failed)?;
-                let OwnService { launcher, state_dir, .. } = *own;
-                let (own, _) = OwnService::start(launcher, state_dir).await?;
-                *held = Some(Held::Own(Box::new(own)));
+            Some(ServiceHold::Own(mut own)) if own.state_dir.is_some() => {
+                own.child.kill().await.map_err(ProgramFailure::failed)?;
+                let ChildService { launcher, state_dir, .. } = *own;
+                let (own, _) = ChildService::start(launcher, state_dir).await?;
+                *held = Some(ServiceHold::Own(Box::new(own)));
                 Ok(true)
             }
             other => {
@@ -161,11 +161,11 @@ impl Service {
     }
 }
 
-impl OwnService {
+impl ChildService {
     async fn start(
-        launcher: Launcher,
+        launcher: ServiceLauncher,
         state_dir: Option<PathBuf>,
-    ) -> Result<(Self, ServiceFile), Failure> {
+    ) -> Result<(Self, ServiceFile), ProgramFailure> {
         let mut command = launcher.command(&["up", "--json", "--attended"]);
         match &state_dir {
             Some(dir) => command.arg("--state-dir").arg(dir),
@@ -175,7 +175,7 @@ impl OwnService {
         command.process_group(0).kill_on_drop(true).stdin(Stdio::piped());
         let mut child = spawn(&launcher, &mut command)?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::failed("the local service was started without pipes"));
+            return Err(ProgramFailure::failed("the local service was started without pipes"));
         };
         let file = ready(stdout).await?;
         Ok((Self { launcher, state_dir, child, stdin }, file))
@@ -193,10 +193,13 @@ impl OwnService {
 
 /// The directory of the service that all processes of this user share whose workers know the same operators. Removes the
 /// directory of versions before, unless one uses it.
-fn shared_dir(launcher: &Launcher, operators: &Registry) -> Result<PathBuf, HostError> {
+fn shared_dir(
+    launcher: &ServiceLauncher,
+    operators: &OperatorRegistry,
+) -> Result<PathBuf, HostError> {
     let is_plain = operators.names().eq(gristmill_operators::registry().names());
     let program = launcher.program.as_os_str().as_encoded_bytes();
-    let kind = Fingerprint::of("gristmill program v1", program).to_string();
+    let kind = Fingerprint::from_content("gristmill program v1", program).to_string();
     let dir = default_state_dir(if is_plain { "" } else { &kind[..8] })?;
     if let Some(before) = state_of_before(&dir)
         && let Ok(lock) = std::fs::File::open(before.join("run.lock"))
@@ -236,14 +239,14 @@ impl RunningService {
 }
 
 /// The service that runs on `dir`, once it answers; none if there is none.
-async fn answering(dir: &Path) -> Result<Option<RunningService>, Failure> {
+async fn answering(dir: &Path) -> Result<Option<RunningService>, ProgramFailure> {
     let began = Instant::now();
     loop {
         if !is_alive(dir) {
             return Ok(None);
         }
-        let answers = match ServiceFile::of_state_dir(dir) {
-            Ok(file) => ServiceCalls::new(&file)
+        let answers = match ServiceFile::from_state_dir(dir) {
+            Ok(file) => HostServiceClient::new(&file)
                 .status()
                 .await
                 .map(|status| RunningService { file, status })
@@ -253,7 +256,7 @@ async fn answering(dir: &Path) -> Result<Option<RunningService>, Failure> {
         match answers {
             Ok(running) => return Ok(Some(running)),
             Err(error) if began.elapsed() > ANSWER_PATIENCE => {
-                return Err(Failure::failed(format!(
+                return Err(ProgramFailure::failed(format!(
                     "the service on {} does not answer: {error}: end it with `gristmill ps --stop`",
                     dir.display()
                 )));
@@ -268,12 +271,12 @@ async fn replace(
     RunningService { file, status }: &RunningService,
     why: UnfitService,
     lock: &ClientLock,
-) -> Result<(), Failure> {
+) -> Result<(), ProgramFailure> {
     let dir = file.state_dir.display();
     if !lock.hold_alone() {
         if why == UnfitService::OtherVersion {
             let (own, version) = (SpokenVersions::BUILD, env!("CARGO_PKG_VERSION"));
-            return Err(Failure::failed(format!(
+            return Err(ProgramFailure::failed(format!(
                 "the service on {dir} is in use and runs gristmill {} with protocol version {}; this is gristmill \
                  {version} with {own}: wait until its other programs have ended, or name another --state-dir",
                 status.version, status.spoken
@@ -287,11 +290,11 @@ async fn replace(
         return Ok(());
     }
     // It may have ended by itself.
-    let _ = ServiceCalls::new(file).stop().await;
+    let _ = HostServiceClient::new(file).stop().await;
     let began = Instant::now();
     while is_alive(&file.state_dir) {
         if began.elapsed() > END_PATIENCE {
-            return Err(Failure::failed(format!(
+            return Err(ProgramFailure::failed(format!(
                 "the service on {dir} does not end: end it with `gristmill ps --stop`"
             )));
         }
@@ -301,15 +304,15 @@ async fn replace(
 }
 
 /// Starts the service on `dir`, which outlives this process if others use it.
-async fn launch(launcher: &Launcher, dir: &Path) -> Result<ServiceFile, Failure> {
+async fn launch(launcher: &ServiceLauncher, dir: &Path) -> Result<ServiceFile, ProgramFailure> {
     let mut command = launcher.command(&["up", "--json", "--shared"]);
     command.arg("--state-dir").arg(dir).stdin(Stdio::null()).stderr(Stdio::null());
     // Its own process group: Ctrl-C concerns this process, and not others that use the service.
     command.process_group(0);
     let mut starting = Starting(Some(spawn(launcher, &mut command)?));
     let stdout = starting.0.as_mut().and_then(|child| child.stdout.take());
-    let stdout =
-        stdout.ok_or_else(|| Failure::failed("the local service was started without pipes"))?;
+    let stdout = stdout
+        .ok_or_else(|| ProgramFailure::failed("the local service was started without pipes"))?;
     let file = ready(stdout).await?;
     // From now on it ends by itself.
     starting.0.take();
@@ -328,15 +331,15 @@ impl Drop for Starting {
     }
 }
 
-fn spawn(launcher: &Launcher, command: &mut Command) -> Result<Child, Failure> {
+fn spawn(launcher: &ServiceLauncher, command: &mut Command) -> Result<Child, ProgramFailure> {
     let cannot = |error: io::Error| {
-        Failure::failed(format!("cannot start {}: {error}", launcher.program.display()))
+        ProgramFailure::failed(format!("cannot start {}: {error}", launcher.program.display()))
     };
     command.spawn().map_err(cannot)
 }
 
 /// Waits for the line that says that a service is ready, or why it is not.
-async fn ready(stdout: ChildStdout) -> Result<ServiceFile, Failure> {
+async fn ready(stdout: ChildStdout) -> Result<ServiceFile, ProgramFailure> {
     let mut line = String::new();
     let mut stdout = BufReader::new(stdout);
     let ready = tokio::time::timeout(START_PATIENCE, stdout.read_line(&mut line)).await;
@@ -346,11 +349,11 @@ async fn ready(stdout: ChildStdout) -> Result<ServiceFile, Failure> {
     };
     let dir = ready.as_ref().and_then(|ready| ready.get("state_dir")?.as_str());
     match dir {
-        Some(dir) => ServiceFile::of_state_dir(Path::new(dir)).map_err(Failure::failed),
+        Some(dir) => ServiceFile::from_state_dir(Path::new(dir)).map_err(ProgramFailure::failed),
         None => Err(match serde_json::from_str(&line) {
-            Ok(StartRefusal { code: 2, failed }) => Failure::Usage(failed),
-            Ok(StartRefusal { failed, .. }) => Failure::Failed(failed),
-            Err(_) => Failure::failed("the local service did not start"),
+            Ok(StartRefusal { code: 2, failed }) => ProgramFailure::Usage(failed),
+            Ok(StartRefusal { failed, .. }) => ProgramFailure::Failed(failed),
+            Err(_) => ProgramFailure::failed("the local service did not start"),
         }),
     }
 }

@@ -1,54 +1,56 @@
 //! Which batches of the stream are delivered here: all of them, or those that some ranks of a run take.
 //! Arithmetic on the counts of committed splits, without their objects.
 
-use crate::OwnRanks;
-use gristmill_model::splits::batches::{Batch, Counts, Cut, Joiner, Piece};
-use gristmill_model::splits::{Cursor, Place};
+use crate::ServedRanks;
+use gristmill_model::splits::batches::{
+    BatchJoiner, BatchRules, PlannedBatch, SplitCounts, SplitRows,
+};
+use gristmill_model::splits::{Cursor, SplitPlace};
 use gristmill_model::{Epoch, Position};
 use std::{collections::VecDeque, ops::Range};
 
 /// Picks the batches that are delivered here, from splits in order.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnBatches {
+pub(crate) struct BatchPicker {
     /// The ranks served here, if other readers serve the rest.
-    part: Option<OwnRanks>,
+    part: Option<ServedRanks>,
     /// The first batch that is delivered.
     from: Cursor,
-    cut: Cut,
+    cut: BatchRules,
     n_splits: Position,
-    joiner: Joiner,
+    joiner: BatchJoiner,
     /// Batches of others in the step that is not whole yet; ranks served here may repeat them.
-    recent: VecDeque<Batch>,
+    recent: VecDeque<PlannedBatch>,
 }
 
 /// Batches that a split brings.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Picked {
+pub(crate) struct PickedBatches {
     /// Whether the stream begins after the batches that this split completes; it may leave rows for later ones.
     pub is_passed: bool,
     /// Batches to deliver, in order.
-    pub batches: Vec<Batch>,
+    pub batches: Vec<PlannedBatch>,
     /// Batches of other readers after the last of them.
     pub others: Option<Range<Cursor>>,
     /// Batches of other readers that ranks served here take again, because the epoch ends.
-    pub repeats: Vec<Batch>,
+    pub repeats: Vec<PlannedBatch>,
     /// Rows of the split that a later batch takes, if every batch is delivered here.
-    pub left: Option<Piece>,
+    pub left: Option<SplitRows>,
     /// The first split that later batches may need rows of.
     pub needed: Position,
     /// The first split that a restart at these batches needs.
-    pub resume_place: Place,
+    pub resume_place: SplitPlace,
     /// Number of batches of the epoch, if it ends with the split.
     pub epoch_end: Option<u64>,
 }
 
-impl OwnBatches {
+impl BatchPicker {
     /// Picks batches of the ranks `part`, or all batches, from `from` on, which `joiner` has counted up to.
     pub fn new(
-        part: Option<OwnRanks>,
+        part: Option<ServedRanks>,
         from: Cursor,
-        (cut, n_splits): (Cut, Position),
-        joiner: Joiner,
+        (cut, n_splits): (BatchRules, Position),
+        joiner: BatchJoiner,
     ) -> Self {
         Self { part, from, cut, n_splits, joiner, recent: VecDeque::new() }
     }
@@ -59,20 +61,26 @@ impl OwnBatches {
     }
 
     /// Adds the split at `place`.
-    pub fn push(&mut self, place: Place, counts: Counts) -> Picked {
-        let Place { epoch, position } = place;
-        let resume_place = Place::new(epoch, self.joiner.first_needed());
+    pub fn push(&mut self, place: SplitPlace, counts: SplitCounts) -> PickedBatches {
+        let SplitPlace { epoch, position } = place;
+        let resume_place = SplitPlace::new(epoch, self.joiner.first_needed());
         if position < self.joiner.position() {
             let (left, needed) = (self.left(position), self.joiner.first_needed());
-            return Picked { is_passed: true, left, needed, resume_place, ..Picked::default() };
+            return PickedBatches {
+                is_passed: true,
+                left,
+                needed,
+                resume_place,
+                ..PickedBatches::default()
+            };
         }
         let mut made = Vec::new();
         self.joiner.push(counts, |batch| made.push(batch));
         let next = Cursor::new(epoch, self.joiner.batch_index());
         let left = if next < self.from { None } else { self.left(position) };
-        let mut picked = Picked { left, resume_place, ..Picked::default() };
+        let mut picked = PickedBatches { left, resume_place, ..PickedBatches::default() };
         if self.joiner.position() >= self.n_splits {
-            let fresh = Joiner::new(self.cut);
+            let fresh = BatchJoiner::new(self.cut);
             let ended = std::mem::replace(&mut self.joiner, fresh);
             let before = ended.batch_index();
             let last = ended.finish();
@@ -89,7 +97,7 @@ impl OwnBatches {
             picked.repeats = self.recent.drain(..).collect();
         }
         self.forget_whole_steps(epoch);
-        let recent = self.recent.iter().flat_map(Batch::positions).min();
+        let recent = self.recent.iter().flat_map(PlannedBatch::positions).min();
         picked.needed = recent.map_or(self.joiner.first_needed(), |position| {
             position.min(self.joiner.first_needed())
         });
@@ -98,17 +106,17 @@ impl OwnBatches {
 
     /// Rows of the split at `position` that a later batch takes. The rows for a batch of some ranks are read when
     /// it is known whose it is.
-    fn left(&self, position: Position) -> Option<Piece> {
+    fn left(&self, position: Position) -> Option<SplitRows> {
         let left = || self.joiner.carry().find(|piece| piece.position == position).cloned();
         if self.is_part() { None } else { left() }
     }
 
-    fn pick(&mut self, batch: Batch, epoch: Epoch, picked: &mut Picked) {
+    fn pick(&mut self, batch: PlannedBatch, epoch: Epoch, picked: &mut PickedBatches) {
         let at = Cursor::new(epoch, batch.batch_index);
         if at < self.from {
             return;
         }
-        let is_own = |own: OwnRanks| own.takes(at).is_some_and(|(_, is_own)| is_own);
+        let is_own = |own: ServedRanks| own.takes(at).is_some_and(|(_, is_own)| is_own);
         if self.part.is_none_or(is_own) {
             // The trainer learns from the number of this batch that those before it exist.
             picked.others = None;
@@ -133,34 +141,39 @@ impl OwnBatches {
 mod tests {
     use super::*;
     use gristmill_model::RunToken;
-    use gristmill_model::splits::ranks::{Ranks, Tail};
+    use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
     use gristmill_model::splits::readers::RankRange;
     use gristmill_model::splits::run::TrainingRun;
     use std::num::NonZeroU32;
 
-    const CUT: Cut = Cut { size: 8, drop_last: false, in_order: false };
+    const CUT: BatchRules = BatchRules { size: 8, drop_last: false, in_order: false };
 
     /// Picks for rank `rank` of three, in an epoch of `n_splits` splits.
-    fn picker(rank: u32, n_splits: Position, tail: Tail) -> OwnBatches {
-        let ranks = Ranks { count: NonZeroU32::new(3).unwrap(), from: Cursor::default(), tail };
-        let run = TrainingRun { token: RunToken::of("run"), ranks, epochs: None };
+    fn picker(rank: u32, n_splits: Position, tail: TailPolicy) -> BatchPicker {
+        let ranks = RunRanks { count: NonZeroU32::new(3).unwrap(), from: Cursor::default(), tail };
+        let run = TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None };
         let range = RankRange { first: rank, count: NonZeroU32::MIN };
-        let own = OwnRanks { run, range, is_successor: false, local_workers: 0 };
-        OwnBatches::new(Some(own), Cursor::default(), (CUT, n_splits), Joiner::new(CUT))
+        let own = ServedRanks { run, range, is_successor: false, local_workers: 0 };
+        BatchPicker::new(Some(own), Cursor::default(), (CUT, n_splits), BatchJoiner::new(CUT))
     }
 
-    fn push(picker: &mut OwnBatches, position: Position, batches: u32, rows: u32) -> Picked {
-        let counts = Counts { batches, remainder_rows: rows };
-        picker.push(Place::new(0, position), counts)
+    fn push(
+        picker: &mut BatchPicker,
+        position: Position,
+        batches: u32,
+        rows: u32,
+    ) -> PickedBatches {
+        let counts = SplitCounts { batches, remainder_rows: rows };
+        picker.push(SplitPlace::new(0, position), counts)
     }
 
-    fn numbers(batches: &[Batch]) -> Vec<u64> {
+    fn numbers(batches: &[PlannedBatch]) -> Vec<u64> {
         batches.iter().map(|batch| batch.batch_index).collect()
     }
 
     #[test]
     fn a_rank_takes_its_batches_and_learns_of_those_of_others() {
-        let mut picker = picker(1, 3, Tail::Drop);
+        let mut picker = picker(1, 3, TailPolicy::Drop);
         let picked = push(&mut picker, 0, 4, 0);
         assert_eq!(numbers(&picked.batches), [1]);
         assert_eq!(picked.others, Some(Cursor::new(0, 2)..Cursor::new(0, 4)));
@@ -172,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_batch_of_others_is_repeated_only_where_the_epoch_ends() {
-        let mut picker = picker(2, 2, Tail::Repeat);
+        let mut picker = picker(2, 2, TailPolicy::Repeat);
         let picked = push(&mut picker, 0, 4, 0);
         assert_eq!(numbers(&picked.batches), [2]);
         assert_eq!((picked.needed, picker.recent.len()), (0, 1), "batch 3 may be repeated");
@@ -183,7 +196,7 @@ mod tests {
 
     #[test]
     fn rows_that_are_left_are_needed_until_their_batch_is_complete() {
-        let mut picker = picker(0, 3, Tail::Drop);
+        let mut picker = picker(0, 3, TailPolicy::Drop);
         assert_eq!(push(&mut picker, 0, 3, 5).needed, 0);
         let picked = push(&mut picker, 1, 0, 4);
         assert_eq!((numbers(&picked.batches), picked.needed), (vec![3], 1));
@@ -191,26 +204,27 @@ mod tests {
     }
 
     /// Counts of a split, drawn from `seed`: up to two batches, and a remainder in most splits.
-    fn drawn(seed: &mut u64) -> Counts {
+    fn drawn(seed: &mut u64) -> SplitCounts {
         *seed =
             seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let draw = *seed >> 33;
         let remainder = if draw.is_multiple_of(3) { 0 } else { draw / 9 % 8 };
-        Counts { batches: (draw / 3 % 3) as u32, remainder_rows: remainder as u32 }
+        SplitCounts { batches: (draw / 3 % 3) as u32, remainder_rows: remainder as u32 }
     }
 
     #[test]
     fn readers_pick_every_batch_once_and_from_splits_that_are_still_needed() {
-        for (seed, tail) in
-            (0..200).zip([Tail::Drop, Tail::Repeat, Tail::Uneven].into_iter().cycle())
+        for (seed, tail) in (0..200)
+            .zip([TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven].into_iter().cycle())
         {
             let mut seed: u64 = seed;
             let splits: Vec<_> = (0..12).map(|_| drawn(&mut seed)).collect();
-            let mut all = OwnBatches::new(None, Cursor::default(), (CUT, 12), Joiner::new(CUT));
+            let mut all =
+                BatchPicker::new(None, Cursor::default(), (CUT, 12), BatchJoiner::new(CUT));
             let mut readers: Vec<_> = (0..3).map(|rank| picker(rank, 12, tail)).collect();
             let mut kept = [0; 3];
             for (position, counts) in (0..).zip(splits) {
-                let place = Place::new(0, position);
+                let place = SplitPlace::new(0, position);
                 let expected = all.push(place, counts);
                 let mut picked = Vec::new();
                 for (reader, kept) in readers.iter_mut().zip(&mut kept) {

@@ -1,14 +1,14 @@
 //! The ranks of a training run that one fetcher serves.
 
 use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
+use gristmill_model::splits::ranks::{KnownBatches, RankAssignment, RunRanks, TrainingStep};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use gristmill_model::{Epoch, Nonce, RunToken};
 
 /// The ranks of a run that one fetcher serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnRanks {
+pub struct ServedRanks {
     pub run: TrainingRun,
     pub range: RankRange,
     /// An earlier fetcher of the same run served these ranks.
@@ -17,10 +17,10 @@ pub struct OwnRanks {
     pub local_workers: u32,
 }
 
-impl OwnRanks {
+impl ServedRanks {
     /// The only rank of a run that begins at batch `from` and that nobody has named; `lot` distinguishes it.
     pub fn one(lot: Nonce, from: Cursor) -> Self {
-        let (token, ranks) = (RunToken::of(&lot.to_string()), Ranks::one(from));
+        let (token, ranks) = (RunToken::from_name(&lot.to_string()), RunRanks::one(from));
         Self::all(TrainingRun { token, ranks, epochs: None })
     }
 
@@ -37,7 +37,7 @@ impl OwnRanks {
 
     /// The step that takes the batch at `cursor`, and whether one of these ranks takes it. Repeats at the end
     /// of an epoch are not counted. None if the run began after that batch.
-    pub fn takes(&self, cursor: Cursor) -> Option<(Step, bool)> {
+    pub fn takes(&self, cursor: Cursor) -> Option<(TrainingStep, bool)> {
         let ranks = &self.run.ranks;
         let step = ranks.step_of(cursor)?;
         let rank = cursor.batch_index.checked_sub(ranks.first_of(step))?;
@@ -53,7 +53,7 @@ impl OwnRanks {
         let known = KnownBatches { count, is_all: true };
         let own = range.first..range.end();
         let repeated = own.filter_map(|rank| match ranks.assign(step, rank, known) {
-            Assignment::Repeat { batch_index, .. } => Some(batch_index),
+            RankAssignment::Repeat { batch_index, .. } => Some(batch_index),
             _ => None,
         });
         let is_own = |index: u64| self.takes(Cursor::new(epoch, index)).is_some_and(|(_, own)| own);
@@ -65,16 +65,16 @@ impl OwnRanks {
 mod tests {
     use super::*;
     use gristmill_model::RunToken;
-    use gristmill_model::splits::ranks::{Ranks, Tail};
+    use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
     use std::num::NonZeroU32;
 
     #[test]
     fn each_batch_of_a_step_belongs_to_one_rank() {
         let (four, two) = (NonZeroU32::new(4).unwrap(), NonZeroU32::new(2).unwrap());
-        let ranks = Ranks { count: four, from: Cursor::new(1, 3), tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
+        let ranks = RunRanks { count: four, from: Cursor::new(1, 3), tail: TailPolicy::Drop };
+        let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
         let range = RankRange { first: 2, count: two };
-        let own = OwnRanks { run, range, is_successor: false, local_workers: 0 };
+        let own = ServedRanks { run, range, is_successor: false, local_workers: 0 };
         assert!(!own.are_all());
         let taken =
             |epoch, index| own.takes(Cursor::new(epoch, index)).map(|(s, own)| (s.number, own));
@@ -85,15 +85,15 @@ mod tests {
 
     #[test]
     fn a_rank_without_a_batch_repeats_one_of_another_rank() {
-        let ranks = Ranks {
+        let ranks = RunRanks {
             count: NonZeroU32::new(4).unwrap(),
             from: Cursor::default(),
-            tail: Tail::Repeat,
+            tail: TailPolicy::Repeat,
         };
-        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
+        let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
         let repeats = |first, count, batches| {
             let range = RankRange { first, count: NonZeroU32::new(count).unwrap() };
-            OwnRanks { run, range, is_successor: false, local_workers: 0 }.repeats(0, batches)
+            ServedRanks { run, range, is_successor: false, local_workers: 0 }.repeats(0, batches)
         };
         assert_eq!(repeats(2, 2, 6), [5, 4]);
         assert_eq!(repeats(2, 2, 5), [4, 4]);

@@ -15,13 +15,13 @@ const IMPATIENT: Duration = Duration::from_secs(2);
 
 /// The interval between polls: short after news, then growing.
 #[derive(Debug)]
-pub(crate) struct Pace<T> {
+pub(crate) struct PollInterval<T> {
     wait: Duration,
     /// The last answer, and the time since when it has not changed.
     answer: Option<(T, Duration)>,
 }
 
-impl<T: PartialEq> Pace<T> {
+impl<T: PartialEq> PollInterval<T> {
     pub fn new() -> Self {
         Self { wait: FASTEST, answer: None }
     }
@@ -66,7 +66,7 @@ mod tests {
 
     /// The times of the polls within `seconds`, given the answers of `answer`.
     fn polls(seconds: u64, starves: bool, answer: impl Fn(Duration) -> u32) -> Vec<Duration> {
-        let (mut pace, mut now, mut polls) = (Pace::new(), Duration::ZERO, Vec::new());
+        let (mut pace, mut now, mut polls) = (PollInterval::new(), Duration::ZERO, Vec::new());
         while now < Duration::from_secs(seconds) {
             polls.push(now);
             pace.answered(answer(now), now, 0, starves);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn news_keep_the_interval_short() {
-        let mut pace = Pace::new();
+        let mut pace = PollInterval::new();
         for i in 0..100 {
             pace.answered(7, Duration::from_secs(i), 1, false);
             assert_eq!(pace.wait(), FASTEST);

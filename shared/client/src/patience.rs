@@ -1,6 +1,6 @@
 //! The end of patience: a run that makes no progress while something fails.
 
-use crate::{FetchError, ledger::Ledger, ledger::Of, progress::Progress};
+use crate::{FetchError, ledger::FetchErrorSource, ledger::SplitLedger, progress::FetcherProgress};
 use gristmill_ports::{Clock, time_run};
 use std::{sync::Arc, time::Duration};
 
@@ -11,14 +11,14 @@ const LOOK: Duration = Duration::from_secs(1);
 ///
 /// Only time in which this process ran counts. A batch, a byte, a committed split or an indexed file is progress; a
 /// call that succeeds is none.
-pub(crate) struct Patience {
+pub(crate) struct ProgressWatchdog {
     pub clock: Arc<dyn Clock>,
-    pub ledger: Arc<Ledger>,
-    pub progress: Arc<Progress>,
+    pub ledger: Arc<SplitLedger>,
+    pub progress: Arc<FetcherProgress>,
     pub limit: Duration,
 }
 
-impl Patience {
+impl ProgressWatchdog {
     pub async fn run(self) {
         let Self { clock, ledger, progress, limit } = self;
         let reached = || (ledger.advance(), progress.acks().delivered());
@@ -40,19 +40,21 @@ impl Patience {
 }
 
 /// The error of a run that ends with `error` after `waited_s`.
-fn over(of: Of, error: String, waited_s: u64) -> FetchError {
+fn over(of: FetchErrorSource, error: String, waited_s: u64) -> FetchError {
     match of {
-        Of::Objects => FetchError::BadObject(format!("{error}, for {waited_s} s")),
-        Of::Coordinator | Of::Job => FetchError::Unreachable { waited_s, error },
+        FetchErrorSource::Objects => FetchError::BadObject(format!("{error}, for {waited_s} s")),
+        FetchErrorSource::Coordinator | FetchErrorSource::Job => {
+            FetchError::Unreachable { waited_s, error }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OwnRanks, samples};
+    use crate::{ServedRanks, samples};
     use async_trait::async_trait;
-    use gristmill_model::{Nonce, splits::Place};
+    use gristmill_model::{Nonce, splits::SplitPlace};
     use std::sync::Mutex;
 
     /// A clock whose sleeps are over at once. `script` gets their numbers, and returns the time that they took.
@@ -84,16 +86,19 @@ mod tests {
 
     /// Runs until patience of ten seconds is over. `script` acts on the ledger before each look, and returns the seconds that
     /// have passed. Returns the looks, and the error.
-    async fn ended(script: impl Fn(u32, &Ledger) -> u64 + Send + Sync + 'static) -> (u32, String) {
-        let ledger = Ledger::new(samples::view(), Place::start_of(0), Default::default());
-        let (ledger, own) = (Arc::new(ledger), OwnRanks::one(Nonce([7; 8]), samples::batch(0, 0)));
+    async fn ended(
+        script: impl Fn(u32, &SplitLedger) -> u64 + Send + Sync + 'static,
+    ) -> (u32, String) {
+        let ledger = SplitLedger::new(samples::view(), SplitPlace::start_of(0), Default::default());
+        let (ledger, own) =
+            (Arc::new(ledger), ServedRanks::one(Nonce([7; 8]), samples::batch(0, 0)));
         let acting = Arc::clone(&ledger);
         let script = move |number: u32| Duration::from_secs(script(number, &acting));
         let clock = Arc::new(ScriptedClock { now: Mutex::default(), script });
-        let patience = Patience {
+        let patience = ProgressWatchdog {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             ledger: Arc::clone(&ledger),
-            progress: Arc::new(Progress::new(own, samples::batch(0, 0))),
+            progress: Arc::new(FetcherProgress::new(own, samples::batch(0, 0))),
             limit: Duration::from_secs(10),
         };
         patience.run().await;
@@ -101,20 +106,20 @@ mod tests {
         (looks, ledger.error().unwrap().to_string())
     }
 
-    fn fail(ledger: &Ledger, of: Of) {
+    fn fail(ledger: &SplitLedger, of: FetchErrorSource) {
         ledger.set_trouble(of, Some(format!("{of:?} fails")));
     }
 
     #[tokio::test]
     async fn one_trouble_ends_a_run_after_the_limit() {
         let coordinator = ended(|_, ledger| {
-            fail(ledger, Of::Coordinator);
+            fail(ledger, FetchErrorSource::Coordinator);
             1
         });
         let said = "no answer from the service for 10 s: Coordinator fails";
         assert_eq!(coordinator.await, (10, said.to_owned()));
         let objects = ended(|_, ledger| {
-            fail(ledger, Of::Objects);
+            fail(ledger, FetchErrorSource::Objects);
             1
         });
         assert_eq!(objects.await, (10, "Objects fails, for 10 s".to_owned()));
@@ -123,7 +128,11 @@ mod tests {
     #[tokio::test]
     async fn troubles_in_turn_count_together_though_calls_succeed_between_them() {
         let (looks, why) = ended(|number, ledger| {
-            let of = if number.is_multiple_of(2) { Of::Coordinator } else { Of::Objects };
+            let of = if number.is_multiple_of(2) {
+                FetchErrorSource::Coordinator
+            } else {
+                FetchErrorSource::Objects
+            };
             fail(ledger, of);
             ledger.set_trouble(of, None);
             1
@@ -135,7 +144,7 @@ mod tests {
     #[tokio::test]
     async fn progress_begins_the_time_anew() {
         let (looks, _) = ended(|number, ledger| {
-            fail(ledger, Of::Objects);
+            fail(ledger, FetchErrorSource::Objects);
             if number < 50 && number.is_multiple_of(9) {
                 ledger.note_fetched(1);
             }
@@ -148,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn time_in_which_the_process_slept_does_not_count() {
         let (looks, _) = ended(|number, ledger| {
-            fail(ledger, Of::Objects);
+            fail(ledger, FetchErrorSource::Objects);
             if number == 3 { 3_600 } else { 1 }
         })
         .await;
@@ -159,7 +168,7 @@ mod tests {
     async fn a_wait_without_trouble_does_not_count() {
         let (looks, _) = ended(|number, ledger| {
             if number >= 500 {
-                fail(ledger, Of::Coordinator);
+                fail(ledger, FetchErrorSource::Coordinator);
             }
             1
         })
@@ -169,13 +178,20 @@ mod tests {
 
     /// A step of a random sequence: whether something arrives, fails for a moment, and fails until it succeeds; and the
     /// seconds until the next look.
-    fn step(seed: u64, number: u32) -> (bool, Option<Of>, Option<(Of, bool)>, u64) {
+    fn step(
+        seed: u64,
+        number: u32,
+    ) -> (bool, Option<FetchErrorSource>, Option<(FetchErrorSource, bool)>, u64) {
         if number >= 900 {
-            return (false, Some(Of::Objects), None, 1);
+            return (false, Some(FetchErrorSource::Objects), None, 1);
         }
         let hash = blake3::hash(&[seed.to_le_bytes(), u64::from(number).to_le_bytes()].concat());
         let [what, of, gap, ..] = *hash.as_bytes();
-        let of = if of.is_multiple_of(2) { Of::Coordinator } else { Of::Objects };
+        let of = if of.is_multiple_of(2) {
+            FetchErrorSource::Coordinator
+        } else {
+            FetchErrorSource::Objects
+        };
         let gap = [1, 1, 1, 2, 5, 6, 7, 3_600][usize::from(gap % 8)];
         match what % 16 {
             0 | 15 => (true, None, None, gap),
@@ -192,10 +208,10 @@ mod tests {
         for number in 0.. {
             let (arrives, moment, lasts, gap) = step(seed, number);
             if let Some((of, fails)) = lasts {
-                standing[usize::from(of == Of::Objects)] = fails;
+                standing[usize::from(of == FetchErrorSource::Objects)] = fails;
             }
             if let Some(of) = moment {
-                standing[usize::from(of == Of::Objects)] = false;
+                standing[usize::from(of == FetchErrorSource::Objects)] = false;
             }
             let has_failed = moment.is_some() || lasts.is_some_and(|(_, fails)| fails);
             if arrives {
@@ -214,7 +230,7 @@ mod tests {
     async fn random_troubles_and_sleeps_end_a_run_after_the_time_that_it_ran_without_progress() {
         let mut ends = std::collections::BTreeSet::new();
         for seed in 0..300 {
-            let script = move |number, ledger: &Ledger| {
+            let script = move |number, ledger: &SplitLedger| {
                 let (arrives, moment, lasts, gap) = step(seed, number);
                 if arrives {
                     ledger.note_fetched(1);

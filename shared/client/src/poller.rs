@@ -2,15 +2,15 @@
 
 use crate::{
     FetchError,
-    cached::Shelves,
-    ledger::{Ledger, Of},
-    pace::Pace,
-    progress::{FirstRefusal, Progress, Request},
+    cached::CacheManifestReader,
+    ledger::{FetchErrorSource, SplitLedger},
+    pace::PollInterval,
+    progress::{FetcherProgress, FirstRefusal, ReaderRequest},
     waits::StageClock,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Place, readers::HEARTBEAT_MS};
-use gristmill_model::wire::{Poll, Polled, Refusal, RefusalKind};
+use gristmill_model::splits::{SplitPlace, readers::HEARTBEAT_MS};
+use gristmill_model::wire::{CallRefusal, PollCall, PollReply, RefusalKind};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
 
@@ -18,20 +18,20 @@ use std::{sync::Arc, time::Duration};
 const ACK_INTERVAL_MS: u64 = 1_000;
 
 /// Polls for one job until it is dropped or the run ends.
-pub(crate) struct Poller {
+pub(crate) struct CoordinatorPoller {
     pub job: JobName,
     pub registered_ms: u64,
     pub coordinator: Arc<dyn Coordinator>,
     pub clock: Arc<dyn Clock>,
-    pub ledger: Arc<Ledger>,
-    pub progress: Arc<Progress>,
+    pub ledger: Arc<SplitLedger>,
+    pub progress: Arc<FetcherProgress>,
     pub stages: Arc<StageClock>,
-    pub shelves: Shelves,
+    pub shelves: CacheManifestReader,
 }
 
-impl Poller {
+impl CoordinatorPoller {
     pub async fn run(self) {
-        let mut pace = Pace::new();
+        let mut pace = PollInterval::new();
         let mut last_ack_ms = 0;
         // A refusal that this process may have caused itself.
         let mut doubted = None;
@@ -67,8 +67,8 @@ impl Poller {
                         last_ack_ms = now_ms;
                     }
                     self.ledger.set_uncovered(polled.reader.uncovered.clone());
-                    self.ledger.set_trouble(Of::Coordinator, None);
-                    self.ledger.set_trouble(Of::Job, polled.trouble.clone());
+                    self.ledger.set_trouble(FetchErrorSource::Coordinator, None);
+                    self.ledger.set_trouble(FetchErrorSource::Job, polled.trouble.clone());
                     self.progress.polled(&polled);
                     self.stages.note_unclaimed(polled.head_of_line_blocked, self.clock.monotonic());
                     let starves = self.progress.meter().metrics().queue_batches == 0;
@@ -86,7 +86,7 @@ impl Poller {
                         CallError::Unavailable(_) => format!("{error}; is it running?"),
                         answered => answered.to_string(),
                     };
-                    self.ledger.set_trouble(Of::Coordinator, Some(error));
+                    self.ledger.set_trouble(FetchErrorSource::Coordinator, Some(error));
                     pace.failed();
                 }
             }
@@ -95,7 +95,7 @@ impl Poller {
     }
 
     /// Waits for the next poll; the last one began at `started`.
-    async fn pause(&self, pace: &mut Pace<impl PartialEq>, started: Duration) {
+    async fn pause(&self, pace: &mut PollInterval<impl PartialEq>, started: Duration) {
         self.rest(pace, started).await;
         let since = self.clock.monotonic().saturating_sub(started);
         let left = self.progress.acks().membership().poll_every().saturating_sub(since);
@@ -105,8 +105,8 @@ impl Poller {
     }
 
     /// Waits until this reader has reason to poll.
-    async fn rest(&self, pace: &mut Pace<impl PartialEq>, started: Duration) {
-        let Progress { urgent, soon, .. } = &*self.progress;
+    async fn rest(&self, pace: &mut PollInterval<impl PartialEq>, started: Duration) {
+        let FetcherProgress { urgent, soon, .. } = &*self.progress;
         tokio::select! {
             biased;
             () = self.clock.sleep(pace.wait()) => return,
@@ -122,7 +122,7 @@ impl Poller {
     }
 
     /// Handles a refusal by the coordinator. Returns the error if the next answer decides whether it stands.
-    fn refused(&self, refusal: Refusal, request: &Request) -> Option<FetchError> {
+    fn refused(&self, refusal: CallRefusal, request: &ReaderRequest) -> Option<FetchError> {
         let begins = request.join.is_some();
         let error = match refusal.kind {
             RefusalKind::Fenced => match self.progress.acks().first_refused() {
@@ -164,14 +164,19 @@ impl Poller {
     }
 
     /// Sends `request`.
-    async fn poll(&self, from: Place, request: &Request) -> Result<Polled, CallError> {
+    async fn poll(
+        &self,
+        from: SplitPlace,
+        request: &ReaderRequest,
+    ) -> Result<PollReply, CallError> {
         let (job, registered_ms) = (self.job.clone(), self.registered_ms);
-        let Request { ranks, of, join, report } = *request;
+        let ReaderRequest { ranks, of, join, report } = *request;
         let (metrics, training) = {
             let mut meter = self.progress.meter();
             (meter.metrics(), meter.report())
         };
-        let call = Poll { job, registered_ms, from, ranks, of, join, report, metrics, training };
+        let call =
+            PollCall { job, registered_ms, from, ranks, of, join, report, metrics, training };
         self.coordinator.call(call).await
     }
 }

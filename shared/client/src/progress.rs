@@ -4,15 +4,15 @@ mod acks;
 mod membership;
 mod meter;
 
-pub(crate) use membership::Request;
+pub(crate) use membership::ReaderRequest;
 pub(crate) use meter::BatchTimes;
 
-use crate::OwnRanks;
-use acks::Acks;
+use crate::ServedRanks;
+use acks::AckTracker;
 pub(crate) use acks::FirstRefusal;
-use gristmill_model::splits::{Ack, Cursor, Place};
-use gristmill_model::wire::Polled;
-use meter::Meter;
+use gristmill_model::splits::{Cursor, ProgressAck, SplitPlace};
+use gristmill_model::wire::PollReply;
+use meter::DeliveryMeter;
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
@@ -21,9 +21,9 @@ use tokio::sync::{Notify, watch};
 
 /// The cursor protocol and the measurements of one trainer, with notifications for waiting tasks.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    acks: Mutex<Acks>,
-    meter: Mutex<Meter>,
+pub(crate) struct FetcherProgress {
+    acks: Mutex<AckTracker>,
+    meter: Mutex<DeliveryMeter>,
     /// Wakes the poller: a task waits for the next poll.
     pub urgent: Notify,
     /// Wakes the poller, unless its last poll was a moment ago.
@@ -38,13 +38,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Progress {
+impl FetcherProgress {
     /// A reader of `own` that resumes at batch `durable`. Nothing is reported until the splits that it needs are
-    /// known; see [`Progress::starts_at`].
-    pub fn new(own: OwnRanks, durable: Cursor) -> Self {
+    /// known; see [`FetcherProgress::starts_at`].
+    pub fn new(own: ServedRanks, durable: Cursor) -> Self {
         Self {
-            acks: Mutex::new(Acks::new(own, durable)),
-            meter: Mutex::new(Meter::default()),
+            acks: Mutex::new(AckTracker::new(own, durable)),
+            meter: Mutex::new(DeliveryMeter::default()),
             urgent: Notify::new(),
             soon: Notify::new(),
             always: AtomicBool::new(false),
@@ -53,12 +53,12 @@ impl Progress {
     }
 
     /// The cursor protocol.
-    pub fn acks(&self) -> MutexGuard<'_, Acks> {
+    pub fn acks(&self) -> MutexGuard<'_, AckTracker> {
         lock(&self.acks)
     }
 
     /// The measurements.
-    pub fn meter(&self) -> MutexGuard<'_, Meter> {
+    pub fn meter(&self) -> MutexGuard<'_, DeliveryMeter> {
         lock(&self.meter)
     }
 
@@ -69,7 +69,7 @@ impl Progress {
         self.wake();
     }
 
-    /// The stream restarts at batch `at`: see [`Acks::reopen`].
+    /// The stream restarts at batch `at`: see [`AckTracker::reopen`].
     pub fn reopen(&self, at: Cursor) {
         self.acks().reopen(at);
         self.meter().reopen();
@@ -83,10 +83,10 @@ impl Progress {
 
     /// Resolves once the coordinator has accepted where the stream begins.
     pub async fn admitted(&self) {
-        self.until(Acks::is_admitted).await;
+        self.until(AckTracker::is_admitted).await;
     }
 
-    async fn until(&self, holds: impl Fn(&Acks) -> bool) {
+    async fn until(&self, holds: impl Fn(&AckTracker) -> bool) {
         let mut changes = self.acknowledged.subscribe();
         while !holds(&self.acks()) {
             // Cannot fail: the sender lives as long as `self`.
@@ -100,7 +100,7 @@ impl Progress {
 
     /// The stream continues with batch `at` and the split at `next`; a restart at `durable` needs splits from
     /// `needed` on.
-    pub fn starts_at(&self, at: Cursor, durable: (Cursor, Place), next: Place) {
+    pub fn starts_at(&self, at: Cursor, durable: (Cursor, SplitPlace), next: SplitPlace) {
         self.acks().start_at(at, durable, next);
         self.wake();
     }
@@ -123,7 +123,7 @@ impl Progress {
     }
 
     /// Records that the coordinator wrote `ack`.
-    pub fn acknowledged(&self, ack: Ack) {
+    pub fn acknowledged(&self, ack: ProgressAck) {
         let is_current = self.acks().acknowledged(ack);
         if is_current {
             self.acknowledged.send_replace(ack.durable);
@@ -137,7 +137,7 @@ impl Progress {
     }
 
     /// Records a poll's facts about workers.
-    pub fn polled(&self, polled: &Polled) {
+    pub fn polled(&self, polled: &PollReply) {
         let epoch = self.acks().delivered().epoch;
         self.meter().polled(polled, epoch);
     }
@@ -149,8 +149,8 @@ mod tests {
     use crate::samples::{batch, split};
     use gristmill_model::Nonce;
 
-    fn new() -> Progress {
-        Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0))
+    fn new() -> FetcherProgress {
+        FetcherProgress::new(ServedRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0))
     }
 
     #[test]

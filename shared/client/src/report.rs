@@ -1,6 +1,6 @@
 //! The report of a run: a table for people, one JSON object for programs, and a page.
 //!
-//! An [`Observer`] counts a job's deliveries. At the end [`Report::new`] adds the service's data (the costs of
+//! An [`RunObserver`] counts a job's deliveries. At the end [`RunReport::new`] adds the service's data (the costs of
 //! workers, the records left out) and writes everything.
 
 mod division;
@@ -15,11 +15,11 @@ mod summary;
 mod timeline;
 mod usage;
 
-pub use division::Division;
+pub use division::DatasetDivision;
 pub use epoch::{EpochReport, SteadyPart};
-pub use observable::{Observable, PolledJob};
-pub use observer::{Observed, Observer};
+pub use observable::{ObservableRun, PolledJob};
+pub use observer::{RunObservations, RunObserver};
 pub use skipped::SkippedRecords;
 pub use steps::{RankCounts, RankSteps};
-pub use summary::Report;
-pub use usage::Usage;
+pub use summary::RunReport;
+pub use usage::ResourceUsage;

@@ -1,59 +1,67 @@
 //! Rows that are joined into batches: those of the current split, and those kept from earlier splits.
 
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, FormatError, Frame, Limits, join_rows};
+use gristmill_chunk::{Chunk, ChunkFormatError, ChunkFrame, ChunkLimits, join_rows};
 use gristmill_model::Position;
-use gristmill_model::splits::batches::Piece;
+use gristmill_model::splits::batches::SplitRows;
 use gristmill_ports::BufferPool;
 use std::{collections::BTreeMap, ops::Range};
 
 /// Objects in memory, or frames of them, by split.
-pub(crate) type Chunks = BTreeMap<Position, Chunk>;
+pub(crate) type SplitChunks = BTreeMap<Position, Chunk>;
 
 /// Rows of one split, copied out of its object so that the object can be freed.
 struct Kept {
     /// Index in the split of the first row.
     first: u32,
-    frame: Frame,
+    frame: ChunkFrame,
 }
 
 /// Leftover rows of splits that later batches need.
-pub(crate) struct Rows {
+pub(crate) struct LeftoverRows {
     /// Rows per batch.
     size: u32,
     kept: BTreeMap<Position, Kept>,
     buffers: BufferPool,
 }
 
-impl Rows {
+impl LeftoverRows {
     /// An empty store for batches of `size` rows.
     pub fn new(size: u32, buffers: BufferPool) -> Self {
         Self { size, kept: BTreeMap::new(), buffers }
     }
 
     /// Joins the rows of `pieces` into one frame; rows of splits that were not kept come from `chunks`.
-    pub fn join(&self, pieces: &[Piece], chunks: &Chunks) -> Result<Bytes, FormatError> {
-        let mut parts: Vec<(Frame, Range<usize>)> = Vec::with_capacity(pieces.len());
+    pub fn join(
+        &self,
+        pieces: &[SplitRows],
+        chunks: &SplitChunks,
+    ) -> Result<Bytes, ChunkFormatError> {
+        let mut parts: Vec<(ChunkFrame, Range<usize>)> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let Some(Kept { first, frame }) = self.kept.get(&piece.position) else {
-                let missing = || FormatError::invalid("rows of an earlier split are missing");
+                let missing = || ChunkFormatError::invalid("rows of an earlier split are missing");
                 let chunk = chunks.get(&piece.position).ok_or_else(missing)?;
                 self.find(chunk, &piece.rows, &mut parts)?;
                 continue;
             };
-            let missing = || FormatError::invalid("rows of an earlier split were not kept");
+            let missing = || ChunkFormatError::invalid("rows of an earlier split were not kept");
             let start = piece.rows.start.checked_sub(*first).ok_or_else(missing)? as usize;
             parts.push((frame.clone(), start..start + piece.len() as usize));
         }
         let parts: Vec<_> = parts.iter().map(|(frame, rows)| (frame, rows.clone())).collect();
-        let joined = join_rows(&parts, &Limits::default(), |bytes| self.buffers.take(bytes))?;
+        let joined = join_rows(&parts, &ChunkLimits::default(), |bytes| self.buffers.take(bytes))?;
         Ok(self.buffers.lend(joined))
     }
 
     /// Keeps rows of a split in `chunks` for later.
-    pub fn keep(&mut self, piece: &Piece, chunks: &Chunks) -> Result<(), FormatError> {
+    pub fn keep(
+        &mut self,
+        piece: &SplitRows,
+        chunks: &SplitChunks,
+    ) -> Result<(), ChunkFormatError> {
         let frame = self.join(std::slice::from_ref(piece), chunks)?;
-        let frame = Frame::parse(frame, &Limits::default())?;
+        let frame = ChunkFrame::parse(frame, &ChunkLimits::default())?;
         self.kept.insert(piece.position, Kept { first: piece.rows.start, frame });
         Ok(())
     }
@@ -73,8 +81,8 @@ impl Rows {
         &self,
         chunk: &Chunk,
         rows: &Range<u32>,
-        parts: &mut Vec<(Frame, Range<usize>)>,
-    ) -> Result<(), FormatError> {
+        parts: &mut Vec<(ChunkFrame, Range<usize>)>,
+    ) -> Result<(), ChunkFormatError> {
         let mut row = rows.start;
         while row < rows.end {
             let (index, first) = (row / self.size, row - row % self.size);

@@ -2,23 +2,26 @@
 
 pub(crate) mod computed;
 
-use crate::{FetcherConfig, FetcherPorts, OwnRanks};
+use crate::{FetcherConfig, FetcherPorts, ServedRanks};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_chunk::{ChunkWriter, Codec, DType, FrameKind, Schema, TensorSpec, checksum};
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_chunk::{
+    ChunkFrameKind, ChunkWriter, FrameCodec, FrameSchema, TensorDType, TensorSpec, checksum,
+};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::readers::{self, RankRange};
 use gristmill_model::splits::run::{self, TrainingRun};
 use gristmill_model::splits::{
-    Cursor, JobProgress, Place, ReaderProgress, Refusal as SplitRefusal, ack as splits_ack,
+    Cursor, JobProgress, ReaderProgress, SplitPlace, TransitionRefusal as SplitRefusal,
+    ack as splits_ack,
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, JobState, JobStatus, JobView, Poll, Polled, ReaderStanding, ReadySplit,
-    Refusal, RefusalKind, ScaleState, WorkProfile,
+    AnyCall, AnyReply, CallRefusal, JobState, JobStatus, JobView, PollCall, PollReply,
+    ReaderStanding, ReadySplit, RefusalKind, ScaleState, WorkProfile,
 };
 use gristmill_model::{RunToken, Visitation};
-use gristmill_ports::{CallError, Coordinator, ObjectPath, Objects, memory::MemoryObjects};
+use gristmill_ports::{CallError, Coordinator, ObjectPath, ObjectStore, memory::MemoryObjects};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -46,8 +49,8 @@ pub(crate) fn batch(epoch: u32, batch_index: u64) -> Cursor {
     Cursor { epoch, batch_index }
 }
 
-pub(crate) fn split(epoch: u32, position: u32) -> Place {
-    Place { epoch, position }
+pub(crate) fn split(epoch: u32, position: u32) -> SplitPlace {
+    SplitPlace { epoch, position }
 }
 
 pub(crate) fn view() -> JobView {
@@ -55,12 +58,12 @@ pub(crate) fn view() -> JobView {
 }
 
 /// The ranks `range` of `count`.
-pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: Tail) -> OwnRanks {
+pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: TailPolicy) -> ServedRanks {
     let number = |count| NonZeroU32::new(count).unwrap();
-    let ranks = Ranks { count: number(count), from, tail };
-    let run = TrainingRun { token: RunToken::of("run"), ranks, epochs: None };
+    let ranks = RunRanks { count: number(count), from, tail };
+    let run = TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None };
     let range = RankRange { first: range.start, count: number(range.end - range.start) };
-    OwnRanks { run, range, is_successor: false, local_workers: 0 }
+    ServedRanks { run, range, is_successor: false, local_workers: 0 }
 }
 
 /// The next frame that a server sends, read by the protocol's description: its magic, position and payload.
@@ -78,7 +81,7 @@ pub(crate) async fn frame(stream: &mut DuplexStream) -> ([u8; 4], Cursor, Vec<u8
 pub(crate) fn status() -> JobStatus {
     JobStatus {
         job: view(),
-        delivered: Place::default(),
+        delivered: SplitPlace::default(),
         durable: Cursor::default(),
         heartbeat_ms: 0,
         ready: 0,
@@ -108,7 +111,7 @@ pub(crate) fn entry(epoch: u32, position: u32, batches: u32) -> ReadySplit {
 }
 
 /// The answer to a poll: `ready` splits, and three workers at work.
-pub(crate) fn polled(ready: &[ReadySplit]) -> Polled {
+pub(crate) fn polled(ready: &[ReadySplit]) -> PollReply {
     let polled = json!({
         "job": job(), "generation": 0, "remote_workers": 2, "local_workers": 1, "claimable": 0, "window_full": true,
         "ahead": 2, "indexed_files": 1, "ready": ready,
@@ -119,10 +122,10 @@ pub(crate) fn polled(ready: &[ReadySplit]) -> Polled {
 }
 
 /// A coordinator that never answers.
-pub(crate) struct Silent;
+pub(crate) struct SilentCoordinator;
 
 #[async_trait]
-impl Coordinator for Silent {
+impl Coordinator for SilentCoordinator {
     async fn exchange(&self, _: &AnyCall) -> Result<AnyReply, CallError> {
         std::future::pending().await
     }
@@ -156,31 +159,32 @@ ops: [{ batch: { size: 8 } }]
 
 /// The splits of a sample job.
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
+pub(crate) struct SampleJobShape {
     /// Rows of each split.
     pub rows: Vec<u32>,
     /// Numbers of 8 bytes in a row; the first is the row's number in the epoch.
     pub width: u64,
-    pub codec: Codec,
+    pub codec: FrameCodec,
     pub in_order: bool,
 }
 
-impl Shape {
-    pub fn of(rows: &[u32]) -> Self {
-        Self { rows: rows.to_vec(), width: 1, codec: Codec::Stored, in_order: false }
+impl SampleJobShape {
+    pub fn from_rows(rows: &[u32]) -> Self {
+        Self { rows: rows.to_vec(), width: 1, codec: FrameCodec::Stored, in_order: false }
     }
 }
 
 impl SampleJob {
     /// A job of `n_splits` splits, of which `committed` are committed and stored.
     pub async fn new(n_splits: u32, committed: usize) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
-        let (job, ports, config) = Self::of(&Shape::of(&vec![32; n_splits as usize])).await;
+        let (job, ports, config) =
+            Self::from_shape(&SampleJobShape::from_rows(&vec![32; n_splits as usize])).await;
         job.commit(committed);
         (job, ports, config)
     }
 
     /// A job of splits that are all committed and stored.
-    pub async fn of(shape: &Shape) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
+    pub async fn from_shape(shape: &SampleJobShape) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
         let mut view = view();
         view.spec.pipeline = gristmill_operators::parse(PIPELINE).unwrap().canonical_json();
         let plan = view.plan.as_mut().unwrap();
@@ -250,12 +254,12 @@ impl SampleJob {
         self.state().joins
     }
 
-    fn poll(&self, poll: &Poll) -> Result<Polled, CallError> {
+    fn poll(&self, poll: &PollCall) -> Result<PollReply, CallError> {
         let mut state = self.state();
         if (poll.join.is_some() || poll.report.is_some())
             && let Some(kind) = state.refusal.take()
         {
-            return Err(Refusal { kind, message: "refused as asked".into() }.into());
+            return Err(CallRefusal { kind, message: "refused as asked".into() }.into());
         }
         let number = state.take_part(poll, self.view.spec.settings.visitation).map_err(refused)?;
         let ready = self.entries[..state.committed].iter();
@@ -267,14 +271,14 @@ impl SampleJob {
         }
         let JobProgress { generation, delivered, run, .. } = progress;
         let reader = ReaderStanding { run, number, ..ReaderStanding::default() };
-        Ok(Polled { job: view, generation, delivered, reader, ..polled(&ready) })
+        Ok(PollReply { job: view, generation, delivered, reader, ..polled(&ready) })
     }
 }
 
 impl State {
     /// Applies the join and the report of `poll`, and merges all reports. Returns the number of the reader of these
     /// ranks.
-    fn take_part(&mut self, poll: &Poll, visitation: Visitation) -> Result<u64, SplitRefusal> {
+    fn take_part(&mut self, poll: &PollCall, visitation: Visitation) -> Result<u64, SplitRefusal> {
         if let Some(join) = &poll.join {
             let before = self.progress.as_ref();
             let joined = if poll.is_alone() {
@@ -313,13 +317,14 @@ fn refused(refusal: SplitRefusal) -> CallError {
         SplitRefusal::Fenced { .. } | SplitRefusal::Replaced { .. } => RefusalKind::Fenced,
         _ => RefusalKind::Invalid,
     };
-    Refusal { kind, message: refusal.to_string() }.into()
+    CallRefusal { kind, message: refusal.to_string() }.into()
 }
 
 /// A chunk of `rows` rows, which are numbered from `first` on.
-fn object(shape: &Shape, first: u64, rows: u32) -> Bytes {
+fn object(shape: &SampleJobShape, first: u64, rows: u32) -> Bytes {
     let dims = if shape.width == 1 { vec![] } else { vec![shape.width as usize] };
-    let schema = Schema::new(vec![TensorSpec::fixed("value", DType::I64, dims)]).unwrap();
+    let schema =
+        FrameSchema::new(vec![TensorSpec::fixed("value", TensorDType::I64, dims)]).unwrap();
     let mut writer = ChunkWriter::new(shape.codec);
     for begin in (0..rows).step_by(8) {
         let rows = (rows - begin).min(8);
@@ -330,7 +335,7 @@ fn object(shape: &Shape, first: u64, rows: u32) -> Bytes {
             let bytes: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
             writer.row_mut(0, row as usize).unwrap().copy_from_slice(&bytes);
         }
-        let kind = if rows == 8 { FrameKind::Batch } else { FrameKind::Remainder };
+        let kind = if rows == 8 { ChunkFrameKind::Batch } else { ChunkFrameKind::Remainder };
         writer.end_frame(kind, rows as usize).unwrap();
     }
     writer.finish().unwrap().into()

@@ -1,9 +1,9 @@
 //! Selects the files that a dataset reads, with reasons for those it leaves out.
 
 use crate::ListError;
-use gristmill_folder::Why;
+use gristmill_folder::UnreadableReason;
 use gristmill_ports::ObjectInfo;
-use gristmill_sources::Definition;
+use gristmill_sources::FormatDefinition;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -21,7 +21,7 @@ const SHOWN: usize = 5;
 
 /// Files that were considered but are not read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct LeftOutFiles {
     /// Number of files considered.
     pub of: usize,
     /// Reasons by file name, relative to the dataset's folder or bucket.
@@ -32,7 +32,7 @@ pub struct LeftOut {
     classes: Vec<String>,
 }
 
-impl LeftOut {
+impl LeftOutFiles {
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.classes.is_empty()
     }
@@ -44,7 +44,7 @@ impl LeftOut {
     }
 
     /// Classes without an image, with their labels.
-    pub(crate) fn of_classes(empty: Vec<(String, u32)>) -> Self {
+    pub(crate) fn from_empty_classes(empty: Vec<(String, u32)>) -> Self {
         let named =
             empty.into_iter().map(|(name, label)| format!("{} (label {label})", printable(&name)));
         Self { classes: named.collect(), ..Self::default() }
@@ -58,7 +58,7 @@ impl LeftOut {
     }
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for LeftOutFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.files.is_empty() {
             let plural = if self.of == 1 { "" } else { "s" };
@@ -96,7 +96,7 @@ fn write_some(
 
 /// One path of a dataset.
 #[derive(Debug)]
-pub(crate) struct Selector {
+pub(crate) struct PathSelector {
     text: String,
     glob: Option<Glob>,
 }
@@ -118,7 +118,7 @@ enum Verdict {
     Other,
 }
 
-impl Selector {
+impl PathSelector {
     /// The selectors that `pattern` expands to, in order.
     pub(crate) fn all(pattern: &str) -> Result<Vec<Self>, ListError> {
         let bad = |what: String| ListError::Pattern(pattern.to_owned(), what);
@@ -164,7 +164,7 @@ impl Selector {
         }
     }
 
-    fn judge(&self, key: &str, format: &Definition) -> Verdict {
+    fn judge(&self, key: &str, format: &FormatDefinition) -> Verdict {
         if let Some(glob) = &self.glob {
             return match (glob.matches(key, true), glob.matches(key, false)) {
                 (true, _) => kinds::by_extension(key, format),
@@ -180,7 +180,7 @@ impl Selector {
     }
 
     /// Whether files in the directory `key`, which ends in a slash, may be read.
-    fn enters(&self, key: &str, format: &Definition) -> bool {
+    fn enters(&self, key: &str, format: &FormatDefinition) -> bool {
         let key = key.trim_end_matches('/');
         if let Some(glob) = &self.glob {
             return glob.enters(key);
@@ -218,8 +218,8 @@ fn options(require_literal_leading_dot: bool) -> glob::MatchOptions {
 }
 
 /// The common prefix of all keys that `selectors` select.
-pub(crate) fn shared_prefix(selectors: &[Selector]) -> &str {
-    let mut prefixes = selectors.iter().map(Selector::prefix);
+pub(crate) fn shared_prefix(selectors: &[PathSelector]) -> &str {
+    let mut prefixes = selectors.iter().map(PathSelector::prefix);
     let first = prefixes.next().unwrap_or_default();
     prefixes.fold(first, |shared, prefix| {
         let same = shared.char_indices().zip(prefix.chars()).find(|((_, a), b)| a != b);
@@ -228,7 +228,7 @@ pub(crate) fn shared_prefix(selectors: &[Selector]) -> &str {
 }
 
 /// Whether any of `selectors` may read files in the directory `key`, which ends in a slash.
-pub(crate) fn enters(selectors: &[Selector], key: &str, format: &Definition) -> bool {
+pub(crate) fn enters(selectors: &[PathSelector], key: &str, format: &FormatDefinition) -> bool {
     selectors.iter().any(|selector| selector.enters(key, format))
 }
 
@@ -251,11 +251,11 @@ fn without_query(key: &str) -> String {
 
 /// Everything found at a location.
 #[derive(Debug, Default)]
-pub(crate) struct There {
+pub(crate) struct LocationListing {
     /// In the order of their keys.
     pub files: Vec<ObjectInfo>,
     /// Entries that are not readable files, and skipped directories, with a slash at the end.
-    pub others: Vec<(String, Option<Why>)>,
+    pub others: Vec<(String, Option<UnreadableReason>)>,
     /// Directories that were searched, with a slash at the end.
     pub directories: Vec<String>,
 }
@@ -265,14 +265,14 @@ pub(crate) struct There {
 /// # Errors
 /// A selector reads nothing, or a selected file cannot be read.
 pub(crate) fn select(
-    selectors: &[Selector],
-    format: &Definition,
-    there: &There,
+    selectors: &[PathSelector],
+    format: &FormatDefinition,
+    there: &LocationListing,
     place: &str,
-) -> Result<(Vec<ObjectInfo>, LeftOut), ListError> {
-    let (mut read, mut left_out) = (Vec::new(), LeftOut::default());
+) -> Result<(Vec<ObjectInfo>, LeftOutFiles), ListError> {
+    let (mut read, mut left_out) = (Vec::new(), LeftOutFiles::default());
     for selector in selectors {
-        let (before, mut own) = (read.len(), LeftOut::default());
+        let (before, mut own) = (read.len(), LeftOutFiles::default());
         let prefix = selector.prefix().trim_end_matches('/');
         let start = there.files.partition_point(|info| info.key.as_str() < prefix);
         let files = there.files[start..].iter().take_while(|info| info.key.starts_with(prefix));
@@ -304,16 +304,16 @@ pub(crate) fn select(
     Ok((read, left_out))
 }
 
-impl Selector {
+impl PathSelector {
     /// Why an entry that is not a readable file is left out; none if it was not requested.
     fn other(
         &self,
         key: &str,
-        why: Option<&Why>,
-        format: &Definition,
+        why: Option<&UnreadableReason>,
+        format: &FormatDefinition,
         place: &str,
     ) -> Result<Option<String>, ListError> {
-        let unreadable = |why: &Why| ListError::Unreadable {
+        let unreadable = |why: &UnreadableReason| ListError::Unreadable {
             path: format!("{place}/{}", key.trim_end_matches('/')),
             why: why.to_string(),
         };
@@ -326,7 +326,13 @@ impl Selector {
         }
         let named = self.glob.is_none() && key == self.text;
         match self.judge(key, format) {
-            Verdict::Read if named || matches!(why, Why::Unreadable(_) | Why::NotText) => {
+            Verdict::Read
+                if named
+                    || matches!(
+                        why,
+                        UnreadableReason::Unreadable(_) | UnreadableReason::NotText
+                    ) =>
+            {
                 Err(unreadable(why))
             }
             Verdict::Read => Ok(Some(why.to_string())),

@@ -13,22 +13,22 @@ mod passed;
 mod seats;
 mod serving;
 
-pub use beginning::Beginning;
+pub use beginning::StartCandidates;
 pub use counts::{EpochCounts, ServedCounts};
-pub use links::{Visitor, error_frame};
+pub use links::{ConnectedClient, error_frame};
 
 use crate::{
-    FetchError, Fetcher, OwnRanks, Steps,
-    cursor::{CursorStore, Identity, Saved},
-    framing::FrameKind,
-    report::{Observed, Observer},
+    FetchError, Fetcher, ServedRanks, StepStream,
+    cursor::{CursorStore, SavedCursor, StreamIdentity},
+    framing::SocketFrameKind,
+    report::{RunObservations, RunObserver},
 };
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobState, JobView};
 use gristmill_model::{Checkpoint, Visitation};
 use gristmill_ports::Clock;
-use links::{Frame, Links};
-use seats::{Acknowledged, Seats};
+use links::{OutgoingFrame, RankLinks};
+use seats::{AckTiming, RankStates};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -65,7 +65,7 @@ pub enum ServeError {
 /// It cannot be read, or belongs to another job.
 pub fn kept(
     cursors: &mut dyn CursorStore,
-    identity: &Identity,
+    identity: &StreamIdentity,
 ) -> Result<Option<Cursor>, ServeError> {
     let Some(saved) = cursors.load()? else { return Ok(None) };
     let name = cursors.name().unwrap_or_default();
@@ -77,7 +77,7 @@ pub fn kept(
 
 /// The activity of a server, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Activity {
+pub enum ServerActivity {
     /// The stream is being opened, or a step is being fetched.
     #[default]
     Fetching,
@@ -114,19 +114,19 @@ enum Phase {
 }
 
 /// Serves the ranks of one fetcher.
-pub struct Server {
-    steps: Steps,
+pub struct RankServer {
+    steps: StepStream,
     view: JobView,
-    identity: Identity,
+    identity: StreamIdentity,
     clock: Arc<dyn Clock>,
     cursors: Box<dyn CursorStore>,
-    beginning: Beginning,
+    beginning: StartCandidates,
     /// The position at which the stream was opened.
     opened: Cursor,
     phase: Phase,
-    acknowledged: Acknowledged,
-    seats: Seats,
-    links: Links,
+    acknowledged: AckTiming,
+    seats: RankStates,
+    links: RankLinks,
     /// The position that `cursors` has.
     saved: Cursor,
     counter: ServedCounts,
@@ -139,12 +139,12 @@ pub struct Server {
     unknown_until: Option<Duration>,
     /// When the run is observed next.
     look_at: Duration,
-    activity: watch::Sender<Activity>,
+    activity: watch::Sender<ServerActivity>,
     /// Counts the deliveries, for a report.
-    observer: Option<Observer>,
+    observer: Option<RunObserver>,
 }
 
-impl Server {
+impl RankServer {
     /// `fetcher` is open at the known beginning, and is not announced.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl Server {
     pub fn new(
         fetcher: Fetcher,
         cursors: Box<dyn CursorStore>,
-        beginning: Beginning,
+        beginning: StartCandidates,
     ) -> Result<Self, FetchError> {
         let refused = |why: &str| FetchError::Refused(why.to_owned());
         let view = fetcher.view().ok_or_else(|| refused("the job is not known"))?;
@@ -165,19 +165,19 @@ impl Server {
             )));
         }
         let clock = fetcher.clock();
-        let steps = Steps::new(fetcher);
+        let steps = StepStream::new(fetcher);
         let opened = steps.fetcher().begin();
         let is_done = view.state == JobState::Done;
         let over = clock.monotonic() + END_NOTICE;
-        let acknowledged = Acknowledged::of(visitation);
-        let mut seats = Seats::new(own, (view.spec.epochs, opened), acknowledged);
+        let acknowledged = AckTiming::from_visitation(visitation);
+        let mut seats = RankStates::new(own, (view.spec.epochs, opened), acknowledged);
         seats.know_end(beginning.ended);
         Ok(Self {
             seats,
-            links: Links::new(Arc::clone(&clock)),
+            links: RankLinks::new(Arc::clone(&clock)),
             phase: if is_done { Phase::Over(over) } else { Phase::Greeting },
             counter: ServedCounts::new(own.range.first..own.range.end()),
-            identity: Identity::of(&view),
+            identity: StreamIdentity::from_view(&view),
             activity: watch::Sender::default(),
             saved: beginning.kept.unwrap_or_default(),
             named: None,
@@ -196,12 +196,12 @@ impl Server {
     }
 
     /// Sets the observer that counts the deliveries.
-    pub fn observed_by(&mut self, observer: Observer) {
+    pub fn observed_by(&mut self, observer: RunObserver) {
         self.observer = Some(observer);
     }
 
     /// The deliveries, if they were observed.
-    pub fn into_observed(self) -> Option<Observed> {
+    pub fn into_observed(self) -> Option<RunObservations> {
         let fetcher = self.steps.fetcher();
         Some(self.observer?.finish(&fetcher.snapshot(), fetcher.view()))
     }
@@ -212,7 +212,7 @@ impl Server {
     }
 
     /// The ranks that are served.
-    fn own(&self) -> OwnRanks {
+    fn own(&self) -> ServedRanks {
         self.fetcher().own()
     }
 
@@ -222,7 +222,7 @@ impl Server {
     }
 
     /// A receiver of the server's activity.
-    pub fn activity(&self) -> watch::Receiver<Activity> {
+    pub fn activity(&self) -> watch::Receiver<ServerActivity> {
         self.activity.subscribe()
     }
 
@@ -239,11 +239,11 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        self.acknowledged = Acknowledged::Taken;
+        self.acknowledged = AckTiming::Taken;
         self.seats = self.seats_at(self.opened);
         let (sender, visitors) = mpsc::channel(1);
         // Nobody else connects, and a channel that is closed would end serving.
-        let _ = sender.send(Visitor::who_only_reads(out)).await;
+        let _ = sender.send(ConnectedClient::who_only_reads(out)).await;
         self.serve(visitors).await
     }
 
@@ -253,7 +253,7 @@ impl Server {
     /// Why serving ended before.
     pub async fn serve<S>(
         &mut self,
-        mut visitors: mpsc::Receiver<Visitor<S>>,
+        mut visitors: mpsc::Receiver<ConnectedClient<S>>,
     ) -> Result<(), ServeError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -265,15 +265,20 @@ impl Server {
             Ok(()) => {
                 let summary = self.summary(true);
                 // A trainer of all batches has had its last frame.
-                let gets = |links: &Links, link| !links.is_plain(link);
-                self.links.end_all(gets, || Frame::new(FrameKind::End, end, summary.clone()));
+                let gets = |links: &RankLinks, link| !links.is_plain(link);
+                self.links.end_all(gets, || {
+                    OutgoingFrame::new(SocketFrameKind::End, end, summary.clone())
+                });
             }
             Err(error) => {
                 let why = error.to_string();
                 if self.links.is_empty() && !matches!(error, ServeError::State(_)) {
                     self.await_one(&mut visitors, sender, &why).await;
                 }
-                self.links.end_all(|_, _| true, || Frame::new(FrameKind::Error, end, why.clone()));
+                self.links.end_all(
+                    |_, _| true,
+                    || OutgoingFrame::new(SocketFrameKind::Error, end, why.clone()),
+                );
             }
         }
         self.links.drain(&mut events).await;
@@ -283,15 +288,15 @@ impl Server {
     /// Waits for a client, to tell it why serving has ended.
     async fn await_one<S>(
         &mut self,
-        visitors: &mut mpsc::Receiver<Visitor<S>>,
-        events: mpsc::Sender<links::Event>,
+        visitors: &mut mpsc::Receiver<ConnectedClient<S>>,
+        events: mpsc::Sender<links::RankLinkEvent>,
         why: &str,
     ) where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let seconds = END_NOTICE.as_secs();
         tracing::warn!("{why} (waiting {seconds} s for a trainer, to report this to it)");
-        self.activity.send_replace(Activity::Over);
+        self.activity.send_replace(ServerActivity::Over);
         tokio::select! {
             biased;
             visitor = visitors.recv() => if let Some(visitor) = visitor {
@@ -302,8 +307,8 @@ impl Server {
     }
 
     /// The payload of the server's hello.
-    fn hello(&self) -> Frame {
-        let OwnRanks { run, range, .. } = self.own();
+    fn hello(&self) -> OutgoingFrame {
+        let ServedRanks { run, range, .. } = self.own();
         let hello = serde_json::json!({
             "job": self.identity.job,
             "dataset": self.identity.dataset,
@@ -321,7 +326,7 @@ impl Server {
             },
             "from": self.opened,
         });
-        Frame::new(FrameKind::Hello, self.seats.durable(), hello.to_string())
+        OutgoingFrame::new(SocketFrameKind::Hello, self.seats.durable(), hello.to_string())
     }
 
     /// The payload of the last frame.
@@ -339,7 +344,7 @@ impl Server {
 
     /// The text of the checkpoint at `next`.
     fn checkpoint(&self, next: Cursor) -> String {
-        Checkpoint::of(&self.view, next).to_string()
+        Checkpoint::new(&self.view, next).to_string()
     }
 
     /// The answer to ranks of a job that is over.
@@ -362,7 +367,11 @@ impl Server {
 
     fn save(&mut self, cursor: Cursor) -> Result<(), ServeError> {
         let split_batches = self.view.split_batches().unwrap_or(0);
-        self.cursors.save(&Saved { identity: self.identity.clone(), split_batches, cursor })?;
+        self.cursors.save(&SavedCursor {
+            identity: self.identity.clone(),
+            split_batches,
+            cursor,
+        })?;
         self.saved = cursor;
         Ok(())
     }

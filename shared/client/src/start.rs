@@ -1,30 +1,30 @@
 //! Finds where a stream begins: which splits the batch to resume at needs, and how many batches came before.
 
-use crate::{EpochTotals, FetchError, ledger::Ledger};
+use crate::{EpochTotals, FetchError, ledger::SplitLedger};
 use gristmill_model::Epoch;
-use gristmill_model::splits::batches::{Cut, Joiner};
-use gristmill_model::splits::{Cursor, Place};
-use gristmill_model::wire::{Plan, ReadySplit};
+use gristmill_model::splits::batches::{BatchJoiner, BatchRules};
+use gristmill_model::splits::{Cursor, SplitPlace};
+use gristmill_model::wire::{EpochPlan, ReadySplit};
 
 /// The start of a stream: a joiner that has counted up to the batch to resume at.
-pub(crate) struct Start {
+pub(crate) struct StreamStart {
     /// The batch to resume at. After the last batch of an epoch, that is the first of the next epoch.
     pub at: Cursor,
-    pub joiner: Joiner,
+    pub joiner: BatchJoiner,
     pub totals: EpochTotals,
     /// The first split whose object is needed.
-    pub place: Place,
+    pub place: SplitPlace,
 }
 
-impl Start {
+impl StreamStart {
     /// Counts the batches before `at` from the entries of its epoch's splits. If the table has lost some, the stream
     /// begins with the first of them, and takes in those before `at` as they are made again, without delivering them.
     ///
     /// # Errors
     /// [`FetchError::Misplaced`] if there is no such batch; an epoch has at most `most` batches, if that is known.
     pub async fn seek(
-        ledger: &Ledger,
-        plan: &Plan,
+        ledger: &SplitLedger,
+        plan: &EpochPlan,
         epochs: Epoch,
         at: Cursor,
         most: Option<u64>,
@@ -37,11 +37,11 @@ impl Start {
         if let Some(most) = most.filter(|most| batch_index > *most) {
             return Err(beyond(format!("the epoch has {most} batches")));
         }
-        let Self { mut joiner, mut totals, .. } = Self::of_epoch(plan, epoch);
+        let Self { mut joiner, mut totals, .. } = Self::from_epoch(plan, epoch);
         // Splits after the last batch may complete no batch; an epoch with only such splits left is over.
         while batch_index > 0 && joiner.position() < plan.n_splits {
             let made = joiner.batch_index();
-            let entry = match ledger.peek(Place::new(epoch, joiner.position())).await? {
+            let entry = match ledger.peek(SplitPlace::new(epoch, joiner.position())).await? {
                 Some(entry) => entry,
                 None => {
                     if made < batch_index {
@@ -62,7 +62,7 @@ impl Start {
                 return Err(beyond(format!("the epoch has {has} batches")));
             }
             if is_last && has == batch_index {
-                return Ok(Self::of_epoch(plan, epoch + 1));
+                return Ok(Self::from_epoch(plan, epoch + 1));
             }
             // Stop before the split that completes batch `at`: it is the first one the stream consumes.
             if is_last || ahead.batch_index() > batch_index {
@@ -77,10 +77,10 @@ impl Start {
         // Without splits, everything is made before the job begins.
         let has_begun = plan.n_splits > 0 || at > Cursor::default() || ledger.is_done();
         if has_begun && is_end(ledger, plan, epochs, (epoch, &joiner)).await? {
-            return Ok(Self::of_epoch(plan, epochs));
+            return Ok(Self::from_epoch(plan, epochs));
         }
         totals.batches = joiner.batch_index();
-        let place = Place::new(epoch, joiner.first_needed());
+        let place = SplitPlace::new(epoch, joiner.first_needed());
         ledger.forget_before(place);
         Ok(Self { at, joiner, totals, place })
     }
@@ -88,18 +88,18 @@ impl Start {
     /// The position that a reader of a run reports when it begins at `requested`, and the first split that a
     /// restart there needs. Behind the last batch of an epoch, that is still its end: ranks that saved it must be
     /// able to return to it.
-    pub fn durable_at(&self, requested: Cursor, n_splits: u32) -> (Cursor, Place) {
+    pub fn durable_at(&self, requested: Cursor, n_splits: u32) -> (Cursor, SplitPlace) {
         if requested.epoch < self.at.epoch {
-            (requested, Place::new(requested.epoch, n_splits.saturating_sub(1)))
+            (requested, SplitPlace::new(requested.epoch, n_splits.saturating_sub(1)))
         } else {
             (self.at, self.place)
         }
     }
 
-    fn of_epoch(plan: &Plan, epoch: Epoch) -> Self {
+    fn from_epoch(plan: &EpochPlan, epoch: Epoch) -> Self {
         let totals = EpochTotals { epoch, ..EpochTotals::default() };
-        let joiner = Joiner::new(cut(plan));
-        Self { at: Cursor::start_of(epoch), joiner, totals, place: Place::start_of(epoch) }
+        let joiner = BatchJoiner::new(cut(plan));
+        Self { at: Cursor::start_of(epoch), joiner, totals, place: SplitPlace::start_of(epoch) }
     }
 }
 
@@ -112,17 +112,17 @@ pub(crate) fn beyond(at: Cursor, has: &str) -> FetchError {
 
 /// Whether the rest of `epoch` after `joiner`, and all later epochs, are complete and contain no batch.
 async fn is_end(
-    ledger: &Ledger,
-    plan: &Plan,
+    ledger: &SplitLedger,
+    plan: &EpochPlan,
     epochs: Epoch,
-    (begins, joiner): (Epoch, &Joiner),
+    (begins, joiner): (Epoch, &BatchJoiner),
 ) -> Result<bool, FetchError> {
     for epoch in begins..epochs {
-        let fresh = || Joiner::new(cut(plan));
+        let fresh = || BatchJoiner::new(cut(plan));
         let mut ahead = if epoch == begins { joiner.clone() } else { fresh() };
         let before = ahead.batch_index();
         while ahead.position() < plan.n_splits {
-            let Some(entry) = ledger.peek(Place::new(epoch, ahead.position())).await? else {
+            let Some(entry) = ledger.peek(SplitPlace::new(epoch, ahead.position())).await? else {
                 return Ok(false);
             };
             ahead.push(entry.outcome.counts(), |_| {});
@@ -138,8 +138,8 @@ async fn is_end(
 }
 
 /// How an epoch's rows are cut into batches.
-pub(crate) fn cut(plan: &Plan) -> Cut {
-    Cut { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
+pub(crate) fn cut(plan: &EpochPlan) -> BatchRules {
+    BatchRules { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
 }
 
 pub(crate) fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
@@ -154,13 +154,13 @@ pub(crate) fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
 mod tests {
     use super::*;
     use crate::{
-        Folders,
+        FolderBuckets,
         samples::{batch, entry, polled, split, view},
     };
 
     /// A ledger with `n` committed splits of four batches; the next one is not committed.
-    fn ledger(n: u32) -> (Ledger, Plan) {
-        let ledger = Ledger::new(view(), split(0, 0), Folders::default());
+    fn ledger(n: u32) -> (SplitLedger, EpochPlan) {
+        let ledger = SplitLedger::new(view(), split(0, 0), FolderBuckets::default());
         let entries: Vec<_> = (0..n).map(|position| entry(0, position, 4)).collect();
         ledger.merge(polled(&entries), split(0, 0));
         ledger.merge(polled(&[]), split(0, n));
@@ -170,7 +170,7 @@ mod tests {
     #[tokio::test]
     async fn a_trainer_begins_with_the_split_that_completes_its_batch() {
         let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 5), None).await.unwrap();
+        let start = StreamStart::seek(&ledger, &plan, 1, batch(0, 5), None).await.unwrap();
         assert_eq!((start.at, start.place), (batch(0, 5), split(0, 1)));
         assert_eq!(start.joiner.position(), 1);
         assert_eq!((start.totals.batches, start.totals.splits, start.totals.rows), (4, 1, 32));
@@ -179,25 +179,25 @@ mod tests {
     #[tokio::test]
     async fn a_trainer_without_a_checkpoint_begins_with_the_first_split() {
         let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 0), None).await.unwrap();
+        let start = StreamStart::seek(&ledger, &plan, 1, batch(0, 0), None).await.unwrap();
         assert_eq!((start.at, start.place), (batch(0, 0), split(0, 0)));
     }
 
     #[tokio::test]
     async fn a_trainer_that_is_ahead_of_the_service_begins_with_the_first_split_to_make_again() {
         let (ledger, plan) = ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 50), Some(80)).await.unwrap();
+        let start = StreamStart::seek(&ledger, &plan, 1, batch(0, 50), Some(80)).await.unwrap();
         assert_eq!((start.at, start.place), (batch(0, 50), split(0, 3)));
         assert_eq!((start.joiner.position(), start.totals.batches), (3, 12));
         let (ledger, plan) = self::ledger(3);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 50), None).await.unwrap();
+        let start = StreamStart::seek(&ledger, &plan, 1, batch(0, 50), None).await.unwrap();
         assert_eq!(start.place, split(0, 3), "their number may not be known");
     }
 
     #[tokio::test]
     async fn a_batch_beyond_the_plan_is_refused() {
         let (ledger, plan) = ledger(3);
-        let refused = async |at| match Start::seek(&ledger, &plan, 1, at, Some(80)).await {
+        let refused = async |at| match StreamStart::seek(&ledger, &plan, 1, at, Some(80)).await {
             Err(FetchError::Misplaced(why)) => why,
             Err(error) => panic!("{error}"),
             Ok(start) => panic!("it begins at {:?}", start.at),
@@ -210,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn behind_the_last_batch_of_an_epoch_comes_the_next_epoch() {
         let (ledger, plan) = ledger(20);
-        let start = Start::seek(&ledger, &plan, 1, batch(0, 80), None).await.unwrap();
+        let start = StreamStart::seek(&ledger, &plan, 1, batch(0, 80), None).await.unwrap();
         assert_eq!((start.at, start.place), (batch(1, 0), split(1, 0)));
         assert_eq!(start.durable_at(batch(0, 80), 20), (batch(0, 80), split(0, 19)));
         assert_eq!(start.durable_at(batch(1, 0), 20), (batch(1, 0), split(1, 0)));

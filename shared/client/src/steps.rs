@@ -1,8 +1,10 @@
 //! The batches of some or all ranks of a run: a step at a time, whole or not at all.
 
-use crate::{Batch, Delivery, EpochTotals, FetchError, Fetcher, OwnRanks, Room};
+use crate::{
+    DeliveredBatch, EpochTotals, FetchError, Fetcher, MemoryShare, ServedRanks, StreamDelivery,
+};
 use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
+use gristmill_model::splits::ranks::{KnownBatches, RankAssignment, RunRanks, TrainingStep};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use std::collections::VecDeque;
@@ -10,7 +12,7 @@ use std::collections::VecDeque;
 /// A batch of one rank at one step.
 #[derive(Debug, Clone)]
 pub struct RankBatch {
-    pub batch: Batch,
+    pub batch: DeliveredBatch,
     /// The number of the batch that the epoch lacks, if this one is given again in its place.
     pub repeated_for: Option<u64>,
 }
@@ -20,7 +22,7 @@ pub struct RankBatch {
 pub enum StepDelivery {
     /// A whole step.
     Step {
-        step: Step,
+        step: TrainingStep,
         /// One for each rank served here, in order of rank. With an uneven tail, the last ranks may have none at
         /// the last step of an epoch.
         batches: Vec<Option<RankBatch>>,
@@ -32,7 +34,7 @@ pub enum StepDelivery {
         /// Last batches of the epoch, which are too few for a step and which no rank gets.
         left_out: u64,
         /// These batches, if all ranks are served here; else none.
-        left_batches: Vec<Batch>,
+        left_batches: Vec<DeliveredBatch>,
     },
     /// All epochs are delivered.
     End,
@@ -40,27 +42,27 @@ pub enum StepDelivery {
 
 /// The steps of one run. No rank is given its batch before all batches of the step are here, or the end of the
 /// epoch is known.
-pub struct Steps {
+pub struct StepStream {
     fetcher: Fetcher,
-    ranks: Ranks,
+    ranks: RunRanks,
     /// The ranks served here.
     range: RankRange,
     /// The next step.
-    step: Step,
+    step: TrainingStep,
     /// Batches of its epoch that are known to exist.
     known: KnownBatches,
     /// Batches of the ranks served here that have arrived.
-    arrived: VecDeque<Batch>,
+    arrived: VecDeque<DeliveredBatch>,
     /// Totals of the epoch, once all of it has arrived.
     totals: Option<EpochTotals>,
     ended: bool,
 }
 
-impl Steps {
+impl StepStream {
     /// The ranks that `fetcher` serves. It begins at the first batch of a step.
     pub fn new(fetcher: Fetcher) -> Self {
         let at = fetcher.begin();
-        let OwnRanks { run: TrainingRun { ranks, .. }, range, .. } = fetcher.own();
+        let ServedRanks { run: TrainingRun { ranks, .. }, range, .. } = fetcher.own();
         Self {
             fetcher,
             ranks,
@@ -74,7 +76,7 @@ impl Steps {
     }
 
     /// The ranks of the run, those that others serve included.
-    pub fn ranks(&self) -> &Ranks {
+    pub fn ranks(&self) -> &RunRanks {
         &self.ranks
     }
 
@@ -106,7 +108,7 @@ impl Steps {
     }
 
     /// `step` is the next one, and nothing of it has arrived.
-    fn begin_step_at(&mut self, step: Step) {
+    fn begin_step_at(&mut self, step: TrainingStep) {
         (self.step, self.known, self.totals) = (step, KnownBatches::default(), None);
         self.arrived.clear();
         self.ended = false;
@@ -117,7 +119,7 @@ impl Steps {
         self.fetcher.begin_run(from).await;
         let from = self.fetcher.begin();
         self.ranks.from = from;
-        self.begin_step_at(Step { epoch: from.epoch, number: 0 });
+        self.begin_step_at(TrainingStep { epoch: from.epoch, number: 0 });
     }
 
     /// Records whether the ranks compute: time in which the next step arrives meanwhile is no wait.
@@ -134,37 +136,37 @@ impl Steps {
         let Some(assigned) = self.ranks.assign_batches(self.step, self.known) else {
             return Ok(StepDelivery::End);
         };
-        if assigned.iter().all(|assignment| *assignment == Assignment::End) {
+        if assigned.iter().all(|assignment| *assignment == RankAssignment::End) {
             return Ok(self.end_epoch());
         }
         self.begin_step(&assigned)
     }
 
-    /// Resolves once [`Steps::next`] need not wait. Cancel safe.
+    /// Resolves once [`StepStream::next`] need not wait. Cancel safe.
     ///
     /// # Errors
     /// As [`Fetcher::next`].
     pub async fn prepare(&mut self) -> Result<(), FetchError> {
         while !self.ended && self.ranks.assign_batches(self.step, self.known).is_none() {
             match self.fetcher.next().await? {
-                Delivery::Batch(batch) => self.take_in(batch),
-                Delivery::OfOthers { next } => self.know(next),
-                Delivery::EpochEnd(totals) => {
+                StreamDelivery::Batch(batch) => self.take_in(batch),
+                StreamDelivery::OfOthers { next } => self.know(next),
+                StreamDelivery::EpochEnd(totals) => {
                     self.enter(totals.epoch);
                     self.known = KnownBatches { count: totals.batches, is_all: true };
                     self.totals = Some(totals);
                 }
-                Delivery::End => self.ended = true,
+                StreamDelivery::End => self.ended = true,
             }
         }
         Ok(())
     }
 
-    fn take_in(&mut self, batch: Batch) {
+    fn take_in(&mut self, batch: DeliveredBatch) {
         self.know(batch.cursor().next());
         // A step that is larger than the memory budget must not wait for itself.
-        let room = if self.ranks.count.get() == 1 { batch.room } else { Room::default() };
-        self.arrived.push_back(Batch { room, ..batch });
+        let room = if self.ranks.count.get() == 1 { batch.room } else { MemoryShare::default() };
+        self.arrived.push_back(DeliveredBatch { room, ..batch });
     }
 
     /// All batches before `next` exist.
@@ -176,11 +178,11 @@ impl Steps {
     /// Goes on to `epoch`, if the stream began after the last batch of an earlier one.
     fn enter(&mut self, epoch: u32) {
         if epoch > self.step.epoch {
-            (self.step, self.known) = (Step { epoch, number: 0 }, KnownBatches::default());
+            (self.step, self.known) = (TrainingStep { epoch, number: 0 }, KnownBatches::default());
         }
     }
 
-    fn begin_step(&mut self, assigned: &[Assignment]) -> Result<StepDelivery, FetchError> {
+    fn begin_step(&mut self, assigned: &[RankAssignment]) -> Result<StepDelivery, FetchError> {
         let step = self.step;
         let find = |batch_index: u64, repeated_for| {
             let found = self.arrived.iter().find(|batch| batch.batch_index == batch_index);
@@ -188,10 +190,10 @@ impl Steps {
             let batch = found.cloned().ok_or_else(lacks)?;
             Ok(Some(RankBatch { batch, repeated_for }))
         };
-        let batch_of = |assignment: &Assignment| match *assignment {
-            Assignment::Batch { batch_index } => find(batch_index, None),
-            Assignment::Repeat { batch_index, slot } => find(batch_index, Some(slot)),
-            Assignment::Wait | Assignment::End => Ok::<_, FetchError>(None),
+        let batch_of = |assignment: &RankAssignment| match *assignment {
+            RankAssignment::Batch { batch_index } => find(batch_index, None),
+            RankAssignment::Repeat { batch_index, slot } => find(batch_index, Some(slot)),
+            RankAssignment::Wait | RankAssignment::End => Ok::<_, FetchError>(None),
         };
         let RankRange { first, count } = self.range;
         let own = assigned.iter().skip(first as usize).take(count.get() as usize);
@@ -221,8 +223,8 @@ impl Steps {
 }
 
 /// The first step all of whose batches are in a stream that begins at `at`.
-fn whole_step(ranks: &Ranks, at: Cursor) -> Step {
-    let first = Step { epoch: at.epoch, number: 0 };
+fn whole_step(ranks: &RunRanks, at: Cursor) -> TrainingStep {
+    let first = TrainingStep { epoch: at.epoch, number: 0 };
     let step = ranks.step_of(at).unwrap_or(first);
     if ranks.first_of(step) < at.batch_index { step.next() } else { step }
 }

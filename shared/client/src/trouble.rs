@@ -1,6 +1,6 @@
 //! Problems of a service on this machine, polled from the service: its clients only see that no batch comes.
 
-use crate::waiting::Link;
+use crate::waiting::TrackedCoordinator;
 use gristmill_ports::{SystemClock, time_run};
 use std::{future::Future, time::Duration};
 
@@ -10,7 +10,7 @@ use std::{future::Future, time::Duration};
 /// `ask` returns the problem, if there is one; nothing if the service does not answer.
 pub(crate) async fn give_up<F>(
     ask: impl Fn() -> F,
-    link: &Link,
+    link: &TrackedCoordinator,
     (patience, look): (Duration, Duration),
 ) -> String
 where
@@ -39,12 +39,12 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::Silent;
+    use crate::samples::SilentCoordinator;
     use std::{cell::Cell, future::ready, sync::Arc};
 
     #[tokio::test]
     async fn trouble_is_known_while_it_lasts_and_ends_a_run_after_its_patience() {
-        let (link, asked) = (Link::new(Arc::new(Silent)), Cell::new(0));
+        let (link, asked) = (TrackedCoordinator::new(Arc::new(SilentCoordinator)), Cell::new(0));
         let ask = || {
             asked.set(asked.get() + 1);
             // Full, then not for a moment, then full.

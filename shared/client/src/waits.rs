@@ -9,7 +9,7 @@ use std::{
 
 /// The stage of the next batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum BatchStage {
     /// Its split is not committed.
     Commit,
     /// Its object is being downloaded.
@@ -20,7 +20,7 @@ pub(crate) enum Stage {
 
 /// Time that a trainer waited, by cause; seconds in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Waits {
+pub struct DeliveryWaits {
     /// No worker had claimed the split.
     #[serde(with = "seconds")]
     pub unclaimed: Duration,
@@ -35,24 +35,24 @@ pub struct Waits {
     pub decode: Duration,
 }
 
-impl Waits {
+impl DeliveryWaits {
     /// The sum over all causes.
     pub fn total(&self) -> Duration {
         self.unclaimed + self.working + self.fetch + self.decode
     }
 
-    fn of(&mut self, stage: Stage, unclaimed: bool) -> &mut Duration {
+    fn cause_mut(&mut self, stage: BatchStage, unclaimed: bool) -> &mut Duration {
         match (stage, unclaimed) {
-            (Stage::Commit, true) => &mut self.unclaimed,
-            (Stage::Commit, false) => &mut self.working,
-            (Stage::Fetch, _) => &mut self.fetch,
-            (Stage::Decode, _) => &mut self.decode,
+            (BatchStage::Commit, true) => &mut self.unclaimed,
+            (BatchStage::Commit, false) => &mut self.working,
+            (BatchStage::Fetch, _) => &mut self.fetch,
+            (BatchStage::Decode, _) => &mut self.decode,
         }
     }
 
     /// The difference from an earlier reading of the clock.
-    pub(crate) fn since(&self, before: &Waits) -> Waits {
-        Waits {
+    pub(crate) fn since(&self, before: &DeliveryWaits) -> DeliveryWaits {
+        DeliveryWaits {
             unclaimed: self.unclaimed.saturating_sub(before.unclaimed),
             working: self.working.saturating_sub(before.working),
             fetch: self.fetch.saturating_sub(before.fetch),
@@ -74,8 +74,8 @@ mod seconds {
     }
 }
 
-impl AddAssign for Waits {
-    fn add_assign(&mut self, more: Waits) {
+impl AddAssign for DeliveryWaits {
+    fn add_assign(&mut self, more: DeliveryWaits) {
         self.unclaimed += more.unclaimed;
         self.working += more.working;
         self.fetch += more.fetch;
@@ -85,17 +85,17 @@ impl AddAssign for Waits {
 
 #[derive(Debug)]
 struct Inner {
-    stage: Stage,
+    stage: BatchStage,
     /// Whether no worker had the next split, as of the last answer.
     unclaimed: bool,
     since: Duration,
-    spent: Waits,
+    spent: DeliveryWaits,
 }
 
 impl Inner {
     fn pass(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.since);
-        *self.spent.of(self.stage, self.unclaimed) += passed;
+        *self.spent.cause_mut(self.stage, self.unclaimed) += passed;
         self.since = now;
     }
 }
@@ -107,7 +107,7 @@ pub(crate) struct StageClock(Mutex<Inner>);
 
 impl StageClock {
     pub fn new(now: Duration) -> Self {
-        let (stage, spent) = (Stage::Commit, Waits::default());
+        let (stage, spent) = (BatchStage::Commit, DeliveryWaits::default());
         // Before the first answer no worker can have claimed anything.
         StageClock(Mutex::new(Inner { stage, unclaimed: true, since: now, spent }))
     }
@@ -119,7 +119,7 @@ impl StageClock {
     }
 
     /// Records a new stage of the next batch.
-    pub fn enter(&self, stage: Stage, now: Duration) {
+    pub fn enter(&self, stage: BatchStage, now: Duration) {
         self.with(now, |inner| inner.stage = stage);
     }
 
@@ -129,13 +129,13 @@ impl StageClock {
     }
 
     /// The stage of the next batch, and whether no worker has its split.
-    pub fn stage(&self) -> (Stage, bool) {
+    pub fn stage(&self) -> (BatchStage, bool) {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (inner.stage, inner.unclaimed)
     }
 
     /// The time spent so far.
-    pub fn read(&self, now: Duration) -> Waits {
+    pub fn read(&self, now: Duration) -> DeliveryWaits {
         self.with(now, |inner| inner.spent)
     }
 }
@@ -149,9 +149,9 @@ mod tests {
         let s = Duration::from_secs;
         let clock = StageClock::new(s(10));
         clock.note_unclaimed(false, s(11));
-        clock.enter(Stage::Fetch, s(14));
+        clock.enter(BatchStage::Fetch, s(14));
         let before = clock.read(s(15));
-        clock.enter(Stage::Decode, s(20));
+        clock.enter(BatchStage::Decode, s(20));
         let after = clock.read(s(22));
         assert_eq!((after.unclaimed, after.working), (s(1), s(3)));
         let waits = after.since(&before);

@@ -6,12 +6,12 @@
 
 use crate::{
     ExecError,
-    program::{Delivered, dtype, tensor_spec},
-    step::{Action, Step},
+    program::{DeliveredField, dtype, tensor_spec},
+    step::{CompiledStep, StepAction},
 };
 
-use gristmill_chunk::{DType, FormatError, Schema, TensorSpec};
-use gristmill_kernel::Cell;
+use gristmill_chunk::{ChunkFormatError, FrameSchema, TensorDType, TensorSpec};
+use gristmill_kernel::FieldCell;
 use gristmill_model::Epoch;
 use gristmill_pipeline::{COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 use std::fmt::Display;
@@ -31,24 +31,24 @@ const REASON: &str = "__reason__";
 
 /// A compiled cache point.
 #[derive(Debug)]
-pub(crate) struct Point {
+pub(crate) struct CompiledCachePoint {
     /// Index among the steps.
     pub(crate) step: usize,
     /// Name in error messages.
     name: String,
     /// Schema of the frames of elements.
-    pub(crate) schema: Schema,
-    pub(crate) origin: Origin,
+    pub(crate) schema: FrameSchema,
+    pub(crate) origin: OriginTensors,
     /// Tensor of height and width, u32 `[n, 2]` for the n fields of varying size.
     pub(crate) sizes: Option<usize>,
-    pub(crate) fields: Vec<PointField>,
+    pub(crate) fields: Vec<CachePointField>,
     /// Bytes that every element takes, without its ragged values.
     pub(crate) row_bytes: usize,
 }
 
 /// Tensors that identify the origin of an element.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
+pub(crate) struct OriginTensors {
     /// Dtype u64.
     pub(crate) key: usize,
     /// Dtype u32, like `record` and `repeat`. Number of the element among those of its record at
@@ -60,7 +60,7 @@ pub(crate) struct Origin {
 
 /// A field of an element at the cache point.
 #[derive(Debug)]
-pub(crate) struct PointField {
+pub(crate) struct CachePointField {
     pub(crate) name: String,
     pub(crate) cell: usize,
     pub(crate) tensor: usize,
@@ -72,37 +72,37 @@ pub(crate) struct PointField {
     pub(crate) row: Option<usize>,
 }
 
-impl Point {
+impl CompiledCachePoint {
     /// An error at this cache point.
     pub(crate) fn error(&self, reason: impl Display) -> ExecError {
         ExecError::Cache { point: self.name.clone(), reason: reason.to_string() }
     }
 
     /// Bytes that the element in `cells` takes in the cache.
-    pub(crate) fn element_bytes(&self, cells: &[Cell]) -> usize {
+    pub(crate) fn element_bytes(&self, cells: &[FieldCell]) -> usize {
         let ragged = self.fields.iter().filter(|field| field.ragged);
         self.row_bytes + ragged.map(|field| cells[field.cell].place.bytes()).sum::<usize>()
     }
 }
 
 /// Tensors of the frame of refused records, which are in the order of the split.
-pub(crate) struct Refused {
-    pub(crate) schema: Schema,
+pub(crate) struct RefusedRecordTensors {
+    pub(crate) schema: FrameSchema,
     pub(crate) key: usize,
     pub(crate) record: usize,
     pub(crate) op: usize,
     pub(crate) reason: usize,
 }
 
-impl Refused {
-    pub(crate) fn new() -> Result<Self, FormatError> {
-        let schema = Schema::new(vec![
-            TensorSpec::fixed(KEY_FIELD, DType::U64, []),
-            TensorSpec::fixed(RECORD, DType::U32, []),
-            TensorSpec::ragged(OP, DType::U8, []),
-            TensorSpec::ragged(REASON, DType::U8, []),
+impl RefusedRecordTensors {
+    pub(crate) fn new() -> Result<Self, ChunkFormatError> {
+        let schema = FrameSchema::new(vec![
+            TensorSpec::fixed(KEY_FIELD, TensorDType::U64, []),
+            TensorSpec::fixed(RECORD, TensorDType::U32, []),
+            TensorSpec::ragged(OP, TensorDType::U8, []),
+            TensorSpec::ragged(REASON, TensorDType::U8, []),
         ])?;
-        Ok(Refused { schema, key: 0, record: 1, op: 2, reason: 3 })
+        Ok(RefusedRecordTensors { schema, key: 0, record: 1, op: 2, reason: 3 })
     }
 }
 
@@ -110,12 +110,12 @@ impl Refused {
 pub(crate) fn compile(
     pipeline: &Pipeline,
     names: &[&str],
-    steps: &[Step],
-    delivered: &[Delivered],
-) -> Result<Vec<Point>, ExecError> {
+    steps: &[CompiledStep],
+    delivered: &[DeliveredField],
+) -> Result<Vec<CompiledCachePoint>, ExecError> {
     let mut points = Vec::new();
     for (i, step) in steps.iter().enumerate() {
-        let Action::Point(nth) = step.action else { continue };
+        let StepAction::Point(nth) = step.action else { continue };
         let stage = step.stage as usize;
         let before =
             stage.checked_sub(1).map_or("source", |i| pipeline.stages()[i].op.identity().0);
@@ -130,7 +130,7 @@ pub(crate) fn compile(
                 return Err(ExecError::Cache { point, reason });
             };
             let has_size = schema.known_shape().is_none() && schema.shape.len() >= 3;
-            fields.push(PointField {
+            fields.push(CachePointField {
                 name: name.clone(),
                 cell,
                 tensor: fields.len(),
@@ -149,12 +149,12 @@ pub(crate) fn compile(
 fn compiled(
     step: usize,
     name: String,
-    mut fields: Vec<PointField>,
+    mut fields: Vec<CachePointField>,
     sized: usize,
-) -> Result<Point, ExecError> {
+) -> Result<CompiledCachePoint, ExecError> {
     let mut tensors = Vec::new();
     for field in &mut fields {
-        let PointField { name, schema, .. } = field;
+        let CachePointField { name, schema, .. } = field;
         // A value that varies in several dimensions is stored flat; the sizes tensor has its shape.
         let spec = tensor_spec(name, schema);
         let spec = spec.unwrap_or_else(|| TensorSpec::ragged(name.as_str(), dtype(schema), []));
@@ -162,25 +162,27 @@ fn compiled(
         tensors.push(spec);
     }
     let first = tensors.len();
-    let origin = Origin { key: first, copy: first + 1, record: first + 2, repeat: first + 3 };
-    tensors.push(TensorSpec::fixed(KEY_FIELD, DType::U64, []));
-    tensors.extend([COPY_FIELD, RECORD, REPEAT].map(|n| TensorSpec::fixed(n, DType::U32, [])));
+    let origin =
+        OriginTensors { key: first, copy: first + 1, record: first + 2, repeat: first + 3 };
+    tensors.push(TensorSpec::fixed(KEY_FIELD, TensorDType::U64, []));
+    tensors
+        .extend([COPY_FIELD, RECORD, REPEAT].map(|n| TensorSpec::fixed(n, TensorDType::U32, [])));
     let sizes = (sized > 0).then_some(tensors.len());
-    tensors.extend(sizes.map(|_| TensorSpec::fixed(SIZES, DType::U32, [sized, 2])));
-    let schema = Schema::new(tensors)
+    tensors.extend(sizes.map(|_| TensorSpec::fixed(SIZES, TensorDType::U32, [sized, 2])));
+    let schema = FrameSchema::new(tensors)
         .map_err(|error| ExecError::Cache { point: name.clone(), reason: error.to_string() })?;
     let row_bytes = |(tensor, spec): (usize, &TensorSpec)| {
         // Ragged tensors take one offset per row.
         if spec.ragged { size_of::<u64>() } else { schema.item_bytes(tensor).unwrap_or(0) }
     };
     let row_bytes = schema.tensors().iter().enumerate().map(row_bytes).sum();
-    Ok(Point { step, name, schema, origin, sizes, fields, row_bytes })
+    Ok(CompiledCachePoint { step, name, schema, origin, sizes, fields, row_bytes })
 }
 
 /// The tensor in whose row one of `steps` has written the final value of `cell`.
-fn finished(steps: &[Step], cell: usize, delivered: &[Delivered]) -> Option<usize> {
-    let writes = |step: &Step| match step.action {
-        Action::Transform { output, to_row, .. } => to_row && output == cell,
+fn finished(steps: &[CompiledStep], cell: usize, delivered: &[DeliveredField]) -> Option<usize> {
+    let writes = |step: &CompiledStep| match step.action {
+        StepAction::Transform { output, to_row, .. } => to_row && output == cell,
         _ => false,
     };
     let field = delivered.iter().find(|field| field.cell == cell)?;

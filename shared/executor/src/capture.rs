@@ -4,14 +4,14 @@
 //! still captured, and so are further elements of its record, which then do not continue.
 
 use crate::{
-    ExecError, Program,
-    cache_point::{Point, PointField, REUSED_EPOCH, Refused},
-    element::Element,
-    run::{Fault, Run, Scratch},
+    CompiledPipeline, ExecError,
+    cache_point::{CachePointField, CompiledCachePoint, REUSED_EPOCH, RefusedRecordTensors},
+    element::ElementContext,
+    run::{ElementFault, ExecutorScratch, SplitExecution},
 };
 
-use gristmill_chunk::{ChunkWriter, FormatError, FrameKind};
-use gristmill_kernel::Place;
+use gristmill_chunk::{ChunkFormatError, ChunkFrameKind, ChunkWriter};
+use gristmill_kernel::CellStorage;
 use gristmill_model::{Epoch, RecordKey, SkippedRecord};
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use std::sync::Arc;
 const FRAME_BYTES: usize = 2 << 20;
 
 /// Elements of one split that are being written to the cache.
-pub(crate) struct Capture {
-    point: Arc<Point>,
+pub(crate) struct CacheCapture {
+    point: Arc<CompiledCachePoint>,
     /// Number of elements still expected, to plan frames.
     expected: usize,
     /// Position of the current record in the split.
     record: u32,
     frame: OpenFrame,
     /// Error of the current record after the cache point.
-    failed: Option<Fault>,
+    failed: Option<ElementFault>,
     /// Records refused before the cache point, each with its position in the split.
     refused: Vec<(u32, SkippedRecord)>,
     /// Complete parts. `bytes` counts the elements of the current part.
@@ -46,11 +46,11 @@ struct OpenFrame {
     bytes: usize,
 }
 
-impl Capture {
+impl CacheCapture {
     /// Captures `records` records of `program` at `point`, in parts of about `part_bytes`.
     pub(crate) fn new(
-        program: &Program,
-        point: &Arc<Point>,
+        program: &CompiledPipeline,
+        point: &Arc<CompiledCachePoint>,
         records: u32,
         part_bytes: usize,
     ) -> Self {
@@ -60,7 +60,17 @@ impl Capture {
         let expected = (records as usize).saturating_mul(width.min(64) as usize);
         let (frame, failed, refused) = (OpenFrame::default(), None, Vec::new());
         let (point, parts) = (Arc::clone(point), Vec::new());
-        Capture { point, expected, record: 0, frame, failed, refused, parts, bytes: 0, part_bytes }
+        CacheCapture {
+            point,
+            expected,
+            record: 0,
+            frame,
+            failed,
+            refused,
+            parts,
+            bytes: 0,
+            part_bytes,
+        }
     }
 
     pub(crate) fn has_parts(&self) -> bool {
@@ -77,26 +87,26 @@ impl Capture {
     pub(crate) fn end_record(
         &mut self,
         key: RecordKey,
-        outcome: Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        if let Err(Fault::Record { op, reason }) = &outcome {
+        outcome: Result<(), ElementFault>,
+    ) -> Result<(), ElementFault> {
+        if let Err(ElementFault::Record { op, reason }) = &outcome {
             let record = SkippedRecord { key, op: (*op).to_owned(), reason: reason.clone() };
             self.refused.push((self.record, record));
         }
         self.record += 1;
         // The earlier failure counts, as in a run that captures nothing.
         match (self.failed.take(), outcome) {
-            (Some(failed), Ok(()) | Err(Fault::Record { .. })) => Err(failed),
+            (Some(failed), Ok(()) | Err(ElementFault::Record { .. })) => Err(failed),
             (_, outcome) => outcome,
         }
     }
 
-    fn fault(&self, error: FormatError) -> Fault {
-        Fault::Fatal(self.point.error(error))
+    fn fault(&self, error: ChunkFormatError) -> ElementFault {
+        ElementFault::Fatal(self.point.error(error))
     }
 }
 
-impl Run<'_> {
+impl SplitExecution<'_> {
     /// Whether elements are captured at step `i`.
     pub(crate) fn is_captured(&self, i: usize) -> bool {
         self.split.capture.as_ref().is_some_and(|capture| capture.point.step == i)
@@ -111,7 +121,11 @@ impl Run<'_> {
     }
 
     /// Captures an element at step `i`, then runs the remaining steps.
-    pub(crate) fn put(&mut self, i: usize, element: Element<'_>) -> Result<(), Fault> {
+    pub(crate) fn put(
+        &mut self,
+        i: usize,
+        element: ElementContext<'_>,
+    ) -> Result<(), ElementFault> {
         let bytes = self.store(element)?;
         let active_ns = self.lap();
         self.split.metrics[i + 1].add(active_ns, 1, bytes, bytes);
@@ -119,7 +133,7 @@ impl Run<'_> {
             return Ok(());
         }
         match self.guarded(|run, at| run.steps(i + 1, element, at)) {
-            Err(fault @ Fault::Record { .. }) => {
+            Err(fault @ ElementFault::Record { .. }) => {
                 if let Some(capture) = &mut self.split.capture {
                     capture.failed = Some(fault);
                 }
@@ -130,17 +144,17 @@ impl Run<'_> {
     }
 
     /// Copies an element into the cache's frame. Returns its bytes.
-    fn store(&mut self, element: Element<'_>) -> Result<usize, Fault> {
+    fn store(&mut self, element: ElementContext<'_>) -> Result<usize, ElementFault> {
         let (copy, row) = (self.copy, self.split.row);
         let Some(capture) = &mut self.split.capture else { return Ok(0) };
-        let Scratch { cells, writer, cache, .. } = &mut *self.scratch;
+        let ExecutorScratch { cells, writer, cache, .. } = &mut *self.scratch;
         let point = Arc::clone(&capture.point);
         begin(capture, cache).map_err(|error| capture.fault(error))?;
         let at = capture.frame.rows;
         for field in &point.fields {
             let cell = &cells[field.cell];
             let value = match (&cell.place, field.row) {
-                (Place::Row, Some(tensor)) => writer.row_mut(tensor, row)?,
+                (CellStorage::Row, Some(tensor)) => writer.row_mut(tensor, row)?,
                 _ => cell.value(element.record, &[]),
             };
             store_field(field, cache, at, value).map_err(|error| capture.fault(error))?;
@@ -156,7 +170,7 @@ impl Run<'_> {
         let origin = point.origin;
         let numbers =
             [(origin.copy, element.copy), (origin.record, capture.record), (origin.repeat, copy)];
-        let mut number = |tensor, bytes: &[u8]| -> Result<(), FormatError> {
+        let mut number = |tensor, bytes: &[u8]| -> Result<(), ChunkFormatError> {
             cache.row_mut(tensor, at)?.copy_from_slice(bytes);
             Ok(())
         };
@@ -175,7 +189,7 @@ impl Run<'_> {
     }
 
     /// Ends the current part if it is large enough. Called after each record.
-    pub(crate) fn end_part(&mut self) -> Result<(), Fault> {
+    pub(crate) fn end_part(&mut self) -> Result<(), ElementFault> {
         let Some(capture) = &mut self.split.capture else { return Ok(()) };
         if capture.bytes >= capture.part_bytes {
             let part = end_object(capture, &mut self.scratch.cache);
@@ -186,7 +200,7 @@ impl Run<'_> {
     }
 
     /// Ends the capture and returns its last part.
-    pub(crate) fn end_capture(&mut self, capture: &mut Capture) -> Result<Vec<u8>, ExecError> {
+    pub(crate) fn end_capture(&mut self, capture: &mut CacheCapture) -> Result<Vec<u8>, ExecError> {
         let object = end_object(capture, &mut self.scratch.cache);
         let object = object.map_err(|error| capture.point.error(error))?;
         let active_ns = self.lap();
@@ -196,11 +210,11 @@ impl Run<'_> {
 }
 
 fn store_field(
-    field: &PointField,
+    field: &CachePointField,
     cache: &mut ChunkWriter,
     row: usize,
     value: &[u8],
-) -> Result<(), FormatError> {
+) -> Result<(), ChunkFormatError> {
     if field.ragged {
         return cache.push_ragged(field.tensor, value);
     }
@@ -208,13 +222,13 @@ fn store_field(
     if to.len() != value.len() {
         let (name, is, wanted) = (&field.name, value.len(), to.len());
         let what = format!("`{name}` has {is} bytes, not {wanted}: please report this");
-        return Err(FormatError::invalid(what));
+        return Err(ChunkFormatError::invalid(what));
     }
     to.copy_from_slice(value);
     Ok(())
 }
 
-fn begin(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<(), FormatError> {
+fn begin(capture: &mut CacheCapture, cache: &mut ChunkWriter) -> Result<(), ChunkFormatError> {
     if capture.frame.planned == 0 {
         let most = (FRAME_BYTES / capture.point.row_bytes.max(1)).max(1);
         let planned = capture.expected.clamp(1, most);
@@ -224,19 +238,22 @@ fn begin(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<(), FormatErr
     Ok(())
 }
 
-fn end(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<(), FormatError> {
+fn end(capture: &mut CacheCapture, cache: &mut ChunkWriter) -> Result<(), ChunkFormatError> {
     let OpenFrame { planned, rows, .. } = std::mem::take(&mut capture.frame);
     capture.expected = capture.expected.saturating_sub(rows);
     match planned {
         0 => Ok(()),
-        _ => cache.end_frame(FrameKind::Batch, rows),
+        _ => cache.end_frame(ChunkFrameKind::Batch, rows),
     }
 }
 
-fn end_object(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<Vec<u8>, FormatError> {
+fn end_object(
+    capture: &mut CacheCapture,
+    cache: &mut ChunkWriter,
+) -> Result<Vec<u8>, ChunkFormatError> {
     end(capture, cache)?;
     if !capture.refused.is_empty() {
-        let tensors = Refused::new()?;
+        let tensors = RefusedRecordTensors::new()?;
         cache.begin_frame(&tensors.schema, capture.refused.len())?;
         for (row, (record, refused)) in capture.refused.iter().enumerate() {
             let SkippedRecord { key, op, reason } = refused;
@@ -245,7 +262,7 @@ fn end_object(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<Vec<u8>,
             cache.push_ragged(tensors.op, op.as_bytes())?;
             cache.push_ragged(tensors.reason, reason.as_bytes())?;
         }
-        cache.end_frame(FrameKind::Remainder, capture.refused.len())?;
+        cache.end_frame(ChunkFrameKind::Remainder, capture.refused.len())?;
         capture.refused.clear();
     }
     cache.finish()

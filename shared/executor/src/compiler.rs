@@ -1,44 +1,44 @@
 //! Compiles pipelines with the assets that their operators need.
 
-use crate::{ExecError, Program};
-use gristmill_kernel::{Assets, NoAssets};
+use crate::{CompiledPipeline, ExecError};
+use gristmill_kernel::{AssetLoader, NoAssets};
 use gristmill_pipeline::Pipeline;
 
 /// Compiles pipelines. The default has no assets and fuses operators.
 #[derive(Clone, Copy)]
-pub struct Compiler<'a> {
-    pub(crate) assets: &'a dyn Assets,
+pub struct PipelineCompiler<'a> {
+    pub(crate) assets: &'a dyn AssetLoader,
     pub(crate) fuse: bool,
 }
 
-impl std::fmt::Debug for Compiler<'_> {
+impl std::fmt::Debug for PipelineCompiler<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Compiler").field("fuse", &self.fuse).finish_non_exhaustive()
     }
 }
 
-impl Default for Compiler<'_> {
+impl Default for PipelineCompiler<'_> {
     fn default() -> Self {
-        Compiler { assets: &NoAssets, fuse: true }
+        PipelineCompiler { assets: &NoAssets, fuse: true }
     }
 }
 
-impl<'a> Compiler<'a> {
+impl<'a> PipelineCompiler<'a> {
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets where operators find files by the hash of their content.
     #[must_use]
-    pub fn assets(self, assets: &'a dyn Assets) -> Self {
-        Compiler { assets, ..self }
+    pub fn assets(self, assets: &'a dyn AssetLoader) -> Self {
+        PipelineCompiler { assets, ..self }
     }
 
     /// Makes every operator a step of its own. Slower, with the same output and separate metrics
     /// for each operator.
     #[must_use]
     pub fn apart(self) -> Self {
-        Compiler { fuse: false, ..self }
+        PipelineCompiler { fuse: false, ..self }
     }
 
     /// Compiles a pipeline.
@@ -46,7 +46,7 @@ impl<'a> Compiler<'a> {
     /// # Errors
     /// [`ExecError::Pipeline`] if this build cannot run the pipeline, or if a file that an operator
     /// needs is missing or not as expected. [`ExecError::Output`] if its tensors cannot be stored.
-    pub fn compile(&self, pipeline: &Pipeline) -> Result<Program, ExecError> {
-        Program::compile_with(pipeline, self)
+    pub fn compile(&self, pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
+        CompiledPipeline::compile_with(pipeline, self)
     }
 }

@@ -1,15 +1,15 @@
 //! The same elements give the same values and the same objects in every format.
 
-use crate::{Part, Program, SplitInput};
+use crate::{CompiledPipeline, InputRange, SplitInput};
 use bytes::Bytes;
-use gristmill_kernel::Cell;
+use gristmill_kernel::FieldCell;
 use gristmill_model::RecordKey;
 use gristmill_pipeline::{Feature, FeatureDType};
 use gristmill_sources::{
-    FORMATS, FileIndex, Format, IndexBuilder, Parsed, Reader, Reading,
+    FORMATS, FileFormat, FileIndex, IndexBuilder, ParsedSource, RecordReader, RecordReaderInput,
     jsonl::Jsonl,
     parquet::Parquet,
-    samples::{Row, Value, gzip},
+    samples::{SampleRow, SampleValue, gzip},
 };
 use proptest::prelude::*;
 
@@ -30,22 +30,22 @@ fn elements() -> impl Strategy<Value = Vec<Element>> {
 }
 
 impl Element {
-    fn row(&self) -> Row {
+    fn row(&self) -> SampleRow {
         let Element { tokens, weights, text } = self.clone();
         vec![
-            ("tokens", Value::Ints(tokens)),
-            ("weights", Value::Floats(weights.to_vec())),
-            ("text", Value::Text(text)),
+            ("tokens", SampleValue::Ints(tokens)),
+            ("weights", SampleValue::Floats(weights.to_vec())),
+            ("text", SampleValue::Text(text)),
         ]
     }
 }
 
 /// Files of these elements in every format that can hold them, and in gzip where that is allowed.
-fn files(elements: &[Element]) -> Vec<(Format, Bytes)> {
-    let rows: Vec<Row> = elements.iter().map(Element::row).collect();
+fn files(elements: &[Element]) -> Vec<(FileFormat, Bytes)> {
+    let rows: Vec<SampleRow> = elements.iter().map(Element::row).collect();
     let mut files = Vec::new();
     for definition in FORMATS {
-        let format = Format::with_defaults(definition.name).unwrap();
+        let format = FileFormat::with_defaults(definition.name).unwrap();
         let Some(file) = format.sample(&rows) else { continue };
         let file = Bytes::from(file);
         if index(&format, &file).is_contiguous() {
@@ -56,13 +56,13 @@ fn files(elements: &[Element]) -> Vec<(Format, Bytes)> {
     files
 }
 
-fn index(format: &Format, file: &Bytes) -> FileIndex {
+fn index(format: &FileFormat, file: &Bytes) -> FileIndex {
     let mut builder = IndexBuilder::new(format).unwrap();
     file.chunks(100).for_each(|piece| builder.push(piece).unwrap());
     builder.finish().unwrap()
 }
 
-fn source(format: &Format) -> Parsed {
+fn source(format: &FileFormat) -> ParsedSource {
     let feature = |key: &str, dtype, shape: &[Option<u32>]| {
         (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: shape.to_vec() })
     };
@@ -71,7 +71,7 @@ fn source(format: &Format) -> Parsed {
         feature("weights", FeatureDType::F32, &[Some(2)]),
         feature("text", FeatureDType::Bytes, &[]),
     ];
-    Parsed { paths: Vec::new(), format: format.clone(), features: features.into() }
+    ParsedSource { paths: Vec::new(), format: format.clone(), features: features.into() }
 }
 
 /// The records of a split, as a worker gets them.
@@ -80,7 +80,7 @@ fn open<'a>(
     file: &Bytes,
     first: u32,
     n: u32,
-    source: impl Into<Reading<'a>>,
+    source: impl Into<RecordReaderInput<'a>>,
 ) -> (Bytes, FileIndex) {
     let source = source.into();
     let ranges = index.stored_ranges(first, n, source).unwrap();
@@ -91,9 +91,9 @@ fn open<'a>(
 }
 
 /// The values of all elements, read in splits.
-fn values(format: &Format, file: &Bytes, split: u32) -> Vec<Vec<Vec<u8>>> {
+fn values(format: &FileFormat, file: &Bytes, split: u32) -> Vec<Vec<Vec<u8>>> {
     let (index, source) = (index(format, file), source(format));
-    let reader = Reader::new(&source);
+    let reader = RecordReader::new(&source);
     let mut values = Vec::new();
     for first in (0..index.len()).step_by(split as usize) {
         let n = split.min(index.len() - first);
@@ -102,7 +102,8 @@ fn values(format: &Format, file: &Bytes, split: u32) -> Vec<Vec<Vec<u8>>> {
         for record in first..first + n {
             let range = within.byte_range(record, 1).unwrap();
             let record = &data[(range.start - base) as usize..(range.end - base) as usize];
-            let mut cells: Vec<Cell> = source.features.iter().map(|_| Cell::default()).collect();
+            let mut cells: Vec<FieldCell> =
+                source.features.iter().map(|_| FieldCell::default()).collect();
             let (record, bytes) = reader.read(record, &mut cells).unwrap();
             let cells = cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec());
             let cells: Vec<Vec<u8>> = cells.collect();
@@ -114,20 +115,20 @@ fn values(format: &Format, file: &Bytes, split: u32) -> Vec<Vec<Vec<u8>>> {
 }
 
 /// The objects of all splits of a pipeline over these files.
-fn objects(format: &Format, file: &Bytes) -> Vec<Vec<u8>> {
+fn objects(format: &FileFormat, file: &Bytes) -> Vec<Vec<u8>> {
     let yaml = format!(
         "source: {{ {}: x, features: {{ weights: {{ dtype: f32, shape: [2] }} }} }}\n\
          ops: [batch: {{ size: 3 }}]",
         format.name()
     );
     let pipeline = gristmill_operators::parse(&yaml).unwrap();
-    let (program, index) = (Program::compile(&pipeline).unwrap(), index(format, file));
+    let (program, index) = (CompiledPipeline::compile(&pipeline).unwrap(), index(format, file));
     let mut scratch = program.scratch();
     let splits = (0..index.len()).step_by(6).map(|first| {
         let n_records = 6.min(index.len() - first);
         let (data, within) = open(&index, file, first, n_records, pipeline.source());
         let first = RecordKey { file: 0, record: first };
-        let part = Part { first, n_records, data, index: &within };
+        let part = InputRange { first, n_records, data, index: &within };
         let input = SplitInput { seed: 7, ..SplitInput::whole(part) };
         program.run_split(&mut scratch, &input, &|| false).unwrap().object
     });
@@ -180,18 +181,19 @@ fn speed() {
         files.push((name.to_owned(), std::fs::read(name).unwrap().into()));
     }
     for (name, file) in files {
-        let format: Format = if name.contains("parquet") { Parquet.into() } else { Jsonl.into() };
+        let format: FileFormat =
+            if name.contains("parquet") { Parquet.into() } else { Jsonl.into() };
         let mut source = source(&format);
         source.features.retain(|name, _| name == "tokens");
         let began = std::time::Instant::now();
-        let mut builder = IndexBuilder::of_file(&format, file.len() as u64).unwrap();
+        let mut builder = IndexBuilder::for_file(&format, file.len() as u64).unwrap();
         while let Some(range) = builder.wants() {
             builder.push(&file[range.start as usize..range.end as usize]).unwrap();
         }
         let index = builder.finish().unwrap();
         let indexed = began.elapsed();
         let stored = index.encode().len();
-        let reader = Reader::new(&source);
+        let reader = RecordReader::new(&source);
         for split in [1024, 16_384] {
             let (mut opening, mut reading) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
             let (mut read, mut values, mut records) = (0, 0, 0);
@@ -203,7 +205,7 @@ fn speed() {
                 let (data, within) = open(&index, &file, first, n, &source);
                 opening += began.elapsed();
                 let began = std::time::Instant::now();
-                let mut cells = [Cell::default()];
+                let mut cells = [FieldCell::default()];
                 let mut start = 0;
                 for bytes in within.sizes(first, n) {
                     let end = start + bytes as usize;

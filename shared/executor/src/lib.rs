@@ -1,9 +1,9 @@
 //! Runs a pipeline over one split: source bytes in, one chunk object out.
 //!
-//! [`Program::compile`] turns a checked pipeline into steps once. [`Program::run_split`] runs them
+//! [`CompiledPipeline::compile`] turns a checked pipeline into steps once. [`CompiledPipeline::run_split`] runs them
 //! over the records of a split, with scratch buffers that are reused for all elements and splits.
 //! Rows are computed in place in their batch. The output depends only on pipeline, seed, epoch and
-//! records, not on earlier runs or the machine. [`Program::resume_split`] makes the same object
+//! records, not on earlier runs or the machine. [`CompiledPipeline::resume_split`] makes the same object
 //! from elements that a run captured at a cache point. The crate is synchronous, does no I/O, and
 //! reads the clock only to time operators and waits.
 
@@ -27,15 +27,15 @@ mod steps;
 mod wait;
 mod zip;
 
-pub use compiler::Compiler;
+pub use compiler::PipelineCompiler;
 pub use error::ExecError;
-pub use finisher::Finisher;
-pub use gristmill_kernel::Assets;
+pub use finisher::BatchFinisher;
+pub use gristmill_kernel::AssetLoader;
 pub use metrics::OpMetrics;
-pub use program::Program;
+pub use program::CompiledPipeline;
 pub use resume::ResumeInput;
-pub use run::{Scratch, Unfinished};
-pub use split::{CACHED_PART_BYTES, Part, Pick, SplitInput, SplitOutput, Zipped};
+pub use run::{ExecutorScratch, UnfinishedSplit};
+pub use split::{CACHED_PART_BYTES, InputRange, RecordPick, SplitInput, SplitOutput, ZippedInput};
 
 /// Libraries that decode, resize and tokenise: with the versions of operators, they determine the
 /// bytes of a pipeline. Our own kernels are covered by the operator versions.

@@ -1,15 +1,15 @@
 //! Runs the rest of a pipeline over elements that were captured at a cache point.
 
 use crate::{
-    ExecError, OpMetrics, Program, Scratch, SplitOutput,
-    cache_point::{Origin, Point, PointField, Refused},
-    element::Element,
-    run::{Fault, Run, Terms, Unfinished},
+    CompiledPipeline, ExecError, ExecutorScratch, OpMetrics, SplitOutput,
+    cache_point::{CachePointField, CompiledCachePoint, OriginTensors, RefusedRecordTensors},
+    element::ElementContext,
+    run::{ElementFault, SplitExecution, SplitParameters, UnfinishedSplit},
 };
 
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Frame, Limits, Schema, TensorView};
-use gristmill_kernel::Place;
+use gristmill_chunk::{Chunk, ChunkFrame, ChunkLimits, FrameSchema, TensorView};
+use gristmill_kernel::CellStorage;
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
 
@@ -35,7 +35,7 @@ const MAX_REASON_BYTES: usize = 4096;
 /// Records refused before the cache point, in order, each with its position in the split.
 type RefusedRecords = Peekable<IntoIter<(u32, SkippedRecord)>>;
 
-impl Program {
+impl CompiledPipeline {
     /// Runs the rest of the pipeline over a split that [`run_split`](Self::run_split) captured at a
     /// cache point. The object and the list of skipped records are the same as from the records
     /// themselves. The cache has no payloads of skipped records, so `quarantined` is empty. Calls
@@ -46,7 +46,7 @@ impl Program {
     /// [`run_split`](Self::run_split).
     pub fn resume_split(
         &self,
-        scratch: &mut Scratch,
+        scratch: &mut ExecutorScratch,
         input: &ResumeInput,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<SplitOutput, ExecError> {
@@ -62,14 +62,14 @@ impl Program {
     /// As [`resume_split`](Self::resume_split).
     pub fn resume_part(
         &self,
-        scratch: &mut Scratch,
-        before: Option<Unfinished>,
+        scratch: &mut ExecutorScratch,
+        before: Option<UnfinishedSplit>,
         input: &ResumeInput,
         is_last: bool,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<Unfinished, ExecError> {
+    ) -> Result<UnfinishedSplit, ExecError> {
         let point = self.point(input.point)?;
-        let chunk = Chunk::open(input.object.clone(), &Limits::default());
+        let chunk = Chunk::open(input.object.clone(), &ChunkLimits::default());
         let chunk = chunk.map_err(|error| point.error(error))?;
         let frames = 0..chunk.remainder().unwrap_or(chunk.frames().len());
         // Elements get numbers of type `u32`, like records.
@@ -81,11 +81,13 @@ impl Program {
         let left = left.saturating_add(if is_last { 0 } else { self.batching.size });
         let refused = refused(&chunk, point)?;
         let run = match before {
-            Some(before) => Run::again(self, scratch, Unfinished { left, ..before }, cancelled)?,
+            Some(before) => {
+                SplitExecution::again(self, scratch, UnfinishedSplit { left, ..before }, cancelled)?
+            }
             None => {
                 let ResumeInput { epoch, seed, on_error, .. } = *input;
-                let terms = Terms { epoch, seed, on_error };
-                let mut run = Run::new(self, scratch, terms, left, cancelled)?;
+                let terms = SplitParameters { epoch, seed, on_error };
+                let mut run = SplitExecution::new(self, scratch, terms, left, cancelled)?;
                 run.split.metrics[0] = OpMetrics::new(CACHE, None);
                 let after = self.steps[point.step..].iter();
                 run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
@@ -107,12 +109,12 @@ impl Program {
     /// [`ExecError::Output`] if the object gets too large.
     pub fn end_resumed(
         &self,
-        scratch: &mut Scratch,
+        scratch: &mut ExecutorScratch,
         point: u32,
-        unfinished: Unfinished,
+        unfinished: UnfinishedSplit,
     ) -> Result<SplitOutput, ExecError> {
         let step = self.point(point)?.step;
-        let mut run = Run::again(self, scratch, unfinished, &|| false)?;
+        let mut run = SplitExecution::again(self, scratch, unfinished, &|| false)?;
         run.split.metrics.drain(1..=step + 1);
         run.finish()
     }
@@ -120,8 +122,8 @@ impl Program {
 
 /// A split that is being resumed.
 struct Resumed<'a> {
-    run: Run<'a>,
-    point: &'a Point,
+    run: SplitExecution<'a>,
+    point: &'a CompiledCachePoint,
     refused: RefusedRecords,
     /// Position in the split of the current record.
     reached: u32,
@@ -139,13 +141,13 @@ struct Elements<'f> {
 
 impl<'f> Elements<'f> {
     /// Returns `None` if the frame has another schema than the cache point.
-    fn new(frame: &'f Frame, point: &Point) -> Option<Self> {
-        let known: &Schema = &point.schema;
+    fn new(frame: &'f ChunkFrame, point: &CompiledCachePoint) -> Option<Self> {
+        let known: &FrameSchema = &point.schema;
         if frame.schema() != known {
             return None;
         }
         let view = |tensor: usize| frame.get(&known.tensors().get(tensor)?.name);
-        let Origin { key, copy, record, repeat } = point.origin;
+        let OriginTensors { key, copy, record, repeat } = point.origin;
         let fields = point.fields.iter().map(|field| view(field.tensor)).collect::<Option<_>>()?;
         let sizes = match point.sizes {
             Some(sizes) => Some(view(sizes)?),
@@ -174,7 +176,7 @@ fn key(bytes: Option<&[u8]>) -> RecordKey {
 }
 
 impl Resumed<'_> {
-    fn frame(&mut self, frame: &Frame) -> Result<(), ExecError> {
+    fn frame(&mut self, frame: &ChunkFrame) -> Result<(), ExecError> {
         let elements = Elements::new(frame, self.point).ok_or_else(|| {
             self.point.error("the cached split has other fields: it belongs to another pipeline")
         })?;
@@ -211,15 +213,15 @@ impl Resumed<'_> {
                 let active_ns = run.lap();
                 run.split.metrics[0].add(active_ns, 1, bytes, bytes);
                 run.scratch.places.clear();
-                let element = Element { key, record: elements.bytes, copy, level: 0 };
+                let element = ElementContext { key, record: elements.bytes, copy, level: 0 };
                 run.steps(point.step + 1, element, at)
             })
         });
         match outcome {
             Ok(()) => Ok(()),
-            Err(Fault::Cancelled) => Err(ExecError::Cancelled),
-            Err(Fault::Fatal(error)) => Err(error),
-            Err(Fault::Record { op, reason }) => {
+            Err(ElementFault::Cancelled) => Err(ExecError::Cancelled),
+            Err(ElementFault::Fatal(error)) => Err(error),
+            Err(ElementFault::Record { op, reason }) => {
                 self.left_out = Some(record);
                 self.run.bad_record(SkippedRecord { key, op: op.to_owned(), reason }, None)
             }
@@ -243,13 +245,18 @@ impl Resumed<'_> {
     }
 }
 
-impl Run<'_> {
+impl SplitExecution<'_> {
     /// Loads an element's fields into their cells. Final values go to their rows. Returns the
     /// element's bytes.
-    fn load(&mut self, point: &Point, elements: &Elements<'_>, row: usize) -> Result<usize, Fault> {
-        let Scratch { cells, writer, .. } = &mut *self.scratch;
+    fn load(
+        &mut self,
+        point: &CompiledCachePoint,
+        elements: &Elements<'_>,
+        row: usize,
+    ) -> Result<usize, ElementFault> {
+        let ExecutorScratch { cells, writer, .. } = &mut *self.scratch;
         for cell in cells.iter_mut() {
-            cell.place = Place::Record(0..0);
+            cell.place = CellStorage::Record(0..0);
         }
         for (field, view) in point.fields.iter().zip(&elements.fields) {
             let cell = &mut cells[field.cell];
@@ -257,17 +264,17 @@ impl Run<'_> {
             if let Some(size) = field.size {
                 cell.size = elements.size(row, size);
                 check_size(field, &range, cell.size)
-                    .map_err(|why| Fault::Fatal(point.error(why)))?;
+                    .map_err(|why| ElementFault::Fatal(point.error(why)))?;
             }
             cell.place = match field.row {
-                None => Place::Record(range),
+                None => CellStorage::Record(range),
                 Some(tensor) => {
                     let to = writer.row_mut(tensor, self.split.row)?;
                     let value = elements.bytes.get(range).filter(|value| value.len() == to.len());
-                    let value =
-                        value.ok_or_else(|| Fault::Fatal(point.error("a row is too short")))?;
+                    let value = value
+                        .ok_or_else(|| ElementFault::Fatal(point.error("a row is too short")))?;
                     to.copy_from_slice(value);
-                    Place::Row
+                    CellStorage::Row
                 }
             };
         }
@@ -277,7 +284,11 @@ impl Run<'_> {
 
 /// Checks that the length of a value that varies in several dimensions matches its size. Operators
 /// on images rely on it.
-fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Result<(), String> {
+fn check_size(
+    field: &CachePointField,
+    range: &Range<usize>,
+    size: [usize; 2],
+) -> Result<(), String> {
     let schema = &field.schema;
     if schema.is_sequence() {
         return Ok(());
@@ -305,11 +316,11 @@ fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Res
 }
 
 /// Reads the records refused before the cache point, in the order of the split.
-fn refused(chunk: &Chunk, point: &Point) -> Result<RefusedRecords, ExecError> {
+fn refused(chunk: &Chunk, point: &CompiledCachePoint) -> Result<RefusedRecords, ExecError> {
     let Some(last) = chunk.remainder() else { return Ok(Vec::new().into_iter().peekable()) };
     let wrong = || point.error("the cached split's list of skipped records is invalid");
     let frame = chunk.tensors(last).map_err(|error| point.error(error))?;
-    let tensors = Refused::new()?;
+    let tensors = RefusedRecordTensors::new()?;
     if *frame.schema() != tensors.schema {
         return Err(wrong());
     }

@@ -1,18 +1,18 @@
 //! Runs one split, record by record, straight into the rows of its batches.
 
 use crate::{
-    ExecError, OpMetrics, Program,
-    capture::Capture,
-    element::Element,
-    program::Delivered,
-    split::{Record, SplitInput, SplitOutput, records},
-    staging::{Refused, Staging},
+    CompiledPipeline, ExecError, OpMetrics,
+    capture::CacheCapture,
+    element::ElementContext,
+    program::DeliveredField,
+    split::{InputRecord, SplitInput, SplitOutput, records},
+    staging::{BatchStaging, RowRefusal},
     zip,
 };
 
 use bytes::Bytes;
-use gristmill_chunk::{ChunkWriter, Codec, FormatError, FrameKind};
-use gristmill_kernel::{Cell, Place, Tools};
+use gristmill_chunk::{ChunkFormatError, ChunkFrameKind, ChunkWriter, FrameCodec};
+use gristmill_kernel::{CellStorage, FieldCell, KernelScratch};
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -23,44 +23,44 @@ mod portion;
 #[cfg(test)]
 mod tests;
 
-pub use portion::Unfinished;
+pub use portion::UnfinishedSplit;
 
 /// Name of reading and parsing a record in errors and metrics.
 const SOURCE: &str = "source";
 
 /// Buffers of one thread. They grow to the size of the largest element and are reused.
-pub struct Scratch {
-    pub(crate) cells: Vec<Cell>,
+pub struct ExecutorScratch {
+    pub(crate) cells: Vec<FieldCell>,
     /// Place and size of every field when an element became several; each of them starts from these.
     /// Further levels append to the list.
-    pub(crate) places: Vec<(Place, [usize; 2])>,
-    pub(crate) tools: Tools,
+    pub(crate) places: Vec<(CellStorage, [usize; 2])>,
+    pub(crate) tools: KernelScratch,
     pub(crate) writer: ChunkWriter,
     /// Writes the cache object.
     pub(crate) cache: ChunkWriter,
-    staging: Staging,
+    staging: BatchStaging,
 }
 
-impl std::fmt::Debug for Scratch {
+impl std::fmt::Debug for ExecutorScratch {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Scratch").field("fields", &self.cells.len()).finish_non_exhaustive()
     }
 }
 
-impl Scratch {
-    pub(crate) fn new(program: &Program) -> Self {
-        Scratch {
-            cells: (0..program.cells).map(|_| Cell::default()).collect(),
+impl ExecutorScratch {
+    pub(crate) fn new(program: &CompiledPipeline) -> Self {
+        ExecutorScratch {
+            cells: (0..program.cells).map(|_| FieldCell::default()).collect(),
             places: Vec::new(),
-            tools: Tools::default(),
-            staging: Staging::default(),
-            writer: ChunkWriter::new(Codec::Stored),
-            cache: ChunkWriter::new(Codec::Stored),
+            tools: KernelScratch::default(),
+            staging: BatchStaging::default(),
+            writer: ChunkWriter::new(FrameCodec::Stored),
+            cache: ChunkWriter::new(FrameCodec::Stored),
         }
     }
 
     /// Sets how frames are stored in the objects of the next split.
-    pub fn set_codec(&mut self, codec: Codec) {
+    pub fn set_codec(&mut self, codec: FrameCodec) {
         self.writer.set_codec(codec);
         self.cache.set_codec(codec);
     }
@@ -72,7 +72,7 @@ impl Scratch {
 }
 
 /// Reason why an element was not finished.
-pub(crate) enum Fault {
+pub(crate) enum ElementFault {
     Cancelled,
     /// The record is bad: the job's error policy applies.
     Record {
@@ -82,36 +82,36 @@ pub(crate) enum Fault {
     Fatal(ExecError),
 }
 
-impl From<FormatError> for Fault {
-    fn from(error: FormatError) -> Self {
-        Fault::Fatal(error.into())
+impl From<ChunkFormatError> for ElementFault {
+    fn from(error: ChunkFormatError) -> Self {
+        ElementFault::Fatal(error.into())
     }
 }
 
 /// Parameters that are the same for all records of a split.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct SplitParameters {
     pub(crate) epoch: Epoch,
     pub(crate) seed: u64,
     pub(crate) on_error: ErrorPolicy,
 }
 
-pub(crate) struct Run<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) scratch: &'a mut Scratch,
+pub(crate) struct SplitExecution<'a> {
+    pub(crate) program: &'a CompiledPipeline,
+    pub(crate) scratch: &'a mut ExecutorScratch,
     pub(crate) cancelled: &'a dyn Fn() -> bool,
-    pub(crate) split: Unfinished,
+    pub(crate) split: UnfinishedSplit,
     /// Occurrence of the current record in the epoch, from 0.
     pub(crate) copy: u32,
     /// End of the last timed interval, which is the start of the next.
     pub(crate) lap: Instant,
 }
 
-impl<'a> Run<'a> {
+impl<'a> SplitExecution<'a> {
     pub(crate) fn new(
-        program: &'a Program,
-        scratch: &'a mut Scratch,
-        terms: Terms,
+        program: &'a CompiledPipeline,
+        scratch: &'a mut ExecutorScratch,
+        terms: SplitParameters,
         left: u32,
         cancelled: &'a dyn Fn() -> bool,
     ) -> Result<Self, ExecError> {
@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
         }
         let (batch, stage) = program.batch_op;
         metrics.push(OpMetrics::new(batch, Some(stage)));
-        let split = Unfinished {
+        let split = UnfinishedSplit {
             terms,
             metrics,
             skipped: Vec::new(),
@@ -154,12 +154,12 @@ impl<'a> Run<'a> {
         self.split.ran = input.n_records();
         for (ran, record) in (1..).zip(records) {
             let others =
-                zipped.iter_mut().map(zip::Besides::next).collect::<Result<Vec<_>, _>>()?;
+                zipped.iter_mut().map(zip::ZippedRecords::next).collect::<Result<Vec<_>, _>>()?;
             if ran <= input.begin {
                 continue;
             }
             self.one(&record?, &others)?;
-            if input.in_turns && self.split.capture.as_ref().is_some_and(Capture::has_parts) {
+            if input.in_turns && self.split.capture.as_ref().is_some_and(CacheCapture::has_parts) {
                 self.split.ran = ran;
                 break;
             }
@@ -168,21 +168,25 @@ impl<'a> Run<'a> {
     }
 
     /// Runs one record and its zipped records. Applies the error policy if one of them is bad.
-    fn one(&mut self, record: &Record<'_>, others: &[zip::Beside<'_>]) -> Result<(), ExecError> {
+    fn one(
+        &mut self,
+        record: &InputRecord<'_>,
+        others: &[zip::ZippedRecord<'_>],
+    ) -> Result<(), ExecError> {
         if (self.cancelled)() {
             return Err(ExecError::Cancelled);
         }
-        let Record { key, stored, copy, .. } = *record;
+        let InputRecord { key, stored, copy, .. } = *record;
         self.copy = copy;
         self.lap = Instant::now();
         match self.record(key, stored, others) {
             Ok(()) => {}
-            Err(Fault::Cancelled) => return Err(ExecError::Cancelled),
-            Err(Fault::Fatal(error)) => return Err(error),
-            Err(Fault::Record { op, reason }) => {
+            Err(ElementFault::Cancelled) => return Err(ExecError::Cancelled),
+            Err(ElementFault::Fatal(error)) => return Err(error),
+            Err(ElementFault::Record { op, reason }) => {
                 self.bad_record(SkippedRecord { key, op: op.to_owned(), reason }, Some(stored))?;
                 if self.split.terms.on_error == ErrorPolicy::Quarantine {
-                    self.split.quarantined.extend(others.iter().map(zip::Beside::raw));
+                    self.split.quarantined.extend(others.iter().map(zip::ZippedRecord::raw));
                 }
             }
         }
@@ -195,9 +199,9 @@ impl<'a> Run<'a> {
         let mut remainder_rows = self.split.row as u32;
         match (self.split.open, self.split.row) {
             (true, 0) => self.scratch.writer.abandon_frame(),
-            (true, _) => self.end_frame(FrameKind::Remainder)?,
+            (true, _) => self.end_frame(ChunkFrameKind::Remainder)?,
             (false, _) => {
-                let Scratch { staging, writer, .. } = &mut *self.scratch;
+                let ExecutorScratch { staging, writer, .. } = &mut *self.scratch;
                 let (batches, rows) = staging.finish(self.program, writer)?;
                 self.split.batches += batches;
                 remainder_rows = rows;
@@ -207,8 +211,8 @@ impl<'a> Run<'a> {
         let mut capture = self.split.capture.take();
         let cached = capture.as_mut().map(|capture| self.end_capture(capture)).transpose()?;
         let cached_before = capture.map_or(Vec::new(), |mut capture| capture.take_parts());
-        let Run { program, scratch, split, .. } = self;
-        let Unfinished { skipped, quarantined, metrics, batches, .. } = split;
+        let SplitExecution { program, scratch, split, .. } = self;
+        let UnfinishedSplit { skipped, quarantined, metrics, batches, .. } = split;
         let object = scratch.writer.finish()?;
         let batched = batches.saturating_mul(program.batching.size);
         let rows = batched.saturating_add(remainder_rows);
@@ -226,7 +230,7 @@ impl<'a> Run<'a> {
     }
 
     /// Opens a frame for the next rows if none is open.
-    pub(crate) fn begin_frame(&mut self) -> Result<(), Fault> {
+    pub(crate) fn begin_frame(&mut self) -> Result<(), ElementFault> {
         if self.split.open || self.program.stages() {
             return Ok(());
         }
@@ -238,7 +242,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn end_frame(&mut self, kind: FrameKind) -> Result<(), FormatError> {
+    fn end_frame(&mut self, kind: ChunkFrameKind) -> Result<(), ChunkFormatError> {
         self.scratch.writer.end_frame(kind, self.split.row)?;
         self.count_batches(1, self.split.row * self.program.row_bytes);
         (self.split.open, self.split.row) = (false, 0);
@@ -281,11 +285,11 @@ impl<'a> Run<'a> {
         &mut self,
         key: RecordKey,
         stored: &[u8],
-        others: &[zip::Beside<'_>],
-    ) -> Result<(), Fault> {
+        others: &[zip::ZippedRecord<'_>],
+    ) -> Result<(), ElementFault> {
         self.begin_frame()?;
         let outcome = self.guarded(|run, at| {
-            let bad = |reason| Fault::Record { op: SOURCE, reason };
+            let bad = |reason| ElementFault::Record { op: SOURCE, reason };
             let read = run.program.reader.read(stored, &mut run.scratch.cells);
             let (record, mut kept_bytes) = read.map_err(bad)?;
             let mut stored_bytes = stored.len();
@@ -296,7 +300,7 @@ impl<'a> Run<'a> {
             let active_ns = run.lap();
             run.split.metrics[0].add(active_ns, 1, stored_bytes, kept_bytes);
             run.scratch.places.clear();
-            run.steps(0, Element { key, record, copy: 0, level: 0 }, at)
+            run.steps(0, ElementContext { key, record, copy: 0, level: 0 }, at)
         });
         match &mut self.split.capture {
             Some(capture) => {
@@ -312,8 +316,8 @@ impl<'a> Run<'a> {
     /// operator that `work` reached.
     pub(crate) fn guarded(
         &mut self,
-        work: impl FnOnce(&mut Self, &mut &'static str) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
+        work: impl FnOnce(&mut Self, &mut &'static str) -> Result<(), ElementFault>,
+    ) -> Result<(), ElementFault> {
         let mut at = SOURCE;
         // The next element overwrites a half-written row.
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self, &mut at)));
@@ -323,13 +327,13 @@ impl<'a> Run<'a> {
             let text: String = text.unwrap_or("").chars().take(160).collect();
             let reason = format!("the operator panicked: {}", text.replace(char::is_control, " "));
             // The panic may have left the tools in a broken state.
-            self.scratch.tools = Tools::default();
-            Err(Fault::Record { op: at, reason })
+            self.scratch.tools = KernelScratch::default();
+            Err(ElementFault::Record { op: at, reason })
         })
     }
 
     /// Writes the finished element as a row, which may complete a batch.
-    pub(crate) fn emit(&mut self, element: Element<'_>) -> Result<(), Fault> {
+    pub(crate) fn emit(&mut self, element: ElementContext<'_>) -> Result<(), ElementFault> {
         let copy = self.copy.checked_mul(self.program.width);
         let copy = copy.and_then(|first| first.checked_add(element.copy));
         let copy = copy.ok_or_else(|| too_many(self.program.batch_op.0))?;
@@ -343,7 +347,7 @@ impl<'a> Run<'a> {
             batch.add(active_ns, 0, copied_bytes + 12, 0);
         }
         if self.split.row == self.program.batching.size as usize {
-            self.end_frame(FrameKind::Batch)?;
+            self.end_frame(ChunkFrameKind::Batch)?;
             self.split.batches += 1;
         }
         Ok(())
@@ -351,8 +355,8 @@ impl<'a> Run<'a> {
 
     /// Copies the fields that no operator wrote to their rows, and writes key and copy. Returns the
     /// bytes copied.
-    fn stack(&mut self, element: Element<'_>, copy: u32) -> Result<usize, Fault> {
-        let Scratch { cells, writer, .. } = &mut *self.scratch;
+    fn stack(&mut self, element: ElementContext<'_>, copy: u32) -> Result<usize, ElementFault> {
+        let ExecutorScratch { cells, writer, .. } = &mut *self.scratch;
         let op = self.program.batch_op.0;
         let mut copied_bytes = 0;
         for field in self.program.delivered.iter().filter(|field| field.copied) {
@@ -361,7 +365,7 @@ impl<'a> Run<'a> {
             if let Some(sequence) = &field.sequence {
                 let items = value.len() / sequence.item_bytes;
                 let fits = self.program.batching.padded_length(&field.name, items);
-                fits.map_err(|reason| Fault::Record { op, reason })?;
+                fits.map_err(|reason| ElementFault::Record { op, reason })?;
                 writer.push_ragged(field.tensor, value)?;
                 continue;
             }
@@ -369,7 +373,7 @@ impl<'a> Run<'a> {
             if row.len() != value.len() {
                 let (name, is, wanted) = (&field.name, value.len(), row.len());
                 let reason = format!("`{name}` has {is} bytes, not {wanted}: please report this");
-                return Err(Fault::Record { op, reason });
+                return Err(ElementFault::Record { op, reason });
             }
             row.copy_from_slice(value);
         }
@@ -382,15 +386,17 @@ impl<'a> Run<'a> {
     }
 
     /// Stages the element until its batch is full.
-    fn stage(&mut self, element: Element<'_>, copy: u32) -> Result<(), Fault> {
-        let Scratch { cells, writer, staging, .. } = &mut *self.scratch;
-        let value = |field: &Delivered| cells[field.cell].value(element.record, &[]);
+    fn stage(&mut self, element: ElementContext<'_>, copy: u32) -> Result<(), ElementFault> {
+        let ExecutorScratch { cells, writer, staging, .. } = &mut *self.scratch;
+        let value = |field: &DeliveredField| cells[field.cell].value(element.record, &[]);
         let bytes_in: usize = self.program.delivered.iter().map(|field| value(field).len()).sum();
         let origin = (element.key.packed(), copy);
         let full =
             staging.push(self.program, writer, origin, value).map_err(|error| match error {
-                Refused::Row(reason) => Fault::Record { op: self.program.batch_op.0, reason },
-                Refused::Fatal(error) => Fault::Fatal(error.into()),
+                RowRefusal::Row(reason) => {
+                    ElementFault::Record { op: self.program.batch_op.0, reason }
+                }
+                RowRefusal::Fatal(error) => ElementFault::Fatal(error.into()),
             })?;
         self.split.batches += u32::from(full);
         let active_ns = self.lap();
@@ -410,6 +416,6 @@ impl<'a> Run<'a> {
 }
 
 /// Error of a record that becomes more elements than a `u32` can number.
-pub(crate) fn too_many(op: &'static str) -> Fault {
-    Fault::Record { op, reason: "it becomes more elements than can be numbered".into() }
+pub(crate) fn too_many(op: &'static str) -> ElementFault {
+    ElementFault::Record { op, reason: "it becomes more elements than can be numbered".into() }
 }

@@ -1,7 +1,8 @@
 //! The steps of a compiled pipeline, and how they apply to one element.
 
 use gristmill_kernel::{
-    Cell, Draw, Extract, InPlace, MAX_ITEMS, MoveBoxes, Place, Predicate, Tools, Transform, View,
+    CellStorage, ExtractKernel, FieldCell, InPlaceKernel, KernelScratch, MAX_ITEMS, MoveBoxes,
+    OperatorDraws, PredicateKernel, TransformKernel, ValueView,
 };
 use std::time::Duration;
 
@@ -9,21 +10,21 @@ use std::time::Duration;
 const BOX_BYTES: usize = 16;
 
 /// The action of a step.
-pub(crate) enum Action {
+pub(crate) enum StepAction {
     /// `to_row`: the output is final and is written straight to its row.
     Transform {
         input: usize,
         output: usize,
-        kernel: Box<dyn Transform>,
+        kernel: Box<dyn TransformKernel>,
         to_row: bool,
     },
     InPlace {
         field: usize,
-        kernel: Box<dyn InPlace>,
+        kernel: Box<dyn InPlaceKernel>,
     },
     Filter {
         field: usize,
-        kernel: Box<dyn Predicate>,
+        kernel: Box<dyn PredicateKernel>,
     },
     /// Truncates the value to its first bytes.
     Shorten {
@@ -43,34 +44,34 @@ pub(crate) enum Action {
     Parse {
         input: usize,
         outputs: Vec<usize>,
-        kernel: Box<dyn Extract>,
+        kernel: Box<dyn ExtractKernel>,
     },
     /// Moves boxes as the preceding image was moved, and drops labels with their boxes.
     Boxes {
         field: usize,
-        labels: Vec<Labels>,
+        labels: Vec<LabelCells>,
         kernel: Box<dyn MoveBoxes>,
     },
     Wait(Duration),
-    /// A place to cache: index in [`Program::points`](crate::Program).
+    /// A place to cache: index in [`CompiledPipeline::points`](crate::CompiledPipeline).
     Point(usize),
     /// The value already has the form that the operator asks for.
     Nothing,
 }
 
-impl Action {
+impl StepAction {
     /// How many numbers the resulting elements need; 1 if there is at most one.
     pub(crate) fn width(&self) -> u32 {
         match self {
-            Action::Duplicate { copies } => *copies,
-            Action::FlatMap { .. } => MAX_ITEMS,
+            StepAction::Duplicate { copies } => *copies,
+            StepAction::FlatMap { .. } => MAX_ITEMS,
             _ => 1,
         }
     }
 }
 
 /// One compiled operator, or several fused ones.
-pub(crate) struct Step {
+pub(crate) struct CompiledStep {
     pub(crate) name: &'static str,
     /// The operator to which a record's error is attributed.
     pub(crate) blame: &'static str,
@@ -79,18 +80,18 @@ pub(crate) struct Step {
     pub(crate) ordinal: u32,
     /// Height and width of its input if the schema has them; otherwise the element has them.
     pub(crate) size: Option<[usize; 2]>,
-    pub(crate) follows: Option<Follows>,
-    pub(crate) action: Action,
+    pub(crate) follows: Option<SharedDraw>,
+    pub(crate) action: StepAction,
 }
 
 /// A field, and the preceding image whose draw it shares. Both must have the same size.
 #[derive(Clone, Debug)]
-pub(crate) struct Follows {
+pub(crate) struct SharedDraw {
     pub(crate) field: String,
     pub(crate) image: String,
 }
 
-impl Step {
+impl CompiledStep {
     /// Applies a step that makes one element of one. Returns the bytes read and written. `row` is
     /// the row of the step's field if the step writes there or finds its value there. `draw` is
     /// called only if the step draws.
@@ -99,24 +100,24 @@ impl Step {
     /// Returns the reason why the record is bad, in one line.
     pub(crate) fn apply(
         &self,
-        cells: &mut [Cell],
+        cells: &mut [FieldCell],
         (record, row): (&[u8], &mut [u8]),
-        tools: &mut Tools,
-        draw: impl FnOnce() -> Draw,
+        tools: &mut KernelScratch,
+        draw: impl FnOnce() -> OperatorDraws,
     ) -> Result<(usize, usize), String> {
         match &self.action {
-            Action::Transform { input, output, kernel, to_row } => {
+            StepAction::Transform { input, output, kernel, to_row } => {
                 let row = to_row.then_some(row);
                 let (bytes_in, made) = if input == output {
                     let cell = &mut cells[*input];
                     let size = self.given_size(cell.size, tools)?;
                     let (bytes, sink) = cell.split(record, row)?;
-                    (bytes.len(), kernel.run(View { bytes, size }, sink, tools, &mut draw())?)
+                    (bytes.len(), kernel.run(ValueView { bytes, size }, sink, tools, &mut draw())?)
                 } else {
                     let both = cells.get_disjoint_mut([*input, *output]);
                     let [from, to] = both.map_err(|error| error.to_string())?;
                     let bytes = from.value(record, &[]);
-                    let view = View { bytes, size: self.given_size(from.size, tools)? };
+                    let view = ValueView { bytes, size: self.given_size(from.size, tools)? };
                     (bytes.len(), kernel.run(view, to.sink(row), tools, &mut draw())?)
                 };
                 let cell = &mut cells[*output];
@@ -124,25 +125,25 @@ impl Step {
                 cell.size = made.size;
                 Ok((bytes_in, made.bytes))
             }
-            Action::InPlace { field, kernel } => {
+            StepAction::InPlace { field, kernel } => {
                 let cell = &mut cells[*field];
                 let size = self.given_size(cell.size, tools)?;
                 let value = cell.value_mut(record, row)?;
                 kernel.run(value, size, tools, &mut draw())?;
                 Ok((value.len(), value.len()))
             }
-            Action::Shorten { field, most_bytes } => {
+            StepAction::Shorten { field, most_bytes } => {
                 let cell = &mut cells[*field];
                 let bytes_in = cell.place.bytes();
                 cell.narrow(0, bytes_in.min(*most_bytes));
                 Ok((bytes_in, cell.place.bytes()))
             }
-            Action::Parse { input, outputs, kernel } => {
+            StepAction::Parse { input, outputs, kernel } => {
                 let bytes_in = cells[*input].value(record, &[]).len();
                 let found = parse(kernel.as_ref(), cells, tools, record, *input, outputs)?;
                 Ok((bytes_in, found))
             }
-            Action::Boxes { field, labels, kernel } => {
+            StepAction::Boxes { field, labels, kernel } => {
                 move_boxes(kernel.as_ref(), (*field, labels), cells, record, tools, &mut draw())
             }
             _ => Ok((0, 0)),
@@ -150,10 +151,14 @@ impl Step {
     }
 
     /// Height and width of the input; `size` applies if the schema has none.
-    fn given_size(&self, size: [usize; 2], tools: &mut Tools) -> Result<[usize; 2], String> {
+    fn given_size(
+        &self,
+        size: [usize; 2],
+        tools: &mut KernelScratch,
+    ) -> Result<[usize; 2], String> {
         let size = self.size.unwrap_or(size);
         match &self.follows {
-            Some(Follows { field, image }) if size != tools.source => {
+            Some(SharedDraw { field, image }) if size != tools.source => {
                 let ([height, width], [rows, columns]) = (size, tools.source);
                 Err(format!(
                     "`{field}` is {height} x {width} (height x width), but `{image}` is \
@@ -170,26 +175,28 @@ impl Step {
     /// Whether the step reads or writes the value of `cell`, or affects the whole element.
     pub(crate) fn touches(&self, cell: usize) -> bool {
         match &self.action {
-            Action::Transform { input, output, .. } => [*input, *output].contains(&cell),
-            Action::InPlace { field, .. } | Action::Shorten { field, .. } => *field == cell,
-            Action::Parse { input, outputs, .. } => *input == cell || outputs.contains(&cell),
-            Action::Boxes { field, labels, .. } => {
+            StepAction::Transform { input, output, .. } => [*input, *output].contains(&cell),
+            StepAction::InPlace { field, .. } | StepAction::Shorten { field, .. } => *field == cell,
+            StepAction::Parse { input, outputs, .. } => *input == cell || outputs.contains(&cell),
+            StepAction::Boxes { field, labels, .. } => {
                 *field == cell || labels.iter().any(|(_, label, _)| *label == cell)
             }
-            Action::Nothing => false,
-            Action::Filter { .. }
-            | Action::Duplicate { .. }
-            | Action::FlatMap { .. }
-            | Action::Wait(_)
-            | Action::Point(_) => true,
+            StepAction::Nothing => false,
+            StepAction::Filter { .. }
+            | StepAction::Duplicate { .. }
+            | StepAction::FlatMap { .. }
+            | StepAction::Wait(_)
+            | StepAction::Point(_) => true,
         }
     }
 
     /// The cell of the field that is in its row while this step works on it.
-    pub(crate) fn in_row(&self, cells: &[Cell]) -> Option<usize> {
+    pub(crate) fn in_row(&self, cells: &[FieldCell]) -> Option<usize> {
         match self.action {
-            Action::Transform { output, to_row: true, .. } => Some(output),
-            Action::InPlace { field, .. } if cells[field].place == Place::Row => Some(field),
+            StepAction::Transform { output, to_row: true, .. } => Some(output),
+            StepAction::InPlace { field, .. } if cells[field].place == CellStorage::Row => {
+                Some(field)
+            }
             _ => None,
         }
     }
@@ -197,9 +204,9 @@ impl Step {
 
 /// Extracts the values of `outputs` from the value of `input`. Returns the bytes found.
 fn parse(
-    kernel: &dyn Extract,
-    cells: &mut [Cell],
-    tools: &mut Tools,
+    kernel: &dyn ExtractKernel,
+    cells: &mut [FieldCell],
+    tools: &mut KernelScratch,
     record: &[u8],
     input: usize,
     outputs: &[usize],
@@ -207,7 +214,7 @@ fn parse(
     let text = cells[input].value(record, &[]);
     let start = cells[input].start_in_record();
     let mut all = std::mem::take(&mut tools.found);
-    all.resize_with(outputs.len().max(all.len()), Cell::default);
+    all.resize_with(outputs.len().max(all.len()), FieldCell::default);
     let found = &mut all[..outputs.len()];
     let mut parsed = kernel.extract(text, found, tools);
     if start.is_none() && parsed.is_ok() {
@@ -225,17 +232,17 @@ fn parse(
 }
 
 /// A field of labels: its name, its cell, and the bytes of one label.
-pub(crate) type Labels = (String, usize, usize);
+pub(crate) type LabelCells = (String, usize, usize);
 
 /// Moves the boxes in cell `field`, and drops the labels of dropped boxes. Returns the bytes read
 /// and kept.
 fn move_boxes(
     kernel: &dyn MoveBoxes,
-    (field, labels): (usize, &[Labels]),
-    cells: &mut [Cell],
+    (field, labels): (usize, &[LabelCells]),
+    cells: &mut [FieldCell],
     record: &[u8],
-    tools: &mut Tools,
-    draw: &mut Draw,
+    tools: &mut KernelScratch,
+    draw: &mut OperatorDraws,
 ) -> Result<(usize, usize), String> {
     let boxes = cells[field].value_mut(record, &mut [])?;
     let mut bytes_in = boxes.len();

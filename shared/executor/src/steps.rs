@@ -2,16 +2,18 @@
 //! of an operator that moves several fields.
 
 use crate::{
-    Compiler, ExecError,
-    step::{Action, Follows, Step},
+    ExecError, PipelineCompiler,
+    step::{CompiledStep, SharedDraw, StepAction},
 };
 use gristmill_kernel::Kernel;
-use gristmill_pipeline::{FieldSchema, Fields, KernelInput, Op, Operator, Schema, Stage};
+use gristmill_pipeline::{
+    BoxedOperator, ElementSchema, FieldSchema, ImageFields, KernelInput, Operator, PipelineStage,
+};
 
 /// The steps so far.
-pub(crate) struct Steps<'p> {
-    compiler: &'p Compiler<'p>,
-    pub(crate) list: Vec<Step>,
+pub(crate) struct StepBuilder<'p> {
+    compiler: &'p PipelineCompiler<'p>,
+    pub(crate) list: Vec<CompiledStep>,
     /// For each step its operators, and the schema of the first one's input.
     chains: Vec<Chain<'p>>,
     /// Fusing leaves the steps before this index alone.
@@ -20,17 +22,17 @@ pub(crate) struct Steps<'p> {
 
 #[derive(Default)]
 struct Chain<'p> {
-    ops: Vec<&'p Op>,
+    ops: Vec<&'p BoxedOperator>,
     given: Option<&'p FieldSchema>,
 }
 
-impl<'p> Steps<'p> {
-    pub(crate) fn new(compiler: &'p Compiler<'p>) -> Self {
-        Steps { compiler, list: Vec::new(), chains: Vec::new(), settled: 0 }
+impl<'p> StepBuilder<'p> {
+    pub(crate) fn new(compiler: &'p PipelineCompiler<'p>) -> Self {
+        StepBuilder { compiler, list: Vec::new(), chains: Vec::new(), settled: 0 }
     }
 
     /// Adds a step that is not an operator on fields. Nothing fuses across it.
-    pub(crate) fn push(&mut self, step: Step) {
+    pub(crate) fn push(&mut self, step: CompiledStep) {
         self.add(step, Chain::default());
         self.interrupt();
     }
@@ -40,7 +42,7 @@ impl<'p> Steps<'p> {
         self.settled = self.list.len();
     }
 
-    fn add(&mut self, step: Step, chain: Chain<'p>) {
+    fn add(&mut self, step: CompiledStep, chain: Chain<'p>) {
         self.list.push(step);
         self.chains.push(chain);
     }
@@ -49,8 +51,8 @@ impl<'p> Steps<'p> {
     /// its elements; `cell` finds the cell of a field.
     pub(crate) fn operator(
         &mut self,
-        (stage, i): (&'p Stage, u32),
-        input: &'p Schema,
+        (stage, i): (&'p PipelineStage, u32),
+        input: &'p ElementSchema,
         cell: impl Fn(&str) -> Option<usize> + Copy,
     ) -> Result<(), ExecError> {
         let op = &stage.op;
@@ -70,14 +72,14 @@ impl<'p> Steps<'p> {
     /// so that they share its draw.
     fn followers(
         &mut self,
-        (stage, i): (&'p Stage, u32),
-        fields: &'p Fields,
-        input: &'p Schema,
+        (stage, i): (&'p PipelineStage, u32),
+        fields: &'p ImageFields,
+        input: &'p ElementSchema,
         cell: impl Fn(&str) -> Option<usize> + Copy,
     ) -> Result<(), ExecError> {
         for name in fields.images().skip(1) {
             let action = action(&stage.op.only(name), input, cell, self.compiler)?;
-            let follows = Follows { field: name.to_owned(), image: fields.field.clone() };
+            let follows = SharedDraw { field: name.to_owned(), image: fields.field.clone() };
             let step = self.step((stage, i), input.field(name), Some(follows), action);
             self.add(step, Chain::default());
         }
@@ -91,19 +93,23 @@ impl<'p> Steps<'p> {
 
     fn step(
         &self,
-        (stage, i): (&Stage, u32),
+        (stage, i): (&PipelineStage, u32),
         given: Option<&FieldSchema>,
-        follows: Option<Follows>,
-        action: Action,
-    ) -> Step {
+        follows: Option<SharedDraw>,
+        action: StepAction,
+    ) -> CompiledStep {
         let (name, ordinal) = (stage.op.name(), stage.ordinal);
         let size = given.and_then(known_size);
-        Step { name, blame: name, stage: i, ordinal, size, follows, action }
+        CompiledStep { name, blame: name, stage: i, ordinal, size, follows, action }
     }
 
     /// Fuses the operator with the step that made its field, if that is cheaper. Steps on other
     /// fields may stand between. Returns whether it did.
-    fn fuse(&mut self, (stage, i): (&'p Stage, u32), cell: impl Fn(&str) -> Option<usize>) -> bool {
+    fn fuse(
+        &mut self,
+        (stage, i): (&'p PipelineStage, u32),
+        cell: impl Fn(&str) -> Option<usize>,
+    ) -> bool {
         let Some(field) = stage.op.field().and_then(cell) else { return false };
         let Some(at) = self.list.iter().rposition(|step| step.touches(field)) else { return false };
         let Chain { ops, given } = &mut self.chains[at];
@@ -117,7 +123,7 @@ impl<'p> Steps<'p> {
         ops.push(&stage.op);
         let then: Vec<&dyn Operator> = ops[1..].iter().map(|op| &***op).collect();
         let fused = given.and_then(|given| ops[0].fuse(&then, given));
-        let Action::Transform { input, .. } = self.list[at].action else {
+        let StepAction::Transform { input, .. } = self.list[at].action else {
             ops.pop();
             return false;
         };
@@ -125,11 +131,12 @@ impl<'p> Steps<'p> {
             ops.pop();
             return false;
         };
-        let action = Action::Transform { input, output: input, kernel, to_row: false };
+        let action = StepAction::Transform { input, output: input, kernel, to_row: false };
         self.list.remove(at);
         let chain = self.chains.remove(at);
         let ordinal = stage.ordinal;
-        let step = Step { name, blame, stage: i, ordinal, size: None, follows: None, action };
+        let step =
+            CompiledStep { name, blame, stage: i, ordinal, size: None, follows: None, action };
         self.add(step, chain);
         true
     }
@@ -137,11 +144,11 @@ impl<'p> Steps<'p> {
 
 /// The action of `op` on elements of schema `input`. `cell` finds the cell of a field.
 fn action(
-    op: &Op,
-    input: &Schema,
+    op: &BoxedOperator,
+    input: &ElementSchema,
     cell: impl Fn(&str) -> Option<usize>,
-    compiler: &Compiler<'_>,
-) -> Result<Action, ExecError> {
+    compiler: &PipelineCompiler<'_>,
+) -> Result<StepAction, ExecError> {
     let given = match op.field() {
         None => None,
         Some(name) => match cell(name).zip(input.field(name)) {
@@ -153,39 +160,39 @@ fn action(
     let kernel = kernel.map_err(ExecError::Pipeline)?;
     let Some((field, _)) = given else {
         return match kernel {
-            Kernel::Wait(duration) => Ok(Action::Wait(duration)),
-            Kernel::Duplicate { copies } => Ok(Action::Duplicate { copies }),
-            Kernel::Nothing => Ok(Action::Nothing),
+            Kernel::Wait(duration) => Ok(StepAction::Wait(duration)),
+            Kernel::Duplicate { copies } => Ok(StepAction::Duplicate { copies }),
+            Kernel::Nothing => Ok(StepAction::Nothing),
             _ => Err(cannot(op, "it works on a field and names none")),
         };
     };
     let output = op.output().and_then(&cell).unwrap_or(field);
     Ok(match kernel {
         Kernel::Transform(kernel) => {
-            Action::Transform { input: field, output, kernel, to_row: false }
+            StepAction::Transform { input: field, output, kernel, to_row: false }
         }
-        Kernel::InPlace(kernel) => Action::InPlace { field, kernel },
-        Kernel::Filter(kernel) => Action::Filter { field, kernel },
+        Kernel::InPlace(kernel) => StepAction::InPlace { field, kernel },
+        Kernel::Filter(kernel) => StepAction::Filter { field, kernel },
         Kernel::Extract(kernel) => {
             // Every field that an operator writes has a cell.
             let outputs = op.outputs().into_iter().filter_map(&cell).collect();
-            Action::Parse { input: field, outputs, kernel }
+            StepAction::Parse { input: field, outputs, kernel }
         }
-        Kernel::Shorten { most_bytes } => Action::Shorten { field, most_bytes },
-        Kernel::Duplicate { copies } => Action::Duplicate { copies },
-        Kernel::FlatMap { item_bytes } => Action::FlatMap { field, item_bytes },
-        Kernel::Wait(duration) => Action::Wait(duration),
-        Kernel::Nothing => Action::Nothing,
+        Kernel::Shorten { most_bytes } => StepAction::Shorten { field, most_bytes },
+        Kernel::Duplicate { copies } => StepAction::Duplicate { copies },
+        Kernel::FlatMap { item_bytes } => StepAction::FlatMap { field, item_bytes },
+        Kernel::Wait(duration) => StepAction::Wait(duration),
+        Kernel::Nothing => StepAction::Nothing,
     })
 }
 
 /// The action of an operator on the boxes that it moves with its images.
 fn boxes_action(
-    op: &Op,
+    op: &BoxedOperator,
     name: &str,
-    input: &Schema,
+    input: &ElementSchema,
     cell: impl Fn(&str) -> Option<usize>,
-) -> Result<Action, ExecError> {
+) -> Result<StepAction, ExecError> {
     let missing = || cannot(op, "a field of its boxes is missing");
     let rules = op.together().and_then(|fields| fields.boxes.as_ref()).ok_or_else(missing)?;
     let kernel = op.boxes_kernel().ok_or_else(missing)?;
@@ -194,17 +201,17 @@ fn boxes_action(
         Some((label.clone(), cell(label)?, row_bytes))
     });
     let labels = labels.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
-    Ok(Action::Boxes { field: cell(name).ok_or_else(missing)?, labels, kernel })
+    Ok(StepAction::Boxes { field: cell(name).ok_or_else(missing)?, labels, kernel })
 }
 
-fn cannot(op: &Op, why: &str) -> ExecError {
+fn cannot(op: &BoxedOperator, why: &str) -> ExecError {
     ExecError::Pipeline(format!("`{}` cannot be compiled: {why}", op.name()))
 }
 
 /// Whether `second` replaces the output of `first` in its field and touches nothing else.
-fn is_chained(first: &Op, second: &Op) -> bool {
+fn is_chained(first: &BoxedOperator, second: &BoxedOperator) -> bool {
     let field = first.field();
-    let alone = first.together().is_none_or(Fields::is_one);
+    let alone = first.together().is_none_or(ImageFields::is_one);
     alone
         && field.is_some()
         && [first.output(), second.field(), second.output()].iter().all(|f| *f == field)

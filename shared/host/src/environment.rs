@@ -19,7 +19,8 @@ fn id_of(variables: impl Iterator<Item = (OsString, OsString)>) -> String {
     let chosen = variables.filter(|(name, _)| name.to_str().is_some_and(decides));
     let mut chosen: Vec<_> = chosen.collect();
     chosen.sort();
-    Fingerprint::of("gristmill credentials v1", format!("{chosen:?}").as_bytes()).to_string()
+    Fingerprint::from_content("gristmill credentials v1", format!("{chosen:?}").as_bytes())
+        .to_string()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod service_file;
 mod state_dir;
 mod worker_orders;
 
-pub use calls::{DiskUse, READ_HEADER, ServiceCalls, ServiceStatus};
+pub use calls::{DiskUse, HostServiceClient, READ_HEADER, ServiceStatus};
 pub use cpu::process_cpu_ms;
 pub use disk_space::{free_bytes, free_space};
 pub use environment::credentials_id;
@@ -23,9 +23,9 @@ pub use error::HostError;
 pub use objects::{FileObjects, FolderRegistry};
 pub use places::{default_state_dir, state_of_before};
 pub use private::{open_private, private_dir, read_private, write_private};
-pub use routed::{ChunkBytes, HostObjects, own_files};
+pub use routed::{ChunkByteCounter, HostObjects, own_files};
 pub use service_file::{AttachError, ForeignS3, ServiceFile, registered};
 pub use state_dir::{
-    ClientLock, ClientsGone, StartLock, StateDir, checked, is_alive, is_state_dir,
+    ClientLock, NoClientsLock, StartLock, StateDir, checked, is_alive, is_state_dir,
 };
 pub use worker_orders::{WorkerAnswer, WorkerOrder, WorkerSetup};

@@ -79,7 +79,7 @@ impl ServiceFile {
     ///
     /// # Errors
     /// There is none.
-    pub fn of_state_dir(dir: &Path) -> Result<Self, AttachError> {
+    pub fn from_state_dir(dir: &Path) -> Result<Self, AttachError> {
         let unreadable = |error: HostError| AttachError::Unreadable {
             path: dir.to_owned(),
             error: error.to_string(),
@@ -95,7 +95,7 @@ impl ServiceFile {
     ///
     /// # Errors
     /// There is none.
-    pub fn of_endpoint(endpoint: &str) -> Result<Self, AttachError> {
+    pub fn from_endpoint(endpoint: &str) -> Result<Self, AttachError> {
         let endpoint = endpoint.trim_end_matches('/');
         if !endpoint.starts_with(UNIX) && port(endpoint).is_none() {
             return Err(AttachError::NotAnEndpoint(endpoint.to_owned()));
@@ -177,10 +177,10 @@ mod tests {
     fn endpoints_are_sockets_or_ports_of_this_machine() {
         assert_eq!(port("http://127.0.0.1:4571/"), Some(4571));
         for bad in ["", "4571", "http://127.0.0.1", "tcp://x:1", "/run/x.sock"] {
-            let error = ServiceFile::of_endpoint(bad).unwrap_err();
+            let error = ServiceFile::from_endpoint(bad).unwrap_err();
             assert!(matches!(error, AttachError::NotAnEndpoint(_)), "{bad}: {error}");
         }
-        let error = ServiceFile::of_endpoint("unix:/nowhere.sock").unwrap_err();
+        let error = ServiceFile::from_endpoint("unix:/nowhere.sock").unwrap_err();
         assert!(matches!(error, AttachError::Unknown(_)), "{error}");
     }
 }

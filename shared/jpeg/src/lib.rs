@@ -18,5 +18,5 @@ mod segments;
 mod tests;
 mod window;
 
-pub use frame::Frame;
-pub use window::Decoder;
+pub use frame::JpegHeaders;
+pub use window::JpegDecoder;

@@ -1,14 +1,14 @@
 //! Colour conversion and upsampling: samples of components to RGB.
 
 use crate::{
-    frame::{Component, Frame, SIDE},
+    frame::{JpegComponent, JpegHeaders, SIDE},
     window::ROUTINES,
 };
 use std::ops::Range;
 
 /// Samples of one component, for the decoded units.
 #[derive(Debug, Default)]
-pub(crate) struct Plane {
+pub(crate) struct ComponentPlane {
     samples: Vec<u8>,
     /// Samples per row.
     stride: usize,
@@ -17,12 +17,12 @@ pub(crate) struct Plane {
     y: Range<usize>,
 }
 
-impl Plane {
+impl ComponentPlane {
     /// Resizes the plane for the component's samples of the units.
     pub(crate) fn cover(
         &mut self,
-        frame: &Frame<'_>,
-        component: &Component,
+        frame: &JpegHeaders<'_>,
+        component: &JpegComponent,
         x: &Range<usize>,
         y: &Range<usize>,
     ) -> Option<()> {
@@ -62,17 +62,17 @@ impl Plane {
 
 /// Upsamples chroma and converts to RGB.
 #[derive(Debug, Default)]
-pub(crate) struct Colour {
+pub(crate) struct ColourConverter {
     /// A row of each chroma component at twice its width.
     wide: [Vec<u8>; 2],
     sums: Vec<u16>,
 }
 
-impl Colour {
+impl ColourConverter {
     pub(crate) fn rows(
         &mut self,
-        frame: &Frame<'_>,
-        planes: &[Plane; 3],
+        frame: &JpegHeaders<'_>,
+        planes: &[ComponentPlane; 3],
         x: Range<usize>,
         y: Range<usize>,
         rgb: &mut [u8],
@@ -110,7 +110,11 @@ impl Colour {
         }
     }
 
-    fn widen(&mut self, colours: &[Plane; 2], widen: impl Fn(&Plane, &mut [u8], &mut [u16])) {
+    fn widen(
+        &mut self,
+        colours: &[ComponentPlane; 2],
+        widen: impl Fn(&ComponentPlane, &mut [u8], &mut [u16]),
+    ) {
         for (plane, wide) in colours.iter().zip(&mut self.wide) {
             let samples = plane.x.len();
             wide.resize(wide.len().max(samples * 2), 0);

@@ -7,12 +7,12 @@ pub(crate) const READ_BYTES: usize = 8;
 
 /// The bytes of a scan; a restart marker begins a new segment.
 #[derive(Debug, Default)]
-pub(crate) struct Segments {
+pub(crate) struct ScanSegments {
     bytes: Vec<u8>,
     ranges: Vec<Range<usize>>,
 }
 
-impl Segments {
+impl ScanSegments {
     /// Reads `scan` up to the end of the image. `None` if a marker other than the end of the image or the
     /// expected restart marker appears.
     pub(crate) fn fill(&mut self, scan: &[u8], restarts: bool) -> Option<()> {

@@ -1,11 +1,11 @@
 //! Window decoding: selects the blocks that a window needs and decodes them.
 
 use crate::{
-    entropy::{Bits, Block},
-    frame::{Component, Frame, SIDE},
-    huffman::{Ac, Dc, Slot},
-    pixels::{Colour, Plane},
-    segments::Segments,
+    entropy::{BitReader, CoefficientBlock},
+    frame::{JpegComponent, JpegHeaders, SIDE},
+    huffman::{AcTable, DcTable, HuffmanSlot},
+    pixels::{ColourConverter, ComponentPlane},
+    segments::ScanSegments,
 };
 use libjpeg_turbo_rs::simd::{SimdRoutines, detect};
 use std::{fmt, ops::Range, sync::LazyLock};
@@ -19,15 +19,15 @@ const AROUND: usize = 8;
 
 /// Decodes images one after the other, reusing memory. Results do not depend on earlier images.
 #[derive(Default)]
-pub struct Decoder {
-    dc: [Slot<Dc>; 4],
-    ac: [Slot<Ac>; 4],
-    segments: Segments,
-    planes: [Plane; 3],
-    colour: Colour,
+pub struct JpegDecoder {
+    dc: [HuffmanSlot<DcTable>; 4],
+    ac: [HuffmanSlot<AcTable>; 4],
+    segments: ScanSegments,
+    planes: [ComponentPlane; 3],
+    colour: ColourConverter,
 }
 
-impl fmt::Debug for Decoder {
+impl fmt::Debug for JpegDecoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decoder").finish_non_exhaustive()
     }
@@ -40,8 +40,8 @@ const MOST_BLOCKS: usize = 6;
 #[derive(Clone, Copy)]
 struct BlockPlan<'a> {
     component: usize,
-    dc: &'a Dc,
-    ac: &'a Ac,
+    dc: &'a DcTable,
+    ac: &'a AcTable,
     quantisation: &'a [u16; 64],
     /// Position of this block among the component's blocks in a unit, across and down, and their number.
     place: [usize; 2],
@@ -57,7 +57,7 @@ struct Units {
 }
 
 impl Units {
-    fn new(frame: &Frame<'_>, x: &Range<usize>, y: &Range<usize>) -> Units {
+    fn new(frame: &JpegHeaders<'_>, x: &Range<usize>, y: &Range<usize>) -> Units {
         let [height, width] = frame.unit();
         let [rows, across] = [frame.height.div_ceil(height), frame.width.div_ceil(width)];
         let around = |pixels: &Range<usize>, unit: usize, units: usize| {
@@ -68,7 +68,7 @@ impl Units {
     }
 }
 
-impl Decoder {
+impl JpegDecoder {
     /// Decodes columns `x` and rows `y` to RGB: `rgb` is u8 `[y.len(), x.len(), 3]`. `None` if the image
     /// is damaged; `rgb` is then undefined. Damage below the window is not detected, truncation is.
     ///
@@ -76,7 +76,7 @@ impl Decoder {
     /// If the window is not inside the image, or `rgb` not of its size.
     pub fn decode(
         &mut self,
-        frame: &Frame<'_>,
+        frame: &JpegHeaders<'_>,
         x: Range<usize>,
         y: Range<usize>,
         rgb: &mut [u8],
@@ -105,12 +105,12 @@ impl Decoder {
 
 /// The blocks of a unit, in coded order.
 fn blocks<'a>(
-    frame: &'a Frame<'_>,
-    dc: &'a [Slot<Dc>; 4],
-    ac: &'a [Slot<Ac>; 4],
+    frame: &'a JpegHeaders<'_>,
+    dc: &'a [HuffmanSlot<DcTable>; 4],
+    ac: &'a [HuffmanSlot<AcTable>; 4],
 ) -> impl Iterator<Item = Option<BlockPlan<'a>>> {
     frame.components().iter().enumerate().flat_map(move |(index, component)| {
-        let &Component { across, down, .. } = component;
+        let &JpegComponent { across, down, .. } = component;
         let plan = move |place| {
             Some(BlockPlan {
                 component: index,
@@ -127,22 +127,22 @@ fn blocks<'a>(
 
 /// Parses units from the top to the window's last row; decodes those inside the window.
 fn read_units(
-    frame: &Frame<'_>,
+    frame: &JpegHeaders<'_>,
     units: &Units,
     plans: &[Option<BlockPlan<'_>>; MOST_BLOCKS],
-    segments: &Segments,
-    planes: &mut [Plane; 3],
+    segments: &ScanSegments,
+    planes: &mut [ComponentPlane; 3],
 ) -> Option<()> {
     let mut ranges = segments.ranges();
-    let mut bits = Bits::new(segments.bytes(), ranges.next()?);
+    let mut bits = BitReader::new(segments.bytes(), ranges.next()?);
     let (mut means, mut until_restart) = ([0_i16; 3], frame.restart);
-    let mut block: Block = [0; 128];
+    let mut block: CoefficientBlock = [0; 128];
     for y in 0..units.y.end {
         for x in 0..units.across {
             if frame.restart > 0 {
                 if until_restart == 0 {
                     bits.sufficed().then_some(())?;
-                    bits = Bits::new(segments.bytes(), ranges.next()?);
+                    bits = BitReader::new(segments.bytes(), ranges.next()?);
                     (means, until_restart) = ([0; 3], frame.restart);
                 }
                 until_restart -= 1;

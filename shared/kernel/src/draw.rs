@@ -19,7 +19,7 @@ pub struct DrawKey {
 impl DrawKey {
     /// A fresh stream of numbers.
     #[inline]
-    pub fn draw(&self) -> Draw {
+    pub fn draw(&self) -> OperatorDraws {
         // One BLAKE3 block: keys that differ in a bit give unrelated streams.
         let mut block = [0; 48];
         block[..16].copy_from_slice(b"gristmill draw 1");
@@ -31,20 +31,22 @@ impl DrawKey {
         block[44..].copy_from_slice(&self.ordinal.to_le_bytes());
         let hash = blake3::hash(&block);
         let (head, _) = hash.as_bytes().split_at(8);
-        Draw { state: head.iter().rev().fold(0, |state, byte| state << 8 | u64::from(*byte)) }
+        OperatorDraws {
+            state: head.iter().rev().fold(0, |state, byte| state << 8 | u64::from(*byte)),
+        }
     }
 }
 
 /// The random numbers of one operator on one element. SplitMix64 (Steele, Lea and Flood 2014): a counter and a finaliser, ample for a few draws.
 #[derive(Clone, Debug)]
-pub struct Draw {
+pub struct OperatorDraws {
     state: u64,
 }
 
-impl Draw {
+impl OperatorDraws {
     /// The same numbers for every element.
     pub fn fixed() -> Self {
-        Draw { state: 0 }
+        OperatorDraws { state: 0 }
     }
 
     #[inline]

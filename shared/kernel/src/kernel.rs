@@ -1,6 +1,6 @@
 //! The kernel of an operator in any form, and the files an operator may need to make one.
 
-use crate::{Draw, Extract, InPlace, Predicate, Transform};
+use crate::{ExtractKernel, InPlaceKernel, OperatorDraws, PredicateKernel, TransformKernel};
 use bytes::Bytes;
 use gristmill_model::Fingerprint;
 use std::{collections::BTreeMap, time::Duration};
@@ -11,13 +11,13 @@ pub const MAX_ITEMS: u32 = 65_536;
 /// The work of an operator on an element.
 pub enum Kernel {
     /// Writes its output elsewhere than its input.
-    Transform(Box<dyn Transform>),
+    Transform(Box<dyn TransformKernel>),
     /// Changes a value where it is.
-    InPlace(Box<dyn InPlace>),
+    InPlace(Box<dyn InPlaceKernel>),
     /// Keeps the element or leaves it out.
-    Filter(Box<dyn Predicate>),
+    Filter(Box<dyn PredicateKernel>),
     /// Finds several values in one, in the order of the operator's outputs.
-    Extract(Box<dyn Extract>),
+    Extract(Box<dyn ExtractKernel>),
     /// Cuts the value to at most its first bytes.
     Shorten { most_bytes: usize },
     /// Makes several elements of one.
@@ -31,17 +31,17 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    pub fn transform(kernel: impl Transform + 'static) -> Self {
+    pub fn transform(kernel: impl TransformKernel + 'static) -> Self {
         Kernel::Transform(Box::new(kernel))
     }
 
-    pub fn in_place(kernel: impl InPlace + 'static) -> Self {
+    pub fn in_place(kernel: impl InPlaceKernel + 'static) -> Self {
         Kernel::InPlace(Box::new(kernel))
     }
 }
 
 /// Several operators as one step: the names of all, and the kernel.
-pub type Fused = (&'static str, Box<dyn Transform>);
+pub type FusedKernel = (&'static str, Box<dyn TransformKernel>);
 
 /// Moves the boxes of an image, f32 `[n, 4]`, as a kernel moves the image.
 pub trait MoveBoxes: Send + Sync {
@@ -54,14 +54,14 @@ pub trait MoveBoxes: Send + Sync {
         &self,
         boxes: &mut [u8],
         size: [usize; 2],
-        draw: &mut Draw,
+        draw: &mut OperatorDraws,
         kept: &mut Vec<usize>,
     ) -> Result<usize, String>;
 }
 
 /// Files that operators need beside the pipeline, by the hash of their content. What comes from there is
 /// checked against its hash; it need not be trusted.
-pub trait Assets {
+pub trait AssetLoader {
     /// The content with this hash.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ pub trait Assets {
 }
 
 /// Contents that were fetched before.
-impl Assets for BTreeMap<Fingerprint, Bytes> {
+impl AssetLoader for BTreeMap<Fingerprint, Bytes> {
     fn load(&self, hash: &Fingerprint) -> Result<Bytes, String> {
         self.get(hash).cloned().ok_or_else(|| "it was not loaded".into())
     }
@@ -80,7 +80,7 @@ impl Assets for BTreeMap<Fingerprint, Bytes> {
 #[derive(Clone, Copy, Debug)]
 pub struct NoAssets;
 
-impl Assets for NoAssets {
+impl AssetLoader for NoAssets {
     fn load(&self, _: &Fingerprint) -> Result<Bytes, String> {
         Err("this part of the system loads no files for operators".into())
     }

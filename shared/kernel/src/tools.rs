@@ -1,11 +1,11 @@
 //! Buffers that kernels share and reuse from element to element.
 
-use crate::Cell;
+use crate::FieldCell;
 use std::any::{Any, TypeId};
 
 /// Scratch memory of one thread. What it holds has no effect on results.
 #[derive(Debug, Default)]
-pub struct Tools {
+pub struct KernelScratch {
     /// Bytes in a form that only one operator knows.
     pub pixels: Vec<u8>,
     /// An image between two operators that run as one step.
@@ -17,7 +17,7 @@ pub struct Tools {
     /// Ends of the values that stand one after the other in `pixels`.
     pub ends: Vec<usize>,
     /// Values found in one, before they become fields.
-    pub found: Vec<Cell>,
+    pub found: Vec<FieldCell>,
     /// Height and width of the image that the last operator on images was given.
     pub source: [usize; 2],
     /// State of single kernels, such as a decoder's tables.

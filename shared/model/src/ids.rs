@@ -146,7 +146,7 @@ byte_id!(
 
 impl RunToken {
     /// The token of a run that its launcher calls `name`.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         let mut token = [0; 16];
         let mut hasher = blake3::Hasher::new_derive_key("gristmill training run v1");
         hasher.update(name.as_bytes()).finalize_xof().fill(&mut token);
@@ -157,7 +157,7 @@ impl RunToken {
 impl Fingerprint {
     /// The fingerprint of `bytes` under a `domain` ("pipeline", "dataset"), so that equal bytes of
     /// different kinds differ.
-    pub fn of(domain: &str, bytes: &[u8]) -> Self {
+    pub fn from_content(domain: &str, bytes: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(domain);
         hasher.update(bytes);
         Self(*hasher.finalize().as_bytes())
@@ -172,7 +172,7 @@ pub struct InvocationId(pub String);
 
 impl InvocationId {
     /// The invocation of `worker` that the platform calls `request`.
-    pub fn of(worker: u32, request: &str) -> Self {
+    pub fn new(worker: u32, request: &str) -> Self {
         Self(format!("{worker}.{request}"))
     }
 
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn an_invocation_names_its_worker() {
-        let id = InvocationId::of(7, "2f1c-9a");
+        let id = InvocationId::new(7, "2f1c-9a");
         assert_eq!((id.0.as_str(), id.worker()), ("7.2f1c-9a", Some(7)));
         assert_eq!(InvocationId("local-00ff".into()).worker(), None);
     }
@@ -214,6 +214,6 @@ mod tests {
 
     #[test]
     fn fingerprints_separate_domains() {
-        assert_ne!(Fingerprint::of("a", b"x"), Fingerprint::of("b", b"x"));
+        assert_ne!(Fingerprint::from_content("a", b"x"), Fingerprint::from_content("b", b"x"));
     }
 }

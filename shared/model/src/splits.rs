@@ -37,21 +37,24 @@ mod view;
 pub mod window;
 
 pub use bundle::{
-    Bundle, BundleState, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, Suspect,
+    Bundle, BundleState, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, SuspectSplit,
     TRIAL_ATTEMPTS,
 };
-pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms, revive};
-pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
+pub use claim::{
+    BundleRetryLimits, ClaimTransition, LeaseTerm, POISON_STRIKES, claim, lease_until_ms, revive,
+};
+pub use deaths::{DeathEvidence, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use job_progress::{
-    Ack, Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, Place, ack, collected, made,
+    Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, ProgressAck, SplitPlace, ack,
+    collected, made,
 };
 pub use lease::{
-    Fail, Flush, GiveBack, Lapse, Mark, Release, fail, flush, give_back, lapse, mark, release,
-    retry_delay_ms,
+    FailTransition, FlushTransition, GiveBackTransition, LapseTransition, MarkTransition,
+    ReleaseTransition, fail, flush, give_back, lapse, mark, release, retry_delay_ms,
 };
-pub use outcome::{Commit, Committed, SplitKind, SplitOutcome, WorkerTimes};
-pub use plan::{SplitPlan, Visit};
+pub use outcome::{CommittedSplit, SplitCommit, SplitKind, SplitOutcome, WorkerTimes};
+pub use plan::{SplitPlan, SplitVisit};
 pub use readers::ReaderProgress;
-pub use refusal::{Outcome, Refusal};
+pub use refusal::{TransitionOutcome, TransitionRefusal};
 pub use sizes::ObjectSizes;
-pub use view::{Member, Run, ViewError};
+pub use view::{DatasetViewError, RecordRange, ZipMember};

@@ -24,28 +24,29 @@ mod training_report;
 
 pub use crate::splits::job::JobState;
 pub use cache_calls::{
-    CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, PointFound,
+    CacheExplainCall, CacheExplainReply, CacheListCall, CacheListReply, CacheRemoveCall,
+    CacheRemoveReply, ExplainedCachePoint,
 };
 pub use caching::{
-    CacheEntry, CacheListed, CacheManifest, CacheMode, CacheOrders, CachedChunk, CachingView,
-    EpochMode, OpWork, PointOrder, PointView, WorkProfile,
+    CacheEntry, CacheManifest, CacheMode, CacheOrders, CachePointOrder, CachePointView,
+    CachedChunk, CachingView, EpochCacheMode, ListedCacheEntry, OpWork, WorkProfile,
 };
 pub use calls::*;
-pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
+pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent, WorkerFailureSeries};
 pub use job::{
-    Dataset, JobSpec, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt, SourceFile,
-    StoredListing,
+    Dataset, DatasetManifest, EpochPlan, JobSpec, JobView, ManifestFile, RegisterCall,
+    SkippedRecordLocation, SourceFile, StoredListing,
 };
 pub use job_options::{GivenOptions, OPTIONS, OptionChange, OptionMeaning, SpecDifference};
-pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};
+pub use jobs::{DescribeCall, ForgetCall, ForgetReply, JobStatus, StatusCall, StopCall};
 pub use leases::{
-    Claim, ClaimReply, Fail, Flush, Home, Idle, IdleReason, Lease, LeaseRef, Leave, Mark, Release,
-    Work,
+    BundlePartition, ClaimCall, ClaimReply, FailCall, FlushCall, IdleReason, IdleReply, Lease,
+    LeaseRef, LeaseWork, LeaveCall, MarkCall, ReleaseCall,
 };
-pub use members::Members;
-pub use outstanding::{LEFT_SHARD, Left, Outstanding};
-pub use pack::{PACK_IMAGES, Pack, PackedImage};
-pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics};
+pub use members::ZipFileCounts;
+pub use outstanding::{DepartedWorkers, LEFT_SHARD, OutstandingWorkers};
+pub use pack::{ImagePack, PACK_IMAGES, PackedImage};
+pub use polls::{PollCall, PollReply, ReadySplit, TrainerMetrics};
 pub use protocol::{SpokenVersions, VERSION};
 pub use readers::{ReaderStanding, ReaderStatus, RunStatus};
 pub use room::AccountRoom;

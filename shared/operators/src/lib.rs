@@ -90,14 +90,14 @@ mod sequence {
 
 pub use element::sleep::SleepPer;
 pub use image::decode::DecodeMode;
-pub use image::turn::{Angle, Angles, Interpolation, Turn};
+pub use image::turn::{AngleBounds, Interpolation, RotateOrShear, WarpAngle};
 #[cfg(feature = "kernels")]
 pub use kernels::floor;
 pub use number::cast::CastDType;
-pub use number::layout::Order;
+pub use number::layout::DimensionOrder;
 pub use sequence::tokenise::TokenDType;
 
-use gristmill_pipeline::{Pipeline, PipelineError, Registry};
+use gristmill_pipeline::{OperatorRegistry, Pipeline, PipelineError};
 use std::sync::LazyLock;
 
 /// Exports the operators, and lists them in the order of the documentation.
@@ -105,8 +105,8 @@ macro_rules! operators {
     ($($group:ident::$file:ident::$name:ident),+ $(,)?) => {
         $(pub use $group::$file::$name;)+
 
-        static REGISTRY: LazyLock<Registry> =
-            LazyLock::new(|| Registry::new()$(.and::<$name>())+);
+        static REGISTRY: LazyLock<OperatorRegistry> =
+            LazyLock::new(|| OperatorRegistry::new()$(.and::<$name>())+);
     };
 }
 
@@ -154,7 +154,7 @@ operators! {
     element::filter::Filter,
     element::duplicate::Duplicate,
     element::flat_map::FlatMap,
-    batch::plain::Batch,
+    batch::plain::PlainBatch,
     batch::padded_batch::PaddedBatch,
     batch::bucket_by_sequence_length::BucketBySequenceLength,
     element::autocache::Autocache,
@@ -163,7 +163,7 @@ operators! {
 }
 
 /// All operators of this project.
-pub fn registry() -> &'static Registry {
+pub fn registry() -> &'static OperatorRegistry {
     &REGISTRY
 }
 

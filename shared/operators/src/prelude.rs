@@ -8,19 +8,20 @@ pub(crate) use crate::kernels::{
 pub(crate) use crate::parameters::*;
 pub(crate) use crate::*;
 #[cfg(feature = "kernels")]
-pub(crate) use gristmill_kernel::{Fused, Kernel, Made, View};
+pub(crate) use gristmill_kernel::{FusedKernel, Kernel, OutputSize, ValueView};
 pub(crate) use gristmill_model::{DatasetOp, DeclaredCost};
 pub(crate) use gristmill_pipeline::{
-    Asset, Batching, Buckets, CacheHere, Cardinality, DType, Declaration, Define, Effect,
-    ExactEffect, Feature, FieldSchema, Fields, Flow, Given, Kind, MAX_BATCH_BYTES, MAX_BATCH_SIZE,
-    MAX_SIDE, Number, Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table,
-    Touched, ValueRange, check_field_name,
-    node::{Node, Value, shown},
+    AssetReference, AuthoredNumber, Batching, CachePointSettings, Cardinality, ExactEffect,
+    Feature, FieldDType, FieldSchema, ImageFields, ImageInput, LengthBuckets, MAX_BATCH_BYTES,
+    MAX_BATCH_SIZE, MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
+    OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, Randomness, SchemaFlow,
+    SequencePadding, TouchedFields, ValueRange, check_field_name,
+    node::{NodeValue, SyntaxNode, shown},
     parameters::{self, optional},
     table::nearest,
     widened,
 };
 #[cfg(feature = "kernels")]
-pub(crate) use gristmill_pipeline::{BoxFormat, Boxes, FeatureDType, KernelInput};
+pub(crate) use gristmill_pipeline::{BoxFields, BoxFormat, FeatureDType, KernelInput};
 pub(crate) use serde::{Deserialize, Serialize};
 pub(crate) use std::collections::BTreeMap;

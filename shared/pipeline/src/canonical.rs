@@ -1,19 +1,19 @@
 //! The canonical form of a pipeline, which a job freezes.
 
-use crate::{Op, Source, Stage};
+use crate::{BoxedOperator, PipelineSource, PipelineStage};
 use serde::Serialize;
 
 #[derive(Serialize)]
-pub(crate) struct Canonical<'a> {
+pub(crate) struct CanonicalPipeline<'a> {
     pub(crate) version: u32,
-    pub(crate) source: &'a Source,
+    pub(crate) source: &'a PipelineSource,
     pub(crate) ops: Vec<CanonicalOp<'a>>,
-    pub(crate) deliver: CanonicalDeliver<'a>,
+    pub(crate) deliver: CanonicalDelivery<'a>,
 }
 
 #[derive(Serialize)]
-pub(crate) struct CanonicalDeliver<'a> {
-    pub(crate) normalise: &'a Option<Op>,
+pub(crate) struct CanonicalDelivery<'a> {
+    pub(crate) normalise: &'a Option<BoxedOperator>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) ops: Vec<CanonicalOp<'a>>,
 }
@@ -24,18 +24,18 @@ pub(crate) struct CanonicalOp<'a> {
     version: u32,
     ordinal: u32,
     keep_position: bool,
-    params: &'a Op,
+    params: &'a BoxedOperator,
 }
 
 impl<'a> CanonicalOp<'a> {
-    fn new(stage: &'a Stage) -> Self {
-        let Stage { op, ordinal, keep_position, .. } = stage;
+    fn new(stage: &'a PipelineStage) -> Self {
+        let PipelineStage { op, ordinal, keep_position, .. } = stage;
         let (name, version) = op.identity();
         let (ordinal, keep_position) = (*ordinal, *keep_position);
         CanonicalOp { op: name, version, ordinal, keep_position, params: op }
     }
 
-    pub(crate) fn all(stages: &'a [Stage]) -> Vec<Self> {
+    pub(crate) fn all(stages: &'a [PipelineStage]) -> Vec<Self> {
         stages.iter().map(Self::new).collect()
     }
 }

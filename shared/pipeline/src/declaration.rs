@@ -27,7 +27,7 @@ pub enum Cardinality {
 /// How much of the dataset an operator must see at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum OperatorScope {
     Element,
     Split,
     Global,
@@ -36,7 +36,7 @@ pub enum Scope {
 /// The effect of an operator on its field, which decides with which operators it commutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effect {
+pub enum OperatorEffect {
     /// Unknown effect: other operators on the same field cannot move across it.
     Opaque,
     /// Changes each value on its own.
@@ -55,16 +55,22 @@ pub enum Effect {
     Select,
 }
 
-impl Effect {
+impl OperatorEffect {
     /// Whether the effect moves pixels.
     pub(crate) fn moves(self) -> bool {
-        matches!(self, Effect::Mirror | Effect::Resample | Effect::Window | Effect::Warp)
+        matches!(
+            self,
+            OperatorEffect::Mirror
+                | OperatorEffect::Resample
+                | OperatorEffect::Window
+                | OperatorEffect::Warp
+        )
     }
 
     /// Whether two operators on one field can swap without changing the meaning. Values may then
     /// differ by rounding and interpolation, but the image shows the same.
-    pub fn commutes_with(self, other: Effect) -> bool {
-        use Effect::{Colour, Mirror, Opaque, Resample, Select, Value, Warp, Window};
+    pub fn commutes_with(self, other: OperatorEffect) -> bool {
+        use OperatorEffect::{Colour, Mirror, Opaque, Resample, Select, Value, Warp, Window};
         match (self, other) {
             (Opaque | Select, _) | (_, Opaque | Select) => false,
             // Gray has no hue to change, and a corner filled before a change differs from one
@@ -87,7 +93,7 @@ impl Effect {
 
 /// The declaration of an operator, independent of its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Declaration {
+pub struct OperatorDeclaration {
     /// The name used in pipeline files.
     pub name: &'static str,
     /// Increases when the same parameters give other results; part of every fingerprint.
@@ -96,33 +102,33 @@ pub struct Declaration {
     pub cardinality: Cardinality,
     /// Prevents other operators from moving across it.
     pub pins_position: bool,
-    pub scope: Scope,
-    pub effect: Effect,
+    pub scope: OperatorScope,
+    pub effect: OperatorEffect,
     /// With usual parameters.
     pub cost: DeclaredCost,
 }
 
-impl Declaration {
+impl OperatorDeclaration {
     /// The defaults fit most operators: deterministic, one element in and one out, movable, and of
     /// unknown effect, so that other operators on its field cannot move across it. Override others
-    /// like this: `Declaration { randomness: Randomness::Random,
+    /// like this: `OperatorDeclaration { randomness: Randomness::Random,
     /// ..Declaration::new("my_crate.my_op", 1) }`.
-    pub const fn new(name: &'static str, version: u32) -> Declaration {
-        Declaration {
+    pub const fn new(name: &'static str, version: u32) -> OperatorDeclaration {
+        OperatorDeclaration {
             name,
             version,
             randomness: Randomness::Deterministic,
             cardinality: Cardinality::OneToOne,
             pins_position: false,
-            scope: Scope::Element,
-            effect: Effect::Opaque,
+            scope: OperatorScope::Element,
+            effect: OperatorEffect::Opaque,
             cost: DeclaredCost::UNKNOWN,
         }
     }
 
     /// Declares nanoseconds an element, and picoseconds a byte that it reads.
     #[must_use]
-    pub const fn costs(mut self, element_ns: u64, byte_ps: u64) -> Declaration {
+    pub const fn costs(mut self, element_ns: u64, byte_ps: u64) -> OperatorDeclaration {
         self.cost = DeclaredCost::new(element_ns, byte_ps);
         self
     }

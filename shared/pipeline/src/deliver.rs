@@ -1,6 +1,9 @@
 //! Operators that apply to a batch after workers have made it.
 
-use crate::{Op, PipelineError, Registry, Schema, Stage, flow::Flow, node::Node, table::Table};
+use crate::{
+    BoxedOperator, ElementSchema, OperatorRegistry, PipelineError, PipelineStage, flow::SchemaFlow,
+    node::SyntaxNode, table::MappingReader,
+};
 
 /// The operator of `deliver` that trainers apply.
 const BY_TRAINER: &str = "normalise";
@@ -8,31 +11,37 @@ const BY_TRAINER: &str = "normalise";
 /// Operators that the fetcher and then the trainer apply to a batch. The batch can so cross the
 /// wire as u8, at a quarter of the bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Deliver {
+pub struct DeliveryOperators {
     /// Operators that the fetcher applies to every element, in this order. A pass moves them here;
     /// authors cannot write them.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<PipelineStage>,
     /// Recorded with the pipeline and applied by trainers. It changes no delivered byte.
-    pub normalise: Option<Op>,
+    pub normalise: Option<BoxedOperator>,
 }
 
-impl Deliver {
-    pub(crate) fn parse(node: &Node, registry: &Registry) -> Result<Self, PipelineError> {
-        let mut table = Table::new("`deliver`", node)?;
+impl DeliveryOperators {
+    pub(crate) fn parse(
+        node: &SyntaxNode,
+        registry: &OperatorRegistry,
+    ) -> Result<Self, PipelineError> {
+        let mut table = MappingReader::new("`deliver`", node)?;
         let deliver = Self::read(&mut table, registry)?;
         table.finish()?;
         Ok(deliver)
     }
 
     /// Reads the keys that an author may write; the table may have others.
-    pub(crate) fn read(table: &mut Table<'_>, registry: &Registry) -> Result<Self, PipelineError> {
-        let mut deliver = Deliver::default();
+    pub(crate) fn read(
+        table: &mut MappingReader<'_>,
+        registry: &OperatorRegistry,
+    ) -> Result<Self, PipelineError> {
+        let mut deliver = DeliveryOperators::default();
         if let Some(node) = table.get(BY_TRAINER)
-            && node.value != crate::node::Value::Null
+            && node.value != crate::node::NodeValue::Null
         {
             let entry = registry.get(BY_TRAINER);
             let entry = entry.ok_or_else(|| node.error("this build cannot normalise"))?;
-            let mut params = Table::new("`normalise`", node)?;
+            let mut params = MappingReader::new("`normalise`", node)?;
             deliver.normalise = Some(entry.parse(&mut params)?);
             params.finish()?;
         }
@@ -41,7 +50,7 @@ impl Deliver {
 
     /// Infers the element before each operator of the fetcher and after the last, starting from the
     /// output of workers. Checks that the trainer can apply its part to the result.
-    pub(crate) fn infer(&self, flow: &mut Flow) -> Result<Vec<Schema>, String> {
+    pub(crate) fn infer(&self, flow: &mut SchemaFlow) -> Result<Vec<ElementSchema>, String> {
         let mut schemas = vec![flow.schema().clone()];
         for stage in &self.stages {
             stage.op.infer(flow)?;

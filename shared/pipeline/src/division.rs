@@ -1,7 +1,7 @@
 //! How a dataset is divided into splits: a function of the dataset's version and the pipeline alone. Batches must be the
 //! same on every machine, with any number of workers, and after a checkpoint is taken elsewhere.
 
-use crate::{DType, Effect, Op, Pipeline, Schema};
+use crate::{BoxedOperator, ElementSchema, FieldDType, OperatorEffect, Pipeline};
 
 /// CPU time of a split beside that of its records, in all processes: claim, read, store, commit, fetch. Measured on one
 /// machine with splits of eight numbers: 3 to 4 ms.
@@ -55,17 +55,17 @@ impl Pipeline {
 
     /// Estimated bytes that an operator reads of an element. An operator that may move counts the values of its field as
     /// delivered, a byte each.
-    fn bytes_read(&self, op: &Op, input: &Schema, stored_bytes: u64) -> u64 {
+    fn bytes_read(&self, op: &BoxedOperator, input: &ElementSchema, stored_bytes: u64) -> u64 {
         let Some(name) = op.field() else {
             return self.narrow_bytes_per_record(stored_bytes);
         };
-        let is_fixed = op.declaration().effect == Effect::Opaque;
+        let is_fixed = op.declaration().effect == OperatorEffect::Opaque;
         let schema = if is_fixed { input } else { self.delivered_schema() };
         let bytes = schema.field(name).and_then(|field| match field.dtype.size_bytes() {
             Some(size) if !is_fixed => Some(field.element_bytes()? / size),
             _ => field.element_bytes(),
         });
-        let is_stored = schema.field(name).is_some_and(|field| field.dtype == DType::Bytes);
+        let is_stored = schema.field(name).is_some_and(|field| field.dtype == FieldDType::Bytes);
         let unknown = if is_stored { stored_bytes } else { stored_bytes.saturating_mul(4) };
         bytes.unwrap_or(unknown)
     }

@@ -3,7 +3,7 @@
 //! By default nothing else changes places on a field. A test of the executor runs each operator that
 //! declares one of these effects in both orders.
 
-use crate::{Schema, Stage, Touched};
+use crate::{ElementSchema, PipelineStage, TouchedFields};
 
 /// The effect of an operator on its images, as far as it is exact to the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,12 @@ impl ExactEffect {
     }
 }
 
-impl Stage {
+impl PipelineStage {
     /// Its exact effect on the images that it replaces or moves, in elements of schema `input`.
-    pub(crate) fn exact_effect(&self, input: &Schema) -> ExactEffect {
+    pub(crate) fn exact_effect(&self, input: &ElementSchema) -> ExactEffect {
         let field = self.op.field().and_then(|field| input.field(field));
         match (self.op.fields(), field) {
-            (Touched::Replaces(_) | Touched::Together(_), Some(field)) => {
+            (TouchedFields::Replaces(_) | TouchedFields::Together(_), Some(field)) => {
                 self.op.exact_effect(field)
             }
             _ => ExactEffect::Unknown,

@@ -1,6 +1,9 @@
 //! Fingerprints of results: equal fingerprints mean equal bytes.
 
-use crate::{Declaration, DescribedOp, DescribedPrefix, Op, Pipeline, Randomness, Source, Stage};
+use crate::{
+    BoxedOperator, DescribedOp, DescribedPrefix, OperatorDeclaration, Pipeline, PipelineSource,
+    PipelineStage, Randomness,
+};
 use gristmill_model::{Epoch, Fingerprint};
 use serde::Serialize;
 
@@ -10,7 +13,7 @@ struct Identity<'a> {
     version: u32,
     numerics: &'a str,
     dataset: Fingerprint,
-    source: &'a Source,
+    source: &'a PipelineSource,
     ops: Vec<OpIdentity<'a>>,
     /// Set if the prefix has random operators.
     drawn: Option<(u64, Epoch)>,
@@ -20,14 +23,14 @@ struct Identity<'a> {
 struct OpIdentity<'a> {
     op: &'a str,
     version: u32,
-    params: &'a Op,
+    params: &'a BoxedOperator,
     /// Set for random operators only, since it keys their draws.
     ordinal: Option<u32>,
 }
 
 impl<'a> OpIdentity<'a> {
-    fn new(stage: &'a Stage) -> Self {
-        let Declaration { randomness, .. } = *stage.op.declaration();
+    fn new(stage: &'a PipelineStage) -> Self {
+        let OperatorDeclaration { randomness, .. } = *stage.op.declaration();
         let (name, version) = stage.op.identity();
         let ordinal = (randomness == Randomness::Random).then_some(stage.ordinal);
         OpIdentity { op: name, version, params: &stage.op, ordinal }
@@ -35,7 +38,7 @@ impl<'a> OpIdentity<'a> {
 }
 
 /// The operators that count. Cache points are left out because they change no result.
-fn identities(stages: &[Stage]) -> impl Iterator<Item = OpIdentity<'_>> {
+fn identities(stages: &[PipelineStage]) -> impl Iterator<Item = OpIdentity<'_>> {
     stages.iter().filter(|stage| stage.op.cache_point().is_none()).map(OpIdentity::new)
 }
 
@@ -55,7 +58,8 @@ impl Pipeline {
         seed: u64,
         epoch: Epoch,
     ) -> Vec<Fingerprint> {
-        let random = |stage: &Stage| stage.op.declaration().randomness == Randomness::Random;
+        let random =
+            |stage: &PipelineStage| stage.op.declaration().randomness == Randomness::Random;
         let prefix = |ops: usize| {
             let drawn = self.stages()[..ops].iter().any(random).then_some((seed, epoch));
             self.prefix_fingerprint(ops, dataset, numerics, drawn)
@@ -79,12 +83,15 @@ impl Pipeline {
             ops: identities(&self.stages()[..ops]).collect(),
             drawn,
         };
-        Fingerprint::of("gristmill pipeline v1", crate::pipeline::to_json(&identity).as_bytes())
+        Fingerprint::from_content(
+            "gristmill pipeline v1",
+            crate::pipeline::to_json(&identity).as_bytes(),
+        )
     }
     /// The inputs of that fingerprint, without draws.
     pub(crate) fn describe(&self, ops: usize) -> DescribedPrefix {
         // Plain data whose map keys are all text always has a JSON form.
-        let params = |op: &Op| serde_json::to_value(op).unwrap_or_default();
+        let params = |op: &BoxedOperator| serde_json::to_value(op).unwrap_or_default();
         let described = identities(&self.stages()[..ops]).map(|identity| DescribedOp {
             op: identity.op.to_owned(),
             version: identity.version,

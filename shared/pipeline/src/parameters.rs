@@ -3,13 +3,16 @@
 //! A reader panics if the declaration is not of its kind, or if its default is no value of it. A test
 //! of each registry parses every operator with and without each parameter, so that none does.
 
-use crate::{DefaultValue, Kind, Node, Parameter, PipelineError, Table, node::Value};
+use crate::{
+    DefaultValue, MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
+    node::NodeValue,
+};
 use std::{borrow::Cow, ops::RangeInclusive};
 
 /// The value of `key`. `None` if it is absent or null, which the canonical form writes for absent
 /// values.
-pub fn optional<'a>(params: &mut Table<'a>, key: &'static str) -> Option<&'a Node> {
-    params.get(key).filter(|node| node.value != Value::Null)
+pub fn optional<'a>(params: &mut MappingReader<'a>, key: &'static str) -> Option<&'a SyntaxNode> {
+    params.get(key).filter(|node| node.value != NodeValue::Null)
 }
 
 /// The given value of a parameter, or its default. `None` if it is absent and has no default.
@@ -17,9 +20,9 @@ pub fn optional<'a>(params: &mut Table<'a>, key: &'static str) -> Option<&'a Nod
 /// # Errors
 /// If it is required and absent.
 pub fn value<'a>(
-    params: &mut Table<'a>,
+    params: &mut MappingReader<'a>,
     parameter: &Parameter,
-) -> Result<Option<Cow<'a, Node>>, PipelineError> {
+) -> Result<Option<Cow<'a, SyntaxNode>>, PipelineError> {
     let name = parameter.name;
     if let Some(node) = params.get(name) {
         return Ok(Some(Cow::Borrowed(node)));
@@ -27,7 +30,7 @@ pub fn value<'a>(
     match parameter.default {
         DefaultValue::Required => params.require(name).map(|node| Some(Cow::Borrowed(node))),
         DefaultValue::Absent => Ok(None),
-        DefaultValue::Value(text) => match Node::parse(text) {
+        DefaultValue::Value(text) => match SyntaxNode::parse(text) {
             Ok(node) => Ok(Some(Cow::Owned(node))),
             Err(error) => panic!("the default of `{name}`: {error}"),
         },
@@ -39,9 +42,9 @@ pub fn value<'a>(
 /// # Errors
 /// If it is required and absent.
 pub fn present<'a>(
-    params: &mut Table<'a>,
+    params: &mut MappingReader<'a>,
     parameter: &Parameter,
-) -> Result<Cow<'a, Node>, PipelineError> {
+) -> Result<Cow<'a, SyntaxNode>, PipelineError> {
     let value = value(params, parameter)?;
     Ok(value.unwrap_or_else(|| panic!("`{}` has no default", parameter.name)))
 }
@@ -49,7 +52,8 @@ pub fn present<'a>(
 /// Both ends of the numbers that a parameter takes, alone or in a list.
 pub fn numbers_of(parameter: &Parameter) -> RangeInclusive<f64> {
     match parameter.kind {
-        Kind::Number { min, max } | Kind::List(&Kind::Number { min, max }) => min..=max,
+        ParameterKind::Number { min, max }
+        | ParameterKind::List(&ParameterKind::Number { min, max }) => min..=max,
         kind => panic!("`{}` is {kind}", parameter.name),
     }
 }
@@ -57,10 +61,10 @@ pub fn numbers_of(parameter: &Parameter) -> RangeInclusive<f64> {
 /// Both ends of the whole numbers that a parameter takes, alone, in a list or in a mapping.
 pub fn wholes_of(parameter: &Parameter) -> RangeInclusive<u32> {
     let (min, max) = match parameter.kind {
-        Kind::Whole { min, max }
-        | Kind::List(&Kind::Whole { min, max })
-        | Kind::Map(&Kind::Whole { min, max }) => (min, max),
-        Kind::Size { max } => (1, max),
+        ParameterKind::Whole { min, max }
+        | ParameterKind::List(&ParameterKind::Whole { min, max })
+        | ParameterKind::Map(&ParameterKind::Whole { min, max }) => (min, max),
+        ParameterKind::Size { max } => (1, max),
         kind => panic!("`{}` is {kind}", parameter.name),
     };
     let [min, max] = [min, max].map(|bound| u32::try_from(bound).unwrap_or(u32::MAX));
@@ -71,7 +75,7 @@ pub fn wholes_of(parameter: &Parameter) -> RangeInclusive<u32> {
 ///
 /// # Errors
 /// If the value is none, or out of range.
-pub fn whole(params: &mut Table<'_>, parameter: &Parameter) -> Result<u32, PipelineError> {
+pub fn whole(params: &mut MappingReader<'_>, parameter: &Parameter) -> Result<u32, PipelineError> {
     let node = present(params, parameter)?;
     params.whole(parameter.name, &node, wholes_of(parameter))
 }
@@ -80,7 +84,7 @@ pub fn whole(params: &mut Table<'_>, parameter: &Parameter) -> Result<u32, Pipel
 ///
 /// # Errors
 /// If the value is none, or out of range.
-pub fn number(params: &mut Table<'_>, parameter: &Parameter) -> Result<f64, PipelineError> {
+pub fn number(params: &mut MappingReader<'_>, parameter: &Parameter) -> Result<f64, PipelineError> {
     let node = present(params, parameter)?;
     params.number(parameter.name, &node, numbers_of(parameter))
 }
@@ -89,10 +93,10 @@ pub fn number(params: &mut Table<'_>, parameter: &Parameter) -> Result<f64, Pipe
 ///
 /// # Errors
 /// If the value is neither.
-pub fn flag(params: &mut Table<'_>, parameter: &Parameter) -> Result<bool, PipelineError> {
+pub fn flag(params: &mut MappingReader<'_>, parameter: &Parameter) -> Result<bool, PipelineError> {
     let node = present(params, parameter)?;
     match node.value {
-        Value::Bool(value) => Ok(value),
+        NodeValue::Bool(value) => Ok(value),
         _ => Err(params.wrong(parameter.name, &node, "true or false")),
     }
 }
@@ -102,11 +106,13 @@ pub fn flag(params: &mut Table<'_>, parameter: &Parameter) -> Result<bool, Pipel
 /// # Errors
 /// If the value is none of the names.
 pub fn choice<T: Copy>(
-    params: &mut Table<'_>,
+    params: &mut MappingReader<'_>,
     parameter: &Parameter,
     values: &[T],
 ) -> Result<T, PipelineError> {
-    let Kind::Choice(names) = parameter.kind else { panic!("`{}` is no choice", parameter.name) };
+    let ParameterKind::Choice(names) = parameter.kind else {
+        panic!("`{}` is no choice", parameter.name)
+    };
     assert_eq!(names.len(), values.len(), "the values of `{}`", parameter.name);
     let choices: Vec<(&str, T)> = names.iter().copied().zip(values.iter().copied()).collect();
     let node = present(params, parameter)?;

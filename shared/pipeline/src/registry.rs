@@ -1,25 +1,28 @@
 //! The set of operators that a program has, by name.
 
-use crate::{Cardinality, Declaration, Define, Effect, Op, Parameter, PipelineError, Scope, Table};
+use crate::{
+    BoxedOperator, Cardinality, MappingReader, OperatorDeclaration, OperatorDefinition,
+    OperatorEffect, OperatorScope, Parameter, PipelineError,
+};
 use std::fmt;
 
 /// Maximum length of an operator's name, in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
-/// One operator of a [`Registry`].
+/// One operator of a [`OperatorRegistry`].
 #[derive(Clone, Copy)]
-pub struct Entry {
-    pub declaration: &'static Declaration,
+pub struct RegisteredOperator {
+    pub declaration: &'static OperatorDeclaration,
     pub parameters: &'static [Parameter],
-    parse: fn(&mut Table<'_>) -> Result<Op, PipelineError>,
+    parse: fn(&mut MappingReader<'_>) -> Result<BoxedOperator, PipelineError>,
 }
 
-impl Entry {
-    fn of<T: Define>() -> Self {
-        Entry {
+impl RegisteredOperator {
+    fn from_definition<T: OperatorDefinition>() -> Self {
+        RegisteredOperator {
             declaration: const { &T::DECLARATION },
             parameters: T::PARAMETERS,
-            parse: |params| T::parse(params).map(Op::new),
+            parse: |params| T::parse(params).map(BoxedOperator::new),
         }
     }
 
@@ -27,12 +30,12 @@ impl Entry {
     ///
     /// # Errors
     /// The first parameter that is wrong.
-    pub fn parse(&self, params: &mut Table<'_>) -> Result<Op, PipelineError> {
+    pub fn parse(&self, params: &mut MappingReader<'_>) -> Result<BoxedOperator, PipelineError> {
         (self.parse)(params)
     }
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for RegisteredOperator {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Entry").field("declaration", self.declaration).finish_non_exhaustive()
     }
@@ -40,20 +43,20 @@ impl fmt::Debug for Entry {
 
 /// Operators in the order of the documentation. Needed to read a pipeline.
 #[derive(Clone, Debug, Default)]
-pub struct Registry {
-    entries: Vec<Entry>,
+pub struct OperatorRegistry {
+    entries: Vec<RegisteredOperator>,
 }
 
-impl Registry {
+impl OperatorRegistry {
     /// A registry without operators.
     pub const fn new() -> Self {
-        Registry { entries: Vec::new() }
+        OperatorRegistry { entries: Vec::new() }
     }
 
     /// Adds `T`, an operator of this project.
     #[must_use]
-    pub fn and<T: Define>(mut self) -> Self {
-        self.entries.push(Entry::of::<T>());
+    pub fn and<T: OperatorDefinition>(mut self) -> Self {
+        self.entries.push(RegisteredOperator::from_definition::<T>());
         self
     }
 
@@ -63,11 +66,12 @@ impl Registry {
     /// # Errors
     /// If the name is invalid or taken, or if the declaration is not allowed for operators of
     /// users.
-    pub fn with<T: Define>(mut self) -> Result<Self, String> {
-        let Declaration { name, version, cardinality, scope, effect, .. } = T::DECLARATION;
+    pub fn with<T: OperatorDefinition>(mut self) -> Result<Self, String> {
+        let OperatorDeclaration { name, version, cardinality, scope, effect, .. } = T::DECLARATION;
         check_name(name)?;
-        let whole_elements = cardinality == Cardinality::OneToOne && scope == Scope::Element;
-        if !whole_elements || effect == Effect::Select || version == 0 {
+        let whole_elements =
+            cardinality == Cardinality::OneToOne && scope == OperatorScope::Element;
+        if !whole_elements || effect == OperatorEffect::Select || version == 0 {
             return Err(format!(
                 "operator `{name}` must make one element of one (cardinality, scope, effect) and \
                  have a version of at least 1"
@@ -76,16 +80,16 @@ impl Registry {
         if self.get(name).is_some() {
             return Err(format!("there are two operators `{name}`; rename one"));
         }
-        self.entries.push(Entry::of::<T>());
+        self.entries.push(RegisteredOperator::from_definition::<T>());
         Ok(self)
     }
 
     /// The operator called `name`.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&RegisteredOperator> {
         self.entries.iter().find(|entry| entry.declaration.name == name)
     }
 
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[RegisteredOperator] {
         &self.entries
     }
 

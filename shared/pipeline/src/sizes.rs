@@ -1,6 +1,6 @@
 //! Bytes of elements, which decide how a dataset is divided into splits.
 
-use crate::{DType, ExactEffect, FieldSchema, Pipeline, Stage};
+use crate::{ExactEffect, FieldDType, FieldSchema, Pipeline, PipelineStage};
 
 impl Pipeline {
     /// Bytes of an element as workers make it; `None` if elements differ in size.
@@ -20,7 +20,7 @@ impl Pipeline {
     pub fn narrow_bytes_per_record(&self, stored_bytes: u64) -> u64 {
         self.sum_per_record(stored_bytes, |name, field| {
             let values = field.element_bytes()? / field.dtype.size_bytes()?;
-            let dtypes = self.last_dtypes(name).into_iter().filter_map(DType::size_bytes);
+            let dtypes = self.last_dtypes(name).into_iter().filter_map(FieldDType::size_bytes);
             values.checked_mul(dtypes.min()?)
         })
     }
@@ -43,13 +43,13 @@ impl Pipeline {
 
     /// The dtypes of a delivered field, from delivery back to the last operator that keeps its
     /// place.
-    fn last_dtypes(&self, name: &str) -> Vec<DType> {
+    fn last_dtypes(&self, name: &str) -> Vec<FieldDType> {
         let schema = self.delivered_schema().field(name);
-        let mut dtypes: Vec<DType> = schema.map(|field| field.dtype).into_iter().collect();
+        let mut dtypes: Vec<FieldDType> = schema.map(|field| field.dtype).into_iter().collect();
         let in_workers = self.stages()[..self.batch_stage()].iter().zip(self.schemas());
         let in_fetcher = self.deliver().stages.iter().zip(self.finishing_schemas());
         for (stage, input) in in_workers.chain(in_fetcher).rev() {
-            let Stage { op, keep_position, .. } = stage;
+            let PipelineStage { op, keep_position, .. } = stage;
             let touches = op.field() == Some(name) || op.outputs().contains(&name);
             let pinned = op.declaration().pins_position && op.dataset().is_none();
             let Some(field) = input.field(name).filter(|_| !pinned && !keep_position) else {

@@ -1,7 +1,7 @@
 //! The source of a pipeline: its files, their format, and the features to read.
 
-use crate::{FieldSchema, PipelineError, Schema, node::Node, table::Table};
-use gristmill_sources::{Feature, Features, Format, Parsed, Reading};
+use crate::{ElementSchema, FieldSchema, PipelineError, node::SyntaxNode, table::MappingReader};
+use gristmill_sources::{Feature, FeatureMap, FileFormat, ParsedSource, RecordReaderInput};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 mod zip;
@@ -14,37 +14,40 @@ const WHAT: &str = "`source`";
 /// Serialises without paths. The dataset's own fingerprint identifies the data, wherever it is
 /// stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct PipelineSource {
     /// Paths, directories, globs or `s3://bucket/prefix`. Their files form one sequence in this
     /// order. Empty when read from the canonical form.
     pub paths: Vec<String>,
-    pub format: Format,
-    pub features: Features,
+    pub format: FileFormat,
+    pub features: FeatureMap,
     /// How often its records repeat, one pass after the other. Always 1 outside a zip.
     pub repeat: u32,
     /// Datasets zipped to this one: record i goes with record i of each of them, up to the end of
     /// the shortest. Their features become further fields.
-    pub zipped: Vec<Source>,
+    pub zipped: Vec<PipelineSource>,
 }
 
-impl From<Parsed> for Source {
-    fn from(Parsed { paths, format, features }: Parsed) -> Self {
-        Source { paths, format, features, repeat: 1, zipped: Vec::new() }
+impl From<ParsedSource> for PipelineSource {
+    fn from(ParsedSource { paths, format, features }: ParsedSource) -> Self {
+        PipelineSource { paths, format, features, repeat: 1, zipped: Vec::new() }
     }
 }
 
 /// Reads one dataset, without those zipped to it.
-impl<'a> From<&'a Source> for Reading<'a> {
-    fn from(Source { format, features, .. }: &'a Source) -> Self {
-        Reading { format, features }
+impl<'a> From<&'a PipelineSource> for RecordReaderInput<'a> {
+    fn from(PipelineSource { format, features, .. }: &'a PipelineSource) -> Self {
+        RecordReaderInput { format, features }
     }
 }
 
-impl Serialize for Source {
+impl Serialize for PipelineSource {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         if self.is_zip() {
-            map.serialize_entry(zip::KEY, &self.members().map(zip::Alone).collect::<Vec<_>>())?
+            map.serialize_entry(
+                zip::KEY,
+                &self.members().map(zip::ZippedSource).collect::<Vec<_>>(),
+            )?
         } else {
             self.format.write_source(&self.features, &mut map)?
         }
@@ -52,7 +55,7 @@ impl Serialize for Source {
     }
 }
 
-impl Source {
+impl PipelineSource {
     /// The same, with the classes of an image folder in place of the folder that names them. `list` returns the names of
     /// that folder's directories.
     ///
@@ -62,10 +65,10 @@ impl Source {
         mut self,
         list: impl FnOnce(&str) -> Result<Vec<String>, String>,
     ) -> Result<Self, PipelineError> {
-        if let Format::Images(images) = self.format {
+        if let FileFormat::Images(images) = self.format {
             let named = images.with_classes(list);
             let named = named.map_err(|why| PipelineError::general(format!("`classes`: {why}")))?;
-            self.format = Format::Images(named);
+            self.format = FileFormat::Images(named);
         }
         Ok(self)
     }
@@ -76,7 +79,7 @@ impl Source {
     }
 
     /// The zipped datasets, this one first.
-    pub fn members(&self) -> impl Iterator<Item = &Source> {
+    pub fn members(&self) -> impl Iterator<Item = &PipelineSource> {
         std::iter::once(self).chain(&self.zipped)
     }
 
@@ -93,23 +96,23 @@ impl Source {
         if !self.is_zip() {
             return serde_json::to_value(self).unwrap_or_default();
         }
-        let dataset = |(i, source): (usize, &Source)| {
-            let value = serde_json::to_value(zip::Alone(source)).unwrap_or_default();
+        let dataset = |(i, source): (usize, &PipelineSource)| {
+            let value = serde_json::to_value(zip::ZippedSource(source)).unwrap_or_default();
             (format!("dataset {i}"), value)
         };
         serde_json::Value::Object((1..).zip(self.members()).map(dataset).collect())
     }
 
     /// Reads the `source` of a pipeline file.
-    pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
-        let mut table = Table::new(WHAT, node)?;
+    pub(crate) fn parse(node: &SyntaxNode) -> Result<Self, PipelineError> {
+        let mut table = MappingReader::new(WHAT, node)?;
         match table.get(zip::KEY) {
             Some(datasets) => {
                 table.finish()?;
                 zip::parse(datasets, zip::parse_member)
             }
             None => {
-                let parsed = Format::parse_source(WHAT, &mut table)?;
+                let parsed = FileFormat::parse_source(WHAT, &mut table)?;
                 table.finish()?;
                 Ok(parsed.into())
             }
@@ -117,25 +120,25 @@ impl Source {
     }
 
     /// Reads the `source` of the canonical form.
-    pub(crate) fn parse_canonical(node: &Node) -> Result<Self, PipelineError> {
-        let mut table = Table::new(WHAT, node)?;
+    pub(crate) fn parse_canonical(node: &SyntaxNode) -> Result<Self, PipelineError> {
+        let mut table = MappingReader::new(WHAT, node)?;
         if let Some(datasets) = table.get(zip::KEY) {
             table.finish()?;
             return zip::parse(datasets, zip::parse_canonical_member);
         }
-        let parsed = Format::parse_canonical(WHAT, &mut table)?;
+        let parsed = FileFormat::parse_canonical(WHAT, &mut table)?;
         table.finish()?;
         Ok(parsed.into())
     }
 
     /// The schema of the elements it yields.
-    pub(crate) fn schema(&self) -> Schema {
+    pub(crate) fn schema(&self) -> ElementSchema {
         let field = |(name, feature): (&String, &Feature)| {
             let (dtype, shape) = (feature.dtype.dtype(), feature.shape.clone());
             (name.clone(), FieldSchema { dtype, shape, range: None })
         };
         let features = self.members().flat_map(|source| &source.features);
-        Schema { fields: features.map(field).collect() }
+        ElementSchema { fields: features.map(field).collect() }
     }
 }
 

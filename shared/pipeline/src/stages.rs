@@ -1,29 +1,32 @@
 //! Reads operators from pipeline files and the canonical form.
 
 use crate::{
-    Asset, Op, PipelineError, Registry, Stage,
-    external::External,
-    node::{Node, Value, shown},
+    AssetReference, BoxedOperator, OperatorRegistry, PipelineError, PipelineStage,
+    external::ExternalOperator,
+    node::{NodeValue, SyntaxNode, shown},
     pipeline::MAX_OPS,
-    table::{Table, nearest},
+    table::{MappingReader, nearest},
 };
 
-pub(crate) fn op_nodes(node: &Node) -> Result<&[Node], PipelineError> {
+pub(crate) fn op_nodes(node: &SyntaxNode) -> Result<&[SyntaxNode], PipelineError> {
     match &node.value {
-        Value::Seq(ops) if ops.len() > MAX_OPS => {
+        NodeValue::Seq(ops) if ops.len() > MAX_OPS => {
             Err(node.error(format!("`ops` has {} entries; the limit is {MAX_OPS}", ops.len())))
         }
-        Value::Seq(ops) => Ok(ops),
+        NodeValue::Seq(ops) => Ok(ops),
         _ => Err(node.error(format!("`ops` must be a list of operators, not {}", node.shown()))),
     }
 }
 
 /// Reads `- name`, or `- name: { parameters }`.
-pub(crate) fn parse_stage(node: &Node, registry: &Registry) -> Result<Stage, PipelineError> {
+pub(crate) fn parse_stage(
+    node: &SyntaxNode,
+    registry: &OperatorRegistry,
+) -> Result<PipelineStage, PipelineError> {
     let (name, params) = match &node.value {
-        Value::Str(name) => (name, None),
-        Value::Map(entries) => match entries.as_slice() {
-            [(Node { value: Value::Str(name), .. }, params)] => (name, Some(params)),
+        NodeValue::Str(name) => (name, None),
+        NodeValue::Map(entries) => match entries.as_slice() {
+            [(SyntaxNode { value: NodeValue::Str(name), .. }, params)] => (name, Some(params)),
             [(first, _), (second, _), ..] => {
                 return Err(second.error(format!(
                     "an op is one name with its parameters below it; {} stands beside {}: indent \
@@ -40,24 +43,24 @@ pub(crate) fn parse_stage(node: &Node, registry: &Registry) -> Result<Stage, Pip
         }
     };
     let mut params = match params {
-        Some(params) => Table::new(format!("`{}`", cut(name)), params)?,
-        None => Table::empty(format!("`{}`", cut(name)), node.line),
+        Some(params) => MappingReader::new(format!("`{}`", cut(name)), params)?,
+        None => MappingReader::empty(format!("`{}`", cut(name)), node.line),
     };
     let entry = registry.get(name).ok_or_else(|| unknown(name, node, registry))?;
     let op = if name.contains('.') {
-        Op::new(External::parse(entry, &mut params)?)
+        BoxedOperator::new(ExternalOperator::parse(entry, &mut params)?)
     } else {
         entry.parse(&mut params)?
     };
     let keep_position = params.bool("keep_position", false)?;
     let assume_commutes = params.bool("assume_commutes", false)?;
     params.finish()?;
-    Ok(Stage { op, ordinal: 0, keep_position, assume_commutes, line: node.line })
+    Ok(PipelineStage { op, ordinal: 0, keep_position, assume_commutes, line: node.line })
 }
 
 /// Assigns ordinals: operators count up from 0, cache points count down from [`MAX_OPS`], so that
 /// adding a cache point changes no draws.
-pub(crate) fn number(stages: &mut [Stage]) -> Result<(), PipelineError> {
+pub(crate) fn number(stages: &mut [PipelineStage]) -> Result<(), PipelineError> {
     let (mut next, mut next_point) = (0_u32, MAX_OPS as u32);
     let mut after_point = false;
     for stage in stages {
@@ -79,14 +82,17 @@ pub(crate) fn number(stages: &mut [Stage]) -> Result<(), PipelineError> {
 }
 
 pub(crate) fn read_canonical_stages(
-    node: &Node,
-    registry: &Registry,
-) -> Result<Vec<Stage>, PipelineError> {
+    node: &SyntaxNode,
+    registry: &OperatorRegistry,
+) -> Result<Vec<PipelineStage>, PipelineError> {
     op_nodes(node)?.iter().map(|node| read_canonical_stage(node, registry)).collect()
 }
 
-fn read_canonical_stage(node: &Node, registry: &Registry) -> Result<Stage, PipelineError> {
-    let mut table = Table::new("an op", node)?;
+fn read_canonical_stage(
+    node: &SyntaxNode,
+    registry: &OperatorRegistry,
+) -> Result<PipelineStage, PipelineError> {
+    let mut table = MappingReader::new("an op", node)?;
     let name = table.require("op")?;
     let name = table.text("op", name)?;
     let version = table.require("version")?;
@@ -94,17 +100,17 @@ fn read_canonical_stage(node: &Node, registry: &Registry) -> Result<Stage, Pipel
     let ordinal = table.require("ordinal")?;
     let ordinal = table.whole("ordinal", ordinal, 0..=MAX_OPS as u32)?;
     let keep_position = table.bool("keep_position", false)?;
-    let mut params = Table::new(format!("`{}`", cut(&name)), table.require("params")?)?;
+    let mut params = MappingReader::new(format!("`{}`", cut(&name)), table.require("params")?)?;
     table.finish()?;
     let op = if name.contains('.') {
         let entry = registry.get(&name);
-        Op::new(External::parse_canonical((&name, version), entry, &mut params)?)
+        BoxedOperator::new(ExternalOperator::parse_canonical((&name, version), entry, &mut params)?)
     } else {
         let entry = registry.get(&name).ok_or_else(|| unknown(&name, node, registry))?;
         entry.parse(&mut params)?
     };
     params.finish()?;
-    if let Some(Asset::Path(path)) = op.asset() {
+    if let Some(AssetReference::Path(path)) = op.asset() {
         return Err(node.error(format!(
             "op `{name}` names the file {} and not its content, which workers need; register the \
              job with a release that stores it",
@@ -118,14 +124,14 @@ fn read_canonical_stage(node: &Node, registry: &Registry) -> Result<Stage, Pipel
              the job was registered with"
         )));
     }
-    Ok(Stage { op, ordinal, keep_position, assume_commutes: false, line: None })
+    Ok(PipelineStage { op, ordinal, keep_position, assume_commutes: false, line: None })
 }
 
 fn cut(name: &str) -> &str {
     name.char_indices().nth(32).map_or(name, |(end, _)| &name[..end])
 }
 
-fn unknown(name: &str, node: &Node, registry: &Registry) -> PipelineError {
+fn unknown(name: &str, node: &SyntaxNode, registry: &OperatorRegistry) -> PipelineError {
     let known: Vec<&str> = registry.names().collect();
     let advice = match nearest(name, &known) {
         None if name.contains('.') => "its dot says that it is an operator of a user: run the \

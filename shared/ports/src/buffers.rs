@@ -4,7 +4,7 @@
 mod kept;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-pub use kept::{BufferPlace, keep_buffer, let_go_buffer, unused_buffers};
+pub use kept::{BufferPages, keep_buffer, let_go_buffer, unused_buffers};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Smaller buffers are left to the allocator.

@@ -3,7 +3,7 @@
 use crate::CallError;
 use async_trait::async_trait;
 use gristmill_model::wire::protocol::{SpokenVersions, UPGRADE_CALLER, UPGRADE_SERVICE};
-use gristmill_model::wire::{AnyCall, AnyReply, Refusal, RefusalKind};
+use gristmill_model::wire::{AnyCall, AnyReply, CallRefusal, RefusalKind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The way of calls to a coordinator.
@@ -98,7 +98,7 @@ impl CallVersion {
 
 fn refused(answer: &Result<AnyReply, CallError>) -> Option<RefusalKind> {
     match answer {
-        Err(CallError::Refused(Refusal { kind, .. })) => Some(*kind),
+        Err(CallError::Refused(CallRefusal { kind, .. })) => Some(*kind),
         _ => None,
     }
 }
@@ -106,7 +106,7 @@ fn refused(answer: &Result<AnyReply, CallError>) -> Option<RefusalKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_model::wire::{Forget, Forgotten, protocol::VERSION};
+    use gristmill_model::wire::{ForgetCall, ForgetReply, protocol::VERSION};
     use std::sync::Mutex;
 
     const BOTH: SpokenVersions = SpokenVersions { oldest: 2, newest: 3 };
@@ -131,7 +131,7 @@ mod tests {
         }
 
         async fn ask(&self, own: &CallVersion) -> Result<AnyReply, CallError> {
-            own.exchange(self, &Forget { job: "j".parse().unwrap() }.into()).await
+            own.exchange(self, &ForgetCall { job: "j".parse().unwrap() }.into()).await
         }
 
         fn calls(&self) -> Vec<u32> {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn forgotten() -> Result<AnyReply, CallError> {
-        Ok(AnyReply::Forget(Forgotten { items: 0, objects: 0, all: true }))
+        Ok(AnyReply::Forget(ForgetReply { items: 0, objects: 0, all: true }))
     }
 
     fn speaking(oldest: u32, newest: u32) -> impl Fn(u32) -> Result<AnyReply, CallError> {
@@ -192,7 +192,7 @@ mod tests {
 
     fn invalid() -> CallError {
         let message = "words".to_owned();
-        CallError::Refused(Refusal { kind: RefusalKind::Invalid, message })
+        CallError::Refused(CallRefusal { kind: RefusalKind::Invalid, message })
     }
 
     #[tokio::test]

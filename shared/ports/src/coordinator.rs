@@ -4,7 +4,10 @@ use crate::{Clock, outlast};
 use async_trait::async_trait;
 use gristmill_model::{
     Namespace,
-    wire::{AnyCall, AnyReply, Call, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Request, protocol},
+    wire::{
+        AnyCall, AnyReply, CallEnvelope, CallRefusal, CoordinatorCall, MAX_MESSAGE_BYTES,
+        RefusalKind, protocol,
+    },
 };
 use std::{pin::pin, time::Duration};
 
@@ -19,7 +22,7 @@ pub enum CallError {
     Throttled(String),
     /// The coordinator refused the call.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] CallRefusal),
     /// Permission denied, by the coordinator or something in between. Rarely transient.
     #[error("coordinator: {0}")]
     Denied(String),
@@ -69,7 +72,7 @@ impl dyn Coordinator + '_ {
     ///
     /// # Errors
     /// As the variants of [`CallError`].
-    pub async fn call<C: Call>(&self, call: C) -> Result<C::Reply, CallError> {
+    pub async fn call<C: CoordinatorCall>(&self, call: C) -> Result<C::Reply, CallError> {
         reply_to::<C>(self.exchange(&call.into()).await?)
     }
 }
@@ -79,7 +82,7 @@ impl dyn Coordinator + '_ {
 /// # Errors
 /// [`CallError::Rejected`]: the call is longer than a message may be.
 pub fn encode_call(ns: &Namespace, call: &AnyCall, version: u32) -> Result<Vec<u8>, CallError> {
-    let request = Request { v: version, ns: ns.clone(), call: call.clone() };
+    let request = CallEnvelope { v: version, ns: ns.clone(), call: call.clone() };
     let body = protocol::write(&request, version)
         .map_err(|error| CallError::Rejected(format!("{}: {error}", call.name())))?;
     if body.len() > MAX_MESSAGE_BYTES {
@@ -98,7 +101,7 @@ fn spread(clock: &dyn Clock) -> f64 {
     0.5 + chance
 }
 
-fn reply_to<C: Call>(reply: AnyReply) -> Result<C::Reply, CallError> {
+fn reply_to<C: CoordinatorCall>(reply: AnyReply) -> Result<C::Reply, CallError> {
     C::reply_from(reply).map_err(|other| {
         let (asked, answered) = (C::NAME, other.name());
         CallError::Rejected(format!("the answer to {asked} is one to {answered}: {other:?}"))
@@ -111,7 +114,7 @@ fn reply_to<C: Call>(reply: AnyReply) -> Result<C::Reply, CallError> {
 ///
 /// # Errors
 /// The last one, as the variants of [`CallError`].
-pub async fn call_with_retry<C: Call>(
+pub async fn call_with_retry<C: CoordinatorCall>(
     coordinator: &dyn Coordinator,
     clock: &dyn Clock,
     call: C,

@@ -17,17 +17,17 @@ mod pace;
 mod patience;
 mod table;
 
-pub use buffers::{BufferPlace, BufferPool, keep_buffer, let_go_buffer, unused_buffers};
+pub use buffers::{BufferPages, BufferPool, keep_buffer, let_go_buffer, unused_buffers};
 pub use call_version::{CallTransport, CallVersion};
 pub use clock::{Clock, SystemClock, outlast, time_run};
 pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
 pub use features::without_feature;
-pub use invoker::{InvokeError, Invoked, Invoker};
-pub use metrics::{Measure, Metrics, Unit};
+pub use invoker::{InvokeError, InvokeOutcome, Invoker};
+pub use metrics::{FunctionMetrics, MetricUnit, MetricValue};
 pub use objects::{
-    ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
     get_long_range,
 };
-pub use pace::{PacedRead, PrefixPaces};
-pub use patience::ReadPatience;
-pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};
+pub use pace::{PrefixRead, PrefixReadLimits};
+pub use patience::ReadTimeout;
+pub use table::{ItemKey, Table, TableError, TableItem, WriteOutcome};

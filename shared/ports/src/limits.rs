@@ -147,11 +147,11 @@ pub struct EnvironmentGrowth {
 impl EnvironmentGrowth {
     /// A function to which Lambda adds [`GROWTH`] environments in [`GROWTH_PERIOD`].
     pub fn documented() -> Self {
-        Self::of(GROWTH)
+        Self::new(GROWTH)
     }
 
     /// A function to which `growth` environments are added in [`GROWTH_PERIOD`].
-    pub fn of(growth: u32) -> Self {
+    pub fn new(growth: u32) -> Self {
         let per_second = (u64::from(growth) / GROWTH_PERIOD.as_secs()).max(1);
         let added = TokenBucket::holding(per_second as u32, growth);
         Self { added, running: 0, idle: 0, most_running: 0 }
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn an_idle_environment_serves_again_without_growth() {
-        let mut function = EnvironmentGrowth::of(10);
+        let mut function = EnvironmentGrowth::new(10);
         assert!((0..10).all(|_| function.begin(at(0))));
         assert!(!function.begin(at(0)));
         function.end();

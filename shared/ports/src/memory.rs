@@ -3,8 +3,8 @@
 mod limited;
 
 use crate::{
-    ChangeStamp, Item, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects,
-    PutOutcome, Table, TableError, WriteOutcome,
+    ChangeStamp, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore,
+    PutOutcome, Table, TableError, TableItem, WriteOutcome,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,12 +35,12 @@ impl<K, V> Shared<K, V> {
 /// A table in memory.
 #[derive(Debug, Default)]
 pub struct MemoryTable {
-    items: Shared<ItemKey, (Item, Option<u64>)>,
+    items: Shared<ItemKey, (TableItem, Option<u64>)>,
 }
 
 impl MemoryTable {
     /// Sets an item back to what it was, as a table does that has lost its last writes.
-    pub fn restore(&self, key: &ItemKey, before: Option<Item>) {
+    pub fn restore(&self, key: &ItemKey, before: Option<TableItem>) {
         let mut items = self.items.lock();
         match before {
             Some(item) => drop(items.insert(key.clone(), (item, None))),
@@ -60,7 +60,7 @@ impl MemoryTable {
 
 #[async_trait]
 impl Table for MemoryTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         let items = self.items.lock();
         Ok(keys.iter().map(|key| items.get(key).map(|(item, _)| item.clone())).collect())
     }
@@ -77,7 +77,7 @@ impl Table for MemoryTable {
         if current.map_or(0, |item| item.version) != expected {
             return Ok(WriteOutcome::Conflict(current.cloned()));
         }
-        items.insert(key.clone(), (Item { version: expected + 1, body }, expires_at_s));
+        items.insert(key.clone(), (TableItem { version: expected + 1, body }, expires_at_s));
         Ok(WriteOutcome::Written)
     }
 
@@ -86,7 +86,7 @@ impl Table for MemoryTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         if from > to {
             return Ok(Vec::new());
         }
@@ -96,7 +96,7 @@ impl Table for MemoryTable {
         Ok(found.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         let first = ItemKey { pk: pk.to_owned(), sk: String::new() };
         // No partition key sorts between `pk` and `pk` with a zero byte appended.
         let end = ItemKey { pk: format!("{pk}\0"), sk: String::new() };
@@ -153,7 +153,7 @@ impl MemoryObjects {
 }
 
 #[async_trait]
-impl Objects for MemoryObjects {
+impl ObjectStore for MemoryObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

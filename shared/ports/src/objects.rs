@@ -13,9 +13,9 @@ const PIECE_BYTES: u64 = 32 << 20;
 /// Bytes `range` of an object, in several requests if it is longer than one may return.
 ///
 /// # Errors
-/// As [`Objects::get_range`].
+/// As [`ObjectStore::get_range`].
 pub async fn get_long_range(
-    objects: &dyn Objects,
+    objects: &dyn ObjectStore,
     path: &ObjectPath,
     range: Range<u64>,
     etag: Option<&str>,
@@ -108,7 +108,7 @@ pub enum ObjectError {
 
 /// An object store. Every call has a deadline and its own retries.
 #[async_trait]
-pub trait Objects: Send + Sync {
+pub trait ObjectStore: Send + Sync {
     /// Puts `body` if no object has this path. `put_id` identifies an earlier try of the same put whose
     /// response was lost.
     async fn put_if_absent(

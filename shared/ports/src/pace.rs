@@ -54,27 +54,27 @@ impl PrefixPace {
 
 /// The paces of all prefixes that a process reads.
 #[derive(Debug, Default)]
-pub struct PrefixPaces {
+pub struct PrefixReadLimits {
     paces: Mutex<BTreeMap<String, PrefixPace>>,
     ended: Notify,
 }
 
 /// A read under way.
 #[derive(Debug)]
-pub struct PacedRead<'a> {
-    paces: &'a PrefixPaces,
+pub struct PrefixRead<'a> {
+    paces: &'a PrefixReadLimits,
     prefix: String,
     is_refused: bool,
 }
 
-impl PrefixPaces {
+impl PrefixReadLimits {
     /// Waits until a read of `path` may begin; it ends when the answer is dropped.
-    pub async fn begin(&self, path: &ObjectPath) -> PacedRead<'_> {
+    pub async fn begin(&self, path: &ObjectPath) -> PrefixRead<'_> {
         let prefix = prefix_of(path);
         loop {
             let ended = self.ended.notified();
             if self.paces().entry(prefix.clone()).or_default().begin() {
-                return PacedRead { paces: self, prefix, is_refused: false };
+                return PrefixRead { paces: self, prefix, is_refused: false };
             }
             ended.await;
         }
@@ -85,14 +85,14 @@ impl PrefixPaces {
     }
 }
 
-impl PacedRead<'_> {
+impl PrefixRead<'_> {
     /// The store refused it because too much is asked of the prefix.
     pub fn refused(mut self) {
         self.is_refused = true;
     }
 }
 
-impl Drop for PacedRead<'_> {
+impl Drop for PrefixRead<'_> {
     fn drop(&mut self) {
         let mut paces = self.paces.paces();
         if let Some(pace) = paces.get_mut(&self.prefix) {
@@ -123,18 +123,18 @@ mod tests {
     }
 
     /// Reads of `key` that begin at once.
-    fn begun<'a>(paces: &'a PrefixPaces, key: &str) -> Vec<PacedRead<'a>> {
+    fn begun<'a>(paces: &'a PrefixReadLimits, key: &str) -> Vec<PrefixRead<'a>> {
         std::iter::from_fn(|| paces.begin(&at(key)).now_or_never()).take(1_000).collect()
     }
 
     #[test]
     fn a_prefix_at_its_rate_is_asked_less_and_others_are_not() {
-        let paces = PrefixPaces::default();
+        let paces = PrefixReadLimits::default();
         let mut reads = begun(&paces, "slow/1.jpg");
         assert_eq!(reads.len(), MOST as usize);
         reads.truncate(16);
         // Those that were under way together are refused together, and count once.
-        reads.into_iter().for_each(PacedRead::refused);
+        reads.into_iter().for_each(PrefixRead::refused);
         assert_eq!(begun(&paces, "slow/2.jpg").len(), 8);
         begun(&paces, "slow/3.jpg").pop().unwrap().refused();
         assert_eq!(begun(&paces, "slow/4.jpg").len(), 4);
@@ -143,10 +143,10 @@ mod tests {
 
     #[test]
     fn reads_that_are_answered_are_followed_by_more() {
-        let paces = PrefixPaces::default();
+        let paces = PrefixReadLimits::default();
         let mut reads = begun(&paces, "a/1");
         reads.truncate(2);
-        reads.into_iter().for_each(PacedRead::refused);
+        reads.into_iter().for_each(PrefixRead::refused);
         let rounds: Vec<_> = (0..5).map(|_| begun(&paces, "a/1").len()).collect();
         assert_eq!(rounds[0], 1);
         assert!(rounds.is_sorted() && (3..8).contains(&rounds[4]), "{rounds:?}");
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn a_read_waits_for_the_end_of_another() {
-        let paces = PrefixPaces::default();
-        begun(&paces, "a/1").into_iter().take(1).for_each(PacedRead::refused);
+        let paces = PrefixReadLimits::default();
+        begun(&paces, "a/1").into_iter().take(1).for_each(PrefixRead::refused);
         let mut reads = begun(&paces, "a/1");
         let (first, next) = (at("a/1"), at("a/2"));
         let mut waits = Box::pin(paces.begin(&first));

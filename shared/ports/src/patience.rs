@@ -14,18 +14,18 @@ const LONGEST: u64 = 10;
 /// The time after which a silent request is given up, shared by all reads of one kind of server. A request that got
 /// lost costs seconds; a server that is slow by nature is waited for longer with every silence.
 #[derive(Debug)]
-pub struct ReadPatience {
+pub struct ReadTimeout {
     shortest_ms: u64,
     now_ms: AtomicU64,
 }
 
-impl Default for ReadPatience {
+impl Default for ReadTimeout {
     fn default() -> Self {
         Self::from_shortest(SHORTEST)
     }
 }
 
-impl ReadPatience {
+impl ReadTimeout {
     /// A patience that is `shortest` with servers that answer.
     pub fn from_shortest(shortest: Duration) -> Self {
         let shortest_ms = u64::try_from(shortest.as_millis()).unwrap_or(u64::MAX);
@@ -63,7 +63,7 @@ mod tests {
     use std::future::{pending, ready};
 
     /// The patience after each of `times` silences that two reads meet together.
-    async fn silences(patience: &ReadPatience, times: usize) -> Vec<u64> {
+    async fn silences(patience: &ReadTimeout, times: usize) -> Vec<u64> {
         let mut after = Vec::new();
         for _ in 0..times {
             let both = tokio::join!(patience.wait(pending::<()>()), patience.wait(pending::<()>()));
@@ -75,14 +75,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_server_is_waited_for_twice_as_long_up_to_a_limit() {
-        let patience = ReadPatience::from_shortest(Duration::from_millis(10));
+        let patience = ReadTimeout::from_shortest(Duration::from_millis(10));
         assert_eq!(patience.wait(ready(7)).await, Some(7));
         assert_eq!(silences(&patience, 5).await, [20, 40, 80, 100, 100]);
     }
 
     #[tokio::test]
     async fn quick_answers_shorten_the_wait_again_and_slow_ones_do_not() {
-        let patience = ReadPatience::from_shortest(Duration::from_secs(1));
+        let patience = ReadTimeout::from_shortest(Duration::from_secs(1));
         patience.now_ms.store(8_000, Ordering::Relaxed);
         let slow = tokio::time::sleep(Duration::from_millis(2_050));
         assert!(patience.wait(slow).await.is_some());

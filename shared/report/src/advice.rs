@@ -1,8 +1,8 @@
 //! Whether more workers would help, in one line that names the numbers.
 
 use crate::number::{amount, percent};
-use crate::units::{Percent, Seconds};
-use crate::{Waits, WorkerShares};
+use crate::units::{DisplayPercent, DisplaySeconds};
+use crate::{EpochWaits, WorkerShares};
 use std::fmt;
 
 /// A shorter wait, in percent of the epoch, is within the difference of two runs of one job.
@@ -14,7 +14,7 @@ const WORKERS_FACTOR_MAX: f64 = 20.0;
 
 /// Advice on the trainer's wait. Percents are of the epoch's time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Advice {
+pub enum StallAdvice {
     /// The trainer hardly waited.
     NoStall { percent: f64 },
     /// The epoch was too short to tell.
@@ -34,33 +34,33 @@ pub enum Advice {
 }
 
 /// Advice for `waits`, whose values are non-negative and whose total is at least their sum.
-pub(crate) fn advise(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Advice {
+pub(crate) fn advise(waits: &EpochWaits, shares: &WorkerShares, epoch_s: f64) -> StallAdvice {
     let of_epoch = |seconds| percent(seconds, epoch_s);
     if of_epoch(waits.total_s) < STALL_MIN_PERCENT {
-        return Advice::NoStall { percent: of_epoch(waits.total_s) };
+        return StallAdvice::NoStall { percent: of_epoch(waits.total_s) };
     }
     if epoch_s < EPOCH_MIN_S {
-        return Advice::TooShort { epoch_s };
+        return StallAdvice::TooShort { epoch_s };
     }
     let first_batch_s = amount(waits.first_batch_s.unwrap_or(0.0)).min(waits.total_s);
     if of_epoch(waits.total_s - first_batch_s) < STALL_MIN_PERCENT {
-        return Advice::FirstBatch { first_batch_s, total_s: waits.total_s };
+        return StallAdvice::FirstBatch { first_batch_s, total_s: waits.total_s };
     }
     let for_workers_s = waits.unclaimed_s + waits.working_s;
     let other_s = waits.total_s - for_workers_s - waits.fetch_s - waits.decode_s;
     let most = for_workers_s.max(waits.fetch_s).max(waits.decode_s);
     if other_s > most {
-        Advice::Unexplained { percent: of_epoch(other_s), other_s }
+        StallAdvice::Unexplained { percent: of_epoch(other_s), other_s }
     } else if for_workers_s >= most {
         about_workers(for_workers_s, shares, epoch_s)
     } else if waits.fetch_s >= most {
-        Advice::Network { percent: of_epoch(waits.fetch_s), fetch_s: waits.fetch_s }
+        StallAdvice::Network { percent: of_epoch(waits.fetch_s), fetch_s: waits.fetch_s }
     } else {
-        Advice::Decoding { percent: of_epoch(waits.decode_s), decode_s: waits.decode_s }
+        StallAdvice::Decoding { percent: of_epoch(waits.decode_s), decode_s: waits.decode_s }
     }
 }
 
-fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
+fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> StallAdvice {
     let percent = percent(wait_s, epoch_s);
     let workers = shares.workers.map(amount).filter(|workers| *workers > 0.0);
     // Work that takes the whole epoch now must fit into the epoch without the wait.
@@ -71,11 +71,11 @@ fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
         // The mean is slightly below the count that was held.
         Some(max_workers) if workers.is_some_and(|at| at > f64::from(max_workers) - 0.5) => {
             let desired = desired.filter(|desired| *desired > max_workers);
-            Advice::AtMaximum { percent, max_workers, desired }
+            StallAdvice::AtMaximum { percent, max_workers, desired }
         }
         max_workers => {
             let most = max_workers.unwrap_or(u32::MAX);
-            Advice::MoreWorkers {
+            StallAdvice::MoreWorkers {
                 percent,
                 workers,
                 desired: desired.map(|desired| desired.min(most)),
@@ -84,55 +84,55 @@ fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
     }
 }
 
-impl fmt::Display for Advice {
+impl fmt::Display for StallAdvice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Advice::NoStall { percent } => {
-                write!(f, "the trainer hardly waited: {} of the epoch", Percent(percent))
+            StallAdvice::NoStall { percent } => {
+                write!(f, "the trainer hardly waited: {} of the epoch", DisplayPercent(percent))
             }
-            Advice::TooShort { epoch_s } => {
-                write!(f, "too short to say: the epoch took {}", Seconds(epoch_s))
+            StallAdvice::TooShort { epoch_s } => {
+                write!(f, "too short to say: the epoch took {}", DisplaySeconds(epoch_s))
             }
-            Advice::FirstBatch { first_batch_s, total_s } => write!(
+            StallAdvice::FirstBatch { first_batch_s, total_s } => write!(
                 f,
                 "the wait was for the first batch, {} of {}: it comes once an epoch",
-                Seconds(first_batch_s),
-                Seconds(total_s)
+                DisplaySeconds(first_batch_s),
+                DisplaySeconds(total_s)
             ),
-            Advice::MoreWorkers { percent, workers, desired } => {
+            StallAdvice::MoreWorkers { percent, workers, desired } => {
                 fmt_more_workers(f, percent, workers, desired)
             }
-            Advice::AtMaximum { percent, max_workers, desired } => {
+            StallAdvice::AtMaximum { percent, max_workers, desired } => {
                 write!(
                     f,
                     "more workers would help, and there may be no more: the trainer waited for \
                      them {} of the epoch; raise --max-workers from {max_workers}",
-                    Percent(percent)
+                    DisplayPercent(percent)
                 )?;
                 desired.map_or(Ok(()), |desired| write!(f, " to about {desired}"))
             }
-            Advice::Network { percent, fetch_s } => write!(
+            StallAdvice::Network { percent, fetch_s } => write!(
                 f,
                 "more workers would not help, the trainer's network is the limit: {} ({} of the \
                  epoch) for batches on their way; send fewer bytes (cast later, a smaller dtype) \
                  or use local workers",
-                Seconds(fetch_s),
-                Percent(percent)
+                DisplaySeconds(fetch_s),
+                DisplayPercent(percent)
             ),
-            Advice::Decoding { percent, decode_s } => write!(
+            StallAdvice::Decoding { percent, decode_s } => write!(
                 f,
                 "more workers would not help, the trainer's processor is the limit: {} ({} of the \
                  epoch) for batches being joined and decoded; do less in `deliver`, or use a \
                  smaller dtype",
-                Seconds(decode_s),
-                Percent(percent)
+                DisplaySeconds(decode_s),
+                DisplayPercent(percent)
             ),
-            Advice::Unexplained { percent, other_s } => write!(
+            StallAdvice::Unexplained { percent, other_s } => write!(
                 f,
                 "most of the wait, {} ({} of the epoch), was for nothing that was measured: \
                  between polls, or with the trainer's host busy",
-                Seconds(other_s),
-                Percent(percent)
+                DisplaySeconds(other_s),
+                DisplayPercent(percent)
             ),
         }
     }
@@ -147,7 +147,7 @@ fn fmt_more_workers(
     write!(
         f,
         "more workers would help: the trainer waited for them {} of the epoch",
-        Percent(percent)
+        DisplayPercent(percent)
     )?;
     match (workers, desired) {
         (Some(workers), Some(desired)) => {

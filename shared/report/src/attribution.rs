@@ -1,7 +1,7 @@
 //! Attributes a trainer's wait to causes: by the state of the awaited batch's split, and while a worker
 //! had it, in proportion to the workers' activities.
 
-use crate::Advice;
+use crate::StallAdvice;
 use crate::advice::advise;
 use crate::number::{amount, percent};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ mod tests;
 
 /// Seconds that a trainer waited in an epoch, by the state of the awaited batch's split.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Waits {
+pub struct EpochWaits {
     /// Total; may exceed the sum of the rest, because a state is known from polls only.
     pub total_s: f64,
     /// No worker had the split: it queued, or workers were starting.
@@ -50,7 +50,7 @@ pub struct OpSeconds {
 
 /// Cause of a trainer's wait.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
+pub enum StallCause {
     /// Waiting for a worker to take the split.
     Queue,
     /// A worker reads the source.
@@ -71,8 +71,8 @@ pub enum Cause {
 
 /// Contribution of one cause.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
-    pub cause: Cause,
+pub struct StallPart {
+    pub cause: StallCause,
     pub seconds: f64,
     /// Percent of the epoch's time.
     pub percent: f64,
@@ -80,20 +80,20 @@ pub struct Part {
 
 /// The wait of one epoch by causes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stalls {
+pub struct EpochStalls {
     /// All of the wait.
     pub total_s: f64,
     /// Percent of the epoch's time.
     pub percent: f64,
     /// Parts that sum to `total_s`, the largest first; none is empty.
-    pub parts: Vec<Part>,
-    pub advice: Advice,
+    pub parts: Vec<StallPart>,
+    pub advice: StallAdvice,
 }
 
 /// Attributes the wait of an epoch of `epoch_s` seconds. Negative values and NaN count as 0; parts that
 /// exceed the total raise it, and a wait that exceeds the epoch lengthens the epoch.
-pub fn attribute(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Stalls {
-    let known = Waits {
+pub fn attribute(waits: &EpochWaits, shares: &WorkerShares, epoch_s: f64) -> EpochStalls {
+    let known = EpochWaits {
         total_s: amount(waits.total_s),
         unclaimed_s: amount(waits.unclaimed_s),
         working_s: amount(waits.working_s),
@@ -105,58 +105,60 @@ pub fn attribute(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Stalls {
     let total_s = known.total_s.max(measured_s);
     let epoch_s = amount(epoch_s).max(total_s);
 
-    let mut seconds: BTreeMap<Cause, f64> = BTreeMap::from([
-        (Cause::Queue, known.unclaimed_s),
-        (Cause::Fetch, known.fetch_s),
-        (Cause::Decode, known.decode_s),
-        (Cause::Other, total_s - measured_s),
+    let mut seconds: BTreeMap<StallCause, f64> = BTreeMap::from([
+        (StallCause::Queue, known.unclaimed_s),
+        (StallCause::Fetch, known.fetch_s),
+        (StallCause::Decode, known.decode_s),
+        (StallCause::Other, total_s - measured_s),
     ]);
     for (cause, part) in working(shares) {
         *seconds.entry(cause).or_default() += known.working_s * part;
     }
-    let part = |(cause, seconds)| Part { cause, seconds, percent: percent(seconds, epoch_s) };
-    let mut parts: Vec<Part> =
+    let part = |(cause, seconds)| StallPart { cause, seconds, percent: percent(seconds, epoch_s) };
+    let mut parts: Vec<StallPart> =
         seconds.into_iter().filter(|(_, seconds)| *seconds > 0.0).map(part).collect();
     parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let advice = advise(&Waits { total_s, ..known }, shares, epoch_s);
-    Stalls { total_s, percent: percent(total_s, epoch_s), parts, advice }
+    let advice = advise(&EpochWaits { total_s, ..known }, shares, epoch_s);
+    EpochStalls { total_s, percent: percent(total_s, epoch_s), parts, advice }
 }
 
 /// Activities of workers as fractions that sum to 1.
-fn working(shares: &WorkerShares) -> Vec<(Cause, f64)> {
-    let mut all =
-        vec![(Cause::Source, amount(shares.source_s)), (Cause::Put, amount(shares.put_s))];
-    all.extend(shares.ops.iter().map(|op| (Cause::Op(op.name.clone()), amount(op.seconds))));
+fn working(shares: &WorkerShares) -> Vec<(StallCause, f64)> {
+    let mut all = vec![
+        (StallCause::Source, amount(shares.source_s)),
+        (StallCause::Put, amount(shares.put_s)),
+    ];
+    all.extend(shares.ops.iter().map(|op| (StallCause::Op(op.name.clone()), amount(op.seconds))));
     let sum: f64 = all.iter().map(|(_, seconds)| seconds).sum();
     if sum <= 0.0 {
-        return vec![(Cause::Work, 1.0)];
+        return vec![(StallCause::Work, 1.0)];
     }
     all.into_iter().map(|(cause, seconds)| (cause, seconds / sum)).collect()
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for StallCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Cause::Queue => "queue",
-            Cause::Source => "source read",
-            Cause::Op(name) => return write!(f, "op {name}"),
-            Cause::Put => "object put",
-            Cause::Work => "workers",
-            Cause::Fetch => "fetch",
-            Cause::Decode => "decode",
-            Cause::Other => "other",
+            StallCause::Queue => "queue",
+            StallCause::Source => "source read",
+            StallCause::Op(name) => return write!(f, "op {name}"),
+            StallCause::Put => "object put",
+            StallCause::Work => "workers",
+            StallCause::Fetch => "fetch",
+            StallCause::Decode => "decode",
+            StallCause::Other => "other",
         })
     }
 }
 
-impl fmt::Display for Stalls {
+impl fmt::Display for EpochStalls {
     /// One line for a terminal: "waited 12.3 s (8.1 %): op decode 9.10 s, queue 3.20 s".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use crate::units::{Percent, Seconds};
-        write!(f, "waited {} ({})", Seconds(self.total_s), Percent(self.percent))?;
+        use crate::units::{DisplayPercent, DisplaySeconds};
+        write!(f, "waited {} ({})", DisplaySeconds(self.total_s), DisplayPercent(self.percent))?;
         for (index, part) in self.parts.iter().enumerate() {
             let before = if index == 0 { ": " } else { ", " };
-            write!(f, "{before}{} {}", part.cause, Seconds(part.seconds))?;
+            write!(f, "{before}{} {}", part.cause, DisplaySeconds(part.seconds))?;
         }
         Ok(())
     }

@@ -12,8 +12,12 @@ mod page;
 mod timeline;
 mod units;
 
-pub use advice::Advice;
-pub use attribution::{Cause, OpSeconds, Part, Stalls, Waits, WorkerShares, attribute};
-pub use mode::Mode;
+pub use advice::StallAdvice;
+pub use attribution::{
+    EpochStalls, EpochWaits, OpSeconds, StallCause, StallPart, WorkerShares, attribute,
+};
+pub use mode::TimelineMode;
 pub use page::render;
-pub use timeline::{Cost, Decision, Epoch, Job, Sample, Timeline};
+pub use timeline::{
+    Timeline, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob, TimelineSample,
+};

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Caching mode of an epoch. `point` counts the pipeline's `autocache` points from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum TimelineMode {
     /// Computed and measured.
     Profile,
     #[default]
@@ -15,23 +15,23 @@ pub enum Mode {
     Get { point: u32 },
 }
 
-impl Mode {
+impl TimelineMode {
     /// The first word, which selects the colour: "profile", "compute", "put" or "get".
     pub(crate) fn word(&self) -> &'static str {
         match self {
-            Mode::Profile => "profile",
-            Mode::Compute => "compute",
-            Mode::Put { .. } => "put",
-            Mode::Get { .. } => "get",
+            TimelineMode::Profile => "profile",
+            TimelineMode::Compute => "compute",
+            TimelineMode::Put { .. } => "put",
+            TimelineMode::Get { .. } => "get",
         }
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for TimelineMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Mode::Profile | Mode::Compute => f.write_str(self.word()),
-            Mode::Put { point } | Mode::Get { point } => {
+            TimelineMode::Profile | TimelineMode::Compute => f.write_str(self.word()),
+            TimelineMode::Put { point } | TimelineMode::Get { point } => {
                 write!(f, "{} at point {point}", self.word())
             }
         }
@@ -45,10 +45,10 @@ mod tests {
     #[test]
     fn a_mode_is_written_in_words() {
         let modes = [
-            (Mode::Profile, "profile"),
-            (Mode::Compute, "compute"),
-            (Mode::Put { point: 0 }, "put at point 0"),
-            (Mode::Get { point: 12 }, "get at point 12"),
+            (TimelineMode::Profile, "profile"),
+            (TimelineMode::Compute, "compute"),
+            (TimelineMode::Put { point: 0 }, "put at point 0"),
+            (TimelineMode::Get { point: 12 }, "get at point 12"),
         ];
         for (mode, words) in modes {
             assert_eq!(mode.to_string(), words);

@@ -1,9 +1,9 @@
 //! Blocks of records that are decoded together, such as the pages of a Parquet file: each is read and decoded once for the
 //! splits of a worker that follow each other.
 
-use crate::{RunError, indexed_file::IndexedFile, stretches::Span};
+use crate::{LeaseError, indexed_file::IndexedFile, stretches::PlannedRead};
 use bytes::Bytes;
-use gristmill_pipeline::Source;
+use gristmill_pipeline::PipelineSource;
 use gristmill_policy::cost::FunctionShape;
 use gristmill_sources::{BlockRange, OpenedRecords};
 use std::{
@@ -27,7 +27,7 @@ pub(crate) struct RecordBlock {
     file: Arc<IndexedFile>,
     /// The stored bytes, once they are read and until they are decoded.
     parts: OnceCell<Mutex<Vec<Bytes>>>,
-    opened: OnceLock<Result<OpenedRecords, RunError>>,
+    opened: OnceLock<Result<OpenedRecords, LeaseError>>,
     /// Bytes of memory.
     bytes: AtomicUsize,
 }
@@ -47,31 +47,31 @@ impl RecordBlock {
     /// Takes the stored bytes, which `read` reads unless somebody did or does. Returns how many were read here.
     pub async fn fetch(
         &self,
-        read: impl AsyncFnOnce(Span) -> Result<Vec<Bytes>, RunError>,
+        read: impl AsyncFnOnce(PlannedRead) -> Result<Vec<Bytes>, LeaseError>,
         number: u32,
-    ) -> Result<u64, RunError> {
+    ) -> Result<u64, LeaseError> {
         let mut bytes = 0;
         let Range { start, end } = self.rows;
-        let span = Span { file: number, first_record: start, records: end - start };
+        let span = PlannedRead { file: number, first_record: start, records: end - start };
         let init = async || {
             let parts = read(span).await?;
             bytes = parts.iter().map(Bytes::len).sum();
             self.bytes.store(bytes, Ordering::Relaxed);
-            Ok::<_, RunError>(Mutex::new(parts))
+            Ok::<_, LeaseError>(Mutex::new(parts))
         };
         self.parts.get_or_try_init(init).await?;
         Ok(bytes as u64)
     }
 
     /// All its records, decoded by the first who asks.
-    fn open(&self, source: &Source) -> Result<&OpenedRecords, RunError> {
+    fn open(&self, source: &PipelineSource) -> Result<&OpenedRecords, LeaseError> {
         let opened = self.opened.get_or_init(|| {
             let parts = self.parts.get().map(|parts| std::mem::take(&mut *lock(parts)));
             let parts = parts.unwrap_or_default();
             let Range { start, end } = self.rows;
             let opened = self.file.index.open(start, end - start, source, &parts);
-            let opened =
-                opened.map_err(|error| RunError::fatal(format!("{}: {error}", self.file.path)))?;
+            let opened = opened
+                .map_err(|error| LeaseError::fatal(format!("{}: {error}", self.file.path)))?;
             self.bytes.store(opened.memory_bytes(), Ordering::Relaxed);
             Ok(opened)
         });
@@ -83,16 +83,16 @@ impl RecordBlock {
 pub(crate) fn open(
     blocks: &[Arc<RecordBlock>],
     (first, n): (u32, u32),
-    source: &Source,
-) -> Result<OpenedRecords, RunError> {
+    source: &PipelineSource,
+) -> Result<OpenedRecords, LeaseError> {
     let end = first + n;
     let part = |block: &Arc<RecordBlock>| {
         let (from, to) = (first.max(block.rows.start), end.min(block.rows.end));
         Ok(block.open(source)?.part(from, to.saturating_sub(from)))
     };
-    let parts = blocks.iter().map(part).collect::<Result<Option<Vec<_>>, RunError>>()?;
+    let parts = blocks.iter().map(part).collect::<Result<Option<Vec<_>>, LeaseError>>()?;
     let joined = parts.and_then(OpenedRecords::joined);
-    joined.ok_or_else(|| RunError::fatal(format!("blocks do not hold records {first}..{end}")))
+    joined.ok_or_else(|| LeaseError::fatal(format!("blocks do not hold records {first}..{end}")))
 }
 
 /// Bytes of blocks of files, in order. Neighbouring spans of a split may lie in one block.
@@ -176,7 +176,7 @@ mod tests {
         let reads = AtomicUsize::new(0);
         let read = async || {
             let block = cache.block(0, 2..5, &file);
-            let read = async |span: Span| {
+            let read = async |span: PlannedRead| {
                 assert_eq!((span.file, span.first_record, span.records), (0, 2, 3));
                 reads.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
@@ -199,7 +199,7 @@ mod tests {
     async fn a_block_that_cannot_be_read_is_read_by_the_next_who_wants_it() {
         let (cache, file) = (BlockCache::for_process(None), file());
         let block = cache.block(0, 0..2, &file);
-        let fails = async |_| Err(RunError::Passing("a fault".to_owned()));
+        let fails = async |_| Err(LeaseError::Passing("a fault".to_owned()));
         block.fetch(fails, 0).await.unwrap_err();
         let reads = async |_| Ok(vec![Bytes::from(LINE.repeat(2))]);
         assert_eq!(

@@ -4,14 +4,14 @@
 //! Flushes are few because a table write costs as much as about 27 ms of compute.
 
 use crate::{
-    FinishedSplit, RunError, RunnerConfig, Sink,
-    lease::{Handover, LeaseRun, STOP_MARGIN_MS, SplitName},
-    lease_tail::LeaseTail,
+    FinishedSplit, LeaseError, RunnerConfig, SplitSink,
+    lease::{LeaseExecution, STOP_MARGIN_MS, SplitHandover, SplitName},
+    lease_tail::PendingCommits,
     storing::{put, put_cached},
 };
-use gristmill_model::splits::{Commit, WorkerTimes, silence::sign_of_life_ms};
+use gristmill_model::splits::{SplitCommit, WorkerTimes, silence::sign_of_life_ms};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Applied, Flush, WorkProfile};
+use gristmill_model::wire::{AppliedReply, FlushCall, WorkProfile};
 use gristmill_ports::{ObjectPath, call_with_retry};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
@@ -24,11 +24,11 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 /// Receives the lease's splits in order until the sender is dropped, then flushes the remaining commits. First come those
 /// of the lease `before`: memory holds no more finished splits than one lease may have.
 pub(crate) async fn commit_all(
-    run: &LeaseRun<'_>,
-    sink: &dyn Sink,
-    before: LeaseTail<'_>,
-    finished: Receiver<Handover>,
-) -> Result<(), RunError> {
+    run: &LeaseExecution<'_>,
+    sink: &dyn SplitSink,
+    before: PendingCommits<'_>,
+    finished: Receiver<SplitHandover>,
+) -> Result<(), LeaseError> {
     let mut pending = Pending::new(run.lease.todo.len(), run.runner.clock.monotonic());
     let committed = match await_commits(run, before, &mut pending).await {
         Ok(()) => commit_each(run, sink, finished, &mut pending).await,
@@ -42,10 +42,10 @@ pub(crate) async fn commit_all(
 
 /// Waits for the commits of the lease before, and keeps this one meanwhile.
 async fn await_commits(
-    run: &LeaseRun<'_>,
-    mut before: LeaseTail<'_>,
+    run: &LeaseExecution<'_>,
+    mut before: PendingCommits<'_>,
     pending: &mut Pending,
-) -> Result<(), RunError> {
+) -> Result<(), LeaseError> {
     let clock = &*run.runner.clock;
     let mut finishing = std::pin::pin!(before.finish());
     loop {
@@ -59,11 +59,11 @@ async fn await_commits(
 }
 
 async fn commit_each(
-    run: &LeaseRun<'_>,
-    sink: &dyn Sink,
-    mut finished: Receiver<Handover>,
+    run: &LeaseExecution<'_>,
+    sink: &dyn SplitSink,
+    mut finished: Receiver<SplitHandover>,
     pending: &mut Pending,
-) -> Result<(), RunError> {
+) -> Result<(), LeaseError> {
     let clock = &*run.runner.clock;
     loop {
         let heartbeat = pending.heartbeat_in(run, clock.monotonic());
@@ -76,7 +76,7 @@ async fn commit_each(
             }
         };
         match received {
-            Some(Handover { mut split, next, committed }) => {
+            Some(SplitHandover { mut split, next, committed }) => {
                 let started = clock.monotonic();
                 let (times, profile) = (split.times, split.profile.take());
                 let name = run.name(split.position);
@@ -98,14 +98,14 @@ async fn commit_each(
     if pending.commits.is_empty() { Ok(()) } else { pending.flush(run, None).await }
 }
 
-/// Stores a split, and renews the lease if that takes long. Fails with [`RunError::OutOfTime`] shortly
+/// Stores a split, and renews the lease if that takes long. Fails with [`LeaseError::OutOfTime`] shortly
 /// before the platform stops this worker.
 async fn store(
-    run: &LeaseRun<'_>,
-    sink: &dyn Sink,
+    run: &LeaseExecution<'_>,
+    sink: &dyn SplitSink,
     split: &FinishedSplit,
     pending: &mut Pending,
-) -> Result<Commit, RunError> {
+) -> Result<SplitCommit, LeaseError> {
     let name = run.name(split.position);
     let storing = async {
         set_aside(run, split).await?;
@@ -120,7 +120,7 @@ async fn store(
         tokio::select! {
             biased;
             stored = &mut storing => return stored,
-            () = &mut stopped => return Err(RunError::OutOfTime),
+            () = &mut stopped => return Err(LeaseError::OutOfTime),
             () = clock.sleep(heartbeat) => pending.flush(run, None).await?,
         }
     }
@@ -128,7 +128,7 @@ async fn store(
 
 /// Puts the side outputs of a split before it counts as done: cached objects for later epochs, a report of
 /// the skipped records, and, under the `quarantine` policy, the skipped records themselves.
-async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
+async fn set_aside(run: &LeaseExecution<'_>, split: &FinishedSplit) -> Result<(), LeaseError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, runner) = (&run.context.view.job, run.runner);
     for (key, content) in &split.cached {
@@ -144,7 +144,7 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
     }
     if !split.skipped.is_empty() {
         let lines: Result<Vec<_>, _> = split.skipped.iter().map(serde_json::to_string).collect();
-        let lines = lines.map_err(|error| RunError::Passing(error.to_string()))?.join("\n");
+        let lines = lines.map_err(|error| LeaseError::Passing(error.to_string()))?.join("\n");
         let key = keys::skipped(ns, job, run.lease.epoch, split.position);
         put(runner, &ObjectPath::new(bucket, key), &lines.into(), "skipped").await?;
     }
@@ -152,7 +152,7 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
 }
 
 struct Pending {
-    commits: Vec<Commit>,
+    commits: Vec<SplitCommit>,
     /// Splits that the sink has, or was about to have, and that no flush has committed.
     uncommitted: Vec<SplitName>,
     times: WorkerTimes,
@@ -178,7 +178,7 @@ impl Pending {
         }
     }
 
-    fn add(&mut self, commit: Commit, times: WorkerTimes, profile: Option<WorkProfile>) {
+    fn add(&mut self, commit: SplitCommit, times: WorkerTimes, profile: Option<WorkProfile>) {
         if let Some(profile) = profile {
             self.profile.get_or_insert_default().add(&profile);
         }
@@ -195,15 +195,19 @@ impl Pending {
     }
 
     /// Time until the lease must be renewed if no flush comes before.
-    fn heartbeat_in(&self, run: &LeaseRun<'_>, now: Duration) -> Duration {
+    fn heartbeat_in(&self, run: &LeaseExecution<'_>, now: Duration) -> Duration {
         let split_ms = run.split_ms.load(Ordering::Relaxed);
         let silent_ms = sign_of_life_ms(split_ms, run.lease.todo.len());
         (self.last_flush + Duration::from_millis(silent_ms)).saturating_sub(now)
     }
 
-    async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {
+    async fn flush(
+        &mut self,
+        run: &LeaseExecution<'_>,
+        next: Option<u8>,
+    ) -> Result<(), LeaseError> {
         let splits = self.commits.len();
-        let call = Flush {
+        let call = FlushCall {
             lease: run.reference(),
             commits: std::mem::take(&mut self.commits),
             next,
@@ -213,7 +217,7 @@ impl Pending {
             profile: self.profile.take(),
         };
         let runner = run.runner;
-        let Applied {} =
+        let AppliedReply {} =
             call_with_retry(&*runner.coordinator, &*runner.clock, call, FLUSH_PATIENCE).await?;
         self.uncommitted.drain(..splits);
         self.last_flush = runner.clock.monotonic();

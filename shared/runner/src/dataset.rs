@@ -2,24 +2,26 @@
 //! records take one ranged read; Parquet takes a few, and each image its own. Zipped datasets are read concurrently.
 
 use crate::{
-    Compute, RunError, Runner, RunnerConfig,
+    ComputeMode, LeaseError, Runner, RunnerConfig,
     block_cache::{self, BlockCache},
     described::{damaged, read_manifest, read_pack},
     images::read_images,
-    indexed_file::{Files, IndexedFile, file_of},
-    indexing::{FormattedFile, IndexStore, Indexed},
+    indexed_file::{IndexedFile, IndexedFiles, file_of},
+    indexing::{FormattedFile, IndexStore, StampedIndex},
     portions::{PORTION_BYTES, portions},
-    split_source::{ReadStretch, SplitReading, SplitSource, StretchContent},
-    stretches::{self, Span},
+    split_source::{DatasetInput, FetchedContent, FetchedRecords, SplitSource},
+    stretches::{self, PlannedRead},
 };
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
-use gristmill_model::splits::{Member, Run, SplitPlan, Visit, order::Order};
+use gristmill_model::splits::{
+    RecordRange, SplitPlan, SplitVisit, ZipMember, order::KeyedPermutation,
+};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Manifest, ManifestFile};
+use gristmill_model::wire::{DatasetManifest, ManifestFile};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
-use gristmill_pipeline::{Format, Source};
-use gristmill_ports::{ObjectPath, Objects, get_long_range};
+use gristmill_pipeline::{FileFormat, PipelineSource};
+use gristmill_ports::{ObjectPath, ObjectStore, get_long_range};
 use gristmill_sources::{BlockRange, images};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -42,11 +44,11 @@ pub struct DatasetCache {
     ns: Namespace,
     bucket: String,
     /// Makes an index that is missing.
-    compute: Compute,
+    compute: ComputeMode,
     version: Fingerprint,
     /// One source per dataset of the zip, in order.
-    sources: Vec<Arc<Source>>,
-    manifest: Manifest,
+    sources: Vec<Arc<PipelineSource>>,
+    manifest: DatasetManifest,
     indices: Mutex<VecDeque<(u32, Arc<IndexedFile>)>>,
     blocks: BlockCache,
 }
@@ -55,16 +57,16 @@ impl DatasetCache {
     /// Reads the manifest of dataset `version`.
     pub async fn open(
         runner: &Runner,
-        source: &Source,
+        source: &PipelineSource,
         version: Fingerprint,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self, LeaseError> {
         let Runner { objects, compute, config, .. } = runner;
         let RunnerConfig { ns, bucket, shape, .. } = config;
         let path = ObjectPath::new(bucket, keys::manifest(ns, version));
         let manifest = read_manifest(&**objects, &path, version, &source.stored_as()).await?;
         let sources: Vec<_> = source.members().cloned().map(Arc::new).collect();
         if manifest.members.count() != sources.len() {
-            return Err(RunError::fatal(format!("{path} lists another number of datasets")));
+            return Err(LeaseError::fatal(format!("{path} lists another number of datasets")));
         }
         let (ns, bucket, compute) = (ns.clone(), bucket.clone(), *compute);
         let (indices, blocks) = (Mutex::default(), BlockCache::for_process(*shape));
@@ -77,30 +79,34 @@ impl DatasetCache {
     }
 
     /// Divides the dataset, as transformed by `ops`, into splits of `split_records`.
-    pub fn split_plan(&self, split_records: u32, ops: &[DatasetOp]) -> Result<SplitPlan, RunError> {
+    pub fn split_plan(
+        &self,
+        split_records: u32,
+        ops: &[DatasetOp],
+    ) -> Result<SplitPlan, LeaseError> {
         let records = self.manifest.records();
         let divided = self.manifest.members.divide(&records).ok_or_else(|| {
-            RunError::fatal("the manifest lacks files of its datasets".to_owned())
+            LeaseError::fatal("the manifest lacks files of its datasets".to_owned())
         })?;
         let sources = divided.into_iter().zip(&self.sources);
-        let member = |(records_per_file, source): (_, &Arc<Source>)| Member {
+        let member = |(records_per_file, source): (_, &Arc<PipelineSource>)| ZipMember {
             records_per_file,
             times: source.repeat,
         };
-        let members: Vec<Member<'_>> = sources.map(member).collect();
-        SplitPlan::of_zip(&members, split_records, ops)
-            .map_err(|error| RunError::fatal(error.to_string()))
+        let members: Vec<ZipMember<'_>> = sources.map(member).collect();
+        SplitPlan::from_zip(&members, split_records, ops)
+            .map_err(|error| LeaseError::fatal(error.to_string()))
     }
 
     /// Reads the records of a visit from the registered versions of the files. If the records are too large
     /// to hold at once, reads only the first portion, and returns the others to be [`read`](Self::read) one by one.
     pub async fn begin(
         &self,
-        objects: &dyn Objects,
-        visit: Visit,
-    ) -> Result<(SplitSource, VecDeque<Visit>), RunError> {
+        objects: &dyn ObjectStore,
+        visit: SplitVisit,
+    ) -> Result<(SplitSource, VecDeque<SplitVisit>), LeaseError> {
         let files = self.files(objects, &visit).await?;
-        let file = |run: &Run| file_of(&files, run.file);
+        let file = |run: &RecordRange| file_of(&files, run.file);
         let mut bytes = 0_u64;
         for run in visit.runs.iter().chain(visit.zipped.iter().flatten()) {
             bytes = bytes.saturating_add(file(run)?.bytes_of(run));
@@ -108,8 +114,8 @@ impl DatasetCache {
         if bytes <= PORTION_BYTES {
             return Ok((self.read_of(objects, &visit, &files).await?, VecDeque::new()));
         }
-        let weigh = |run: &Run| Ok(file(run)?.index.weights(run.first_record, run.records));
-        let mut rest = VecDeque::from(portions::<RunError>(&visit, PORTION_BYTES, weigh)?);
+        let weigh = |run: &RecordRange| Ok(file(run)?.index.weights(run.first_record, run.records));
+        let mut rest = VecDeque::from(portions::<LeaseError>(&visit, PORTION_BYTES, weigh)?);
         let first = rest.pop_front().unwrap_or(visit);
         Ok((self.read_of(objects, &first, &files).await?, rest))
     }
@@ -117,21 +123,25 @@ impl DatasetCache {
     /// Reads the records of a portion.
     pub async fn read(
         &self,
-        objects: &dyn Objects,
-        portion: &Visit,
-    ) -> Result<SplitSource, RunError> {
+        objects: &dyn ObjectStore,
+        portion: &SplitVisit,
+    ) -> Result<SplitSource, LeaseError> {
         let files = self.files(objects, portion).await?;
         self.read_of(objects, portion, &files).await
     }
 
     /// The files that hold the records of a visit.
-    async fn files(&self, objects: &dyn Objects, visit: &Visit) -> Result<Files, RunError> {
+    async fn files(
+        &self,
+        objects: &dyn ObjectStore,
+        visit: &SplitVisit,
+    ) -> Result<IndexedFiles, LeaseError> {
         let datasets = std::iter::once(&visit.runs).chain(&visit.zipped).zip(&self.sources);
-        let formats: BTreeMap<u32, &Format> = datasets
+        let formats: BTreeMap<u32, &FileFormat> = datasets
             .flat_map(|(runs, source)| runs.iter().map(|run| (run.file, &source.format)))
             .collect();
         let reads = formats.iter().map(async |(&file, &format)| {
-            Ok::<_, RunError>((file, self.indexed(objects, format, file).await?))
+            Ok::<_, LeaseError>((file, self.indexed(objects, format, file).await?))
         });
         let reads = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AHEAD);
         reads.try_collect().await
@@ -139,10 +149,10 @@ impl DatasetCache {
 
     async fn read_of(
         &self,
-        objects: &dyn Objects,
-        visit: &Visit,
-        files: &Files,
-    ) -> Result<SplitSource, RunError> {
+        objects: &dyn ObjectStore,
+        visit: &SplitVisit,
+        files: &IndexedFiles,
+    ) -> Result<SplitSource, LeaseError> {
         let shuffled = visit.shuffled.as_ref();
         let runs = std::iter::once(&visit.runs).chain(&visit.zipped);
         let reads = self.sources.iter().zip(runs);
@@ -150,7 +160,7 @@ impl DatasetCache {
             reads.map(|(source, runs)| self.read_runs(objects, source, runs, shuffled, files));
         let mut zipped = try_join_all(reads).await?;
         if zipped.len() != self.sources.len() {
-            return Err(RunError::fatal(
+            return Err(LeaseError::fatal(
                 "a split covers fewer datasets than are zipped".to_owned(),
             ));
         }
@@ -162,12 +172,12 @@ impl DatasetCache {
     /// Reads the records of `runs` from one dataset, neighbours together.
     async fn read_runs(
         &self,
-        objects: &dyn Objects,
-        source: &Arc<Source>,
-        runs: &[Run],
-        shuffled: Option<&Order>,
-        files: &Files,
-    ) -> Result<SplitReading, RunError> {
+        objects: &dyn ObjectStore,
+        source: &Arc<PipelineSource>,
+        runs: &[RecordRange],
+        shuffled: Option<&KeyedPermutation>,
+        files: &IndexedFiles,
+    ) -> Result<DatasetInput, LeaseError> {
         let spans = stretches::spans(runs);
         let shares = self.blocks.admits(shared_bytes(source, &spans, files)?);
         let reads =
@@ -175,17 +185,17 @@ impl DatasetCache {
         let reads: Vec<_> = reads.collect();
         let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
         let picks = stretches::picks(&spans, runs, shuffled);
-        Ok(SplitReading { stretches, picks, source: Arc::clone(source) })
+        Ok(DatasetInput { stretches, picks, source: Arc::clone(source) })
     }
 
     async fn read_span(
         &self,
-        objects: &dyn Objects,
-        source: &Source,
-        (span, shares): (Span, bool),
-        files: &Files,
-    ) -> Result<ReadStretch, RunError> {
-        let Span { file: number, first_record, records } = span;
+        objects: &dyn ObjectStore,
+        source: &PipelineSource,
+        (span, shares): (PlannedRead, bool),
+        files: &IndexedFiles,
+    ) -> Result<FetchedRecords, LeaseError> {
+        let PlannedRead { file: number, first_record, records } = span;
         let mut file = Arc::clone(file_of(files, number)?);
         let first = RecordKey { file: number, record: first_record };
         for _ in 0..LOOKS {
@@ -195,27 +205,27 @@ impl DatasetCache {
                 None => {
                     let parts = self.read_parts(objects, source, span, &file).await?;
                     let bytes = parts.iter().map(|part| part.len() as u64).sum();
-                    (StretchContent::Parts(parts), bytes)
+                    (FetchedContent::Parts(parts), bytes)
                 }
             };
             // A file may have been rewritten since it was indexed.
             if file.stamp.is_none() || objects.change_stamp(&file.path).await? == file.stamp {
-                return Ok(ReadStretch { first, n_records: records, stored, read_bytes, file });
+                return Ok(FetchedRecords { first, n_records: records, stored, read_bytes, file });
             }
             self.lock().retain(|(cached, _)| *cached != number);
             file = self.indexed(objects, &source.format, number).await?;
         }
-        Err(RunError::Passing(format!("{} is written to again and again", file.path)))
+        Err(LeaseError::Passing(format!("{} is written to again and again", file.path)))
     }
 
     /// The blocks of a file, read but for those that are here, and the bytes that were read.
     async fn read_blocks(
         &self,
-        objects: &dyn Objects,
-        source: &Source,
+        objects: &dyn ObjectStore,
+        source: &PipelineSource,
         (number, blocks): (u32, Vec<BlockRange>),
         file: &Arc<IndexedFile>,
-    ) -> Result<(StretchContent, u64), RunError> {
+    ) -> Result<(FetchedContent, u64), LeaseError> {
         let (mut found, mut bytes) = (Vec::with_capacity(blocks.len()), 0);
         for BlockRange { rows, .. } in blocks {
             let block = self.blocks.block(number, rows, file);
@@ -223,19 +233,19 @@ impl DatasetCache {
             bytes += block.fetch(read, number).await?;
             found.push(block);
         }
-        Ok((StretchContent::Blocks(found), bytes))
+        Ok((FetchedContent::Blocks(found), bytes))
     }
 
     async fn read_parts(
         &self,
-        objects: &dyn Objects,
-        source: &Source,
-        span: Span,
+        objects: &dyn ObjectStore,
+        source: &PipelineSource,
+        span: PlannedRead,
         file: &IndexedFile,
-    ) -> Result<Vec<Bytes>, RunError> {
-        let Span { file: number, first_record, records } = span;
+    ) -> Result<Vec<Bytes>, LeaseError> {
+        let PlannedRead { file: number, first_record, records } = span;
         let not_there =
-            || RunError::fatal(format!("the index of {} does not hold {span:?}", file.path));
+            || LeaseError::fatal(format!("the index of {} does not hold {span:?}", file.path));
         if let Some(pack) = &file.pack {
             let bytes = file.index.byte_range(first_record, records).ok_or_else(not_there)?;
             let images = &pack.images[first_record as usize..][..records as usize];
@@ -244,7 +254,8 @@ impl DatasetCache {
         }
         let etag = self.manifest.files[number as usize].file.etag.as_str();
         let ranges = file.index.stored_ranges(first_record, records, source);
-        let ranges = ranges.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))?;
+        let ranges =
+            ranges.map_err(|error| LeaseError::fatal(format!("{}: {error}", file.path)))?;
         let reads =
             ranges.into_iter().map(|range| get_long_range(objects, &file.path, range, Some(etag)));
         Ok(stream::iter(reads).buffered(READS_AHEAD).try_collect().await?)
@@ -252,10 +263,10 @@ impl DatasetCache {
 
     async fn indexed(
         &self,
-        objects: &dyn Objects,
-        format: &Format,
+        objects: &dyn ObjectStore,
+        format: &FileFormat,
         file: u32,
-    ) -> Result<Arc<IndexedFile>, RunError> {
+    ) -> Result<Arc<IndexedFile>, LeaseError> {
         let cached = |indices: &VecDeque<(u32, Arc<IndexedFile>)>| {
             indices.iter().find(|(f, _)| *f == file).map(|(_, index)| Arc::clone(index))
         };
@@ -277,23 +288,23 @@ impl DatasetCache {
 
     async fn read_index(
         &self,
-        objects: &dyn Objects,
-        format: &Format,
+        objects: &dyn ObjectStore,
+        format: &FileFormat,
         file: u32,
-    ) -> Result<IndexedFile, RunError> {
+    ) -> Result<IndexedFile, LeaseError> {
         let ManifestFile { file: source, records } = &self.manifest.files[file as usize];
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
         if format.definition().is_packed {
             let pack = read_pack(objects, &path, &source.etag).await?;
             let index = images::pack_index(&pack)
-                .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
+                .map_err(|error| LeaseError::fatal(format!("{path}: {error}")))?;
             return Ok(IndexedFile { path, index, stamp: None, pack: Some(pack) });
         }
         let Self { ns, bucket, compute, .. } = self;
         let indices = IndexStore { objects, compute: *compute, ns, bucket };
         let bucket = &self.manifest.bucket;
         let source = FormattedFile { format, bucket, file: source };
-        let Indexed { index, stamp } = indices.load(source).await?;
+        let StampedIndex { index, stamp } = indices.load(source).await?;
         if index.len() != *records {
             // The file is as it was listed, so the number is not.
             let manifest = ObjectPath::new(&self.bucket, keys::manifest(ns, self.version));
@@ -308,9 +319,13 @@ impl DatasetCache {
 }
 
 /// About how many bytes the blocks take that a split of these spans, in order, shares with others.
-fn shared_bytes(source: &Source, spans: &[Span], files: &Files) -> Result<u64, RunError> {
+fn shared_bytes(
+    source: &PipelineSource,
+    spans: &[PlannedRead],
+    files: &IndexedFiles,
+) -> Result<u64, LeaseError> {
     let mut blocks = Vec::new();
-    for &Span { file, first_record, records } in spans {
+    for &PlannedRead { file, first_record, records } in spans {
         let of_span = file_of(files, file)?.index.blocks(first_record, records, source);
         blocks.extend(of_span.into_iter().flatten().map(|block| (file, block)));
     }

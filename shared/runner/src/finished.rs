@@ -1,8 +1,8 @@
 //! Result of a split, between its computation and its commit.
 
 use bytes::Bytes;
-use gristmill_model::splits::{Commit, SplitKind, SplitOutcome, WorkerTimes};
-use gristmill_model::wire::{SkippedAt, WorkProfile};
+use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome, WorkerTimes};
+use gristmill_model::wire::{SkippedRecordLocation, WorkProfile};
 use gristmill_model::{Position, RecordKey};
 
 /// A split that was computed and awaits its commit.
@@ -13,7 +13,7 @@ pub struct FinishedSplit {
     pub object: Bytes,
     /// Outcome of the split; kind and checksum are set when the object is stored.
     pub outcome: SplitOutcome,
-    pub skipped: Vec<SkippedAt>,
+    pub skipped: Vec<SkippedRecordLocation>,
     /// Raw records to store under the `quarantine` policy.
     pub quarantined: Vec<(RecordKey, Bytes)>,
     pub times: WorkerTimes,
@@ -45,7 +45,7 @@ impl FinishedSplit {
     }
 
     /// The commit of this split, stored as `kind` with checksum `crc32c`.
-    pub fn commit(&self, split_index: u8, kind: SplitKind, crc32c: u32) -> Commit {
-        Commit { split_index, outcome: SplitOutcome { kind, crc32c, ..self.outcome } }
+    pub fn commit(&self, split_index: u8, kind: SplitKind, crc32c: u32) -> SplitCommit {
+        SplitCommit { split_index, outcome: SplitOutcome { kind, crc32c, ..self.outcome } }
     }
 }

@@ -1,10 +1,10 @@
 //! Reads the images of a folder as records; each image is an object.
 
-use crate::RunError;
+use crate::LeaseError;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use gristmill_model::wire::PackedImage;
-use gristmill_ports::{ObjectPath, Objects};
+use gristmill_ports::{ObjectPath, ObjectStore};
 
 /// Concurrent reads of images: enough to hide the time to first byte, few enough for the memory.
 const READS_AHEAD: usize = 16;
@@ -12,11 +12,11 @@ const READS_AHEAD: usize = 16;
 /// Reads `images` into consecutive records, `bytes` in total; each record is the label (i64, little-endian)
 /// and the image's content.
 pub(crate) async fn read_images(
-    objects: &dyn Objects,
+    objects: &dyn ObjectStore,
     bucket: &str,
     images: &[PackedImage],
     bytes: u64,
-) -> Result<Bytes, RunError> {
+) -> Result<Bytes, LeaseError> {
     let read = |image: &PackedImage| {
         let (path, label) = (ObjectPath::new(bucket, &image.key), i64::from(image.label));
         let (size, etag) = (image.size, image.etag.clone());
@@ -26,7 +26,7 @@ pub(crate) async fn read_images(
                 0 => Bytes::new(),
                 _ => objects.get_range(&path, 0..size, Some(&etag)).await?,
             };
-            Ok::<_, RunError>((label, content))
+            Ok::<_, LeaseError>((label, content))
         }
     };
     let mut reads = stream::iter(images.iter().map(read)).buffered(READS_AHEAD);

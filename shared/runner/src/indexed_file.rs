@@ -1,8 +1,8 @@
 //! The files of a dataset that a split reads, with their indices.
 
-use crate::RunError;
-use gristmill_model::splits::Run;
-use gristmill_model::wire::Pack;
+use crate::LeaseError;
+use gristmill_model::splits::RecordRange;
+use gristmill_model::wire::ImagePack;
 use gristmill_ports::{ChangeStamp, ObjectPath};
 use gristmill_sources::FileIndex;
 use std::{collections::HashMap, sync::Arc};
@@ -15,19 +15,19 @@ pub(crate) struct IndexedFile {
     /// The change stamp of the file that the index was made of.
     pub stamp: Option<ChangeStamp>,
     /// The list of images, if the records are images.
-    pub pack: Option<Pack>,
+    pub pack: Option<ImagePack>,
 }
 
 /// Files by number in the dataset.
-pub(crate) type Files = HashMap<u32, Arc<IndexedFile>>;
+pub(crate) type IndexedFiles = HashMap<u32, Arc<IndexedFile>>;
 
-pub(crate) fn file_of(files: &Files, file: u32) -> Result<&Arc<IndexedFile>, RunError> {
-    files.get(&file).ok_or_else(|| RunError::fatal(format!("file {file} has no index")))
+pub(crate) fn file_of(files: &IndexedFiles, file: u32) -> Result<&Arc<IndexedFile>, LeaseError> {
+    files.get(&file).ok_or_else(|| LeaseError::fatal(format!("file {file} has no index")))
 }
 
 impl IndexedFile {
     /// Approximate bytes in memory of a run of records.
-    pub fn bytes_of(&self, run: &Run) -> u64 {
+    pub fn bytes_of(&self, run: &RecordRange) -> u64 {
         self.index.weight(run.first_record, run.records)
     }
 }

@@ -5,9 +5,9 @@ use futures::future::BoxFuture;
 /// The commits of a lease whose splits are computed. Storing and flushing them takes requests and no CPU, so the next
 /// lease is claimed and computed meanwhile.
 #[derive(Default)]
-pub(crate) struct LeaseTail<'a>(Option<BoxFuture<'a, ()>>);
+pub(crate) struct PendingCommits<'a>(Option<BoxFuture<'a, ()>>);
 
-impl<'a> LeaseTail<'a> {
+impl<'a> PendingCommits<'a> {
     pub fn new(commits: impl Future<Output = ()> + Send + 'a) -> Self {
         Self(Some(Box::pin(commits)))
     }
@@ -40,14 +40,14 @@ mod tests {
     #[tokio::test]
     async fn a_claim_does_not_wait_for_commits() {
         let (_never, commits) = oneshot::channel::<()>();
-        let mut tail = LeaseTail::new(async { drop(commits.await) });
+        let mut tail = PendingCommits::new(async { drop(commits.await) });
         assert_eq!(tail.beside(async { 7 }).await, 7);
     }
 
     #[tokio::test]
     async fn commits_go_on_while_a_claim_waits() {
         let (committed, seen) = oneshot::channel();
-        let mut tail = LeaseTail::new(async { committed.send(()).unwrap() });
+        let mut tail = PendingCommits::new(async { committed.send(()).unwrap() });
         tail.beside(async { seen.await.unwrap() }).await;
         tail.finish().await;
     }
@@ -56,7 +56,7 @@ mod tests {
     async fn commits_that_a_claim_left_are_finished() {
         let (permit, permitted) = oneshot::channel::<()>();
         let (committed, mut seen) = oneshot::channel();
-        let mut tail = LeaseTail::new(async {
+        let mut tail = PendingCommits::new(async {
             permitted.await.unwrap();
             committed.send(()).unwrap();
         });

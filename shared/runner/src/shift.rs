@@ -1,11 +1,11 @@
 //! One worker from its first claim to its end: leases, each claimed and computed while the commits of the one before go on.
 
 use crate::{
-    Ended, JobContext, RunError, Runner, Sink, lease::LeaseRun, lease_tail::LeaseTail,
-    sink::ClaimableBundles, worker::CLAIM_PATIENCE,
+    JobContext, LeaseError, Runner, SplitSink, WorkerStopReason, lease::LeaseExecution,
+    lease_tail::PendingCommits, sink::ClaimableBundles, worker::CLAIM_PATIENCE,
 };
-use gristmill_model::splits::Place;
-use gristmill_model::wire::{Claim, ClaimReply, IdleReason, Lease};
+use gristmill_model::splits::SplitPlace;
+use gristmill_model::wire::{ClaimCall, ClaimReply, IdleReason, Lease};
 use gristmill_model::{InvocationId, Nonce};
 use gristmill_ports::call_with_retry;
 use std::sync::{
@@ -18,19 +18,19 @@ use tracing::Instrument as _;
 const MIN_CLAIM_MS: u64 = 5_000;
 
 /// One worker between its first claim and its end.
-pub(crate) struct WorkerShift<'a> {
+pub(crate) struct WorkerLoop<'a> {
     pub runner: &'a Runner,
     pub invocation: &'a InvocationId,
     pub deadline_ms: u64,
     /// Predicted milliseconds per split; 0 before the first.
     pub split_ms: Arc<AtomicU64>,
     /// Why commits that went on beside another lease end the worker, if they do.
-    pub failure: Arc<Mutex<Option<RunError>>>,
+    pub failure: Arc<Mutex<Option<LeaseError>>>,
 }
 
-impl<'a> WorkerShift<'a> {
+impl<'a> WorkerLoop<'a> {
     /// Takes out why the worker is to end.
-    pub fn failed(&self) -> Option<RunError> {
+    pub fn failed(&self) -> Option<LeaseError> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -42,18 +42,20 @@ impl<'a> WorkerShift<'a> {
     pub async fn work(
         &self,
         mut context: JobContext,
-        sink: &'a dyn Sink,
-        tail: &mut LeaseTail<'a>,
-    ) -> Result<Ended, RunError> {
+        sink: &'a dyn SplitSink,
+        tail: &mut PendingCommits<'a>,
+    ) -> Result<WorkerStopReason, LeaseError> {
         loop {
             let (needed, turn) = match sink.claimable() {
                 ClaimableBundles::Any => (None, None),
                 ClaimableBundles::Needed { place, turn } => (Some(place), Some(turn)),
-                ClaimableBundles::Nothing => return Ok(Ended::Idle(IdleReason::WindowFull)),
+                ClaimableBundles::Nothing => {
+                    return Ok(WorkerStopReason::Idle(IdleReason::WindowFull));
+                }
             };
             let split_ms = self.split_ms.load(Ordering::Relaxed);
             if self.runner.remaining_ms(self.deadline_ms) < MIN_CLAIM_MS + split_ms {
-                return Ok(Ended::OutOfTime);
+                return Ok(WorkerStopReason::OutOfTime);
             }
             // Every claim has a new nonce: it names this attempt's objects and proves ownership.
             let nonce = self.runner.clock.nonce();
@@ -62,7 +64,7 @@ impl<'a> WorkerShift<'a> {
             sink.answered(&reply);
             let lease = match reply {
                 ClaimReply::Leased(lease) => lease,
-                ClaimReply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
+                ClaimReply::Idle(idle) => return Ok(WorkerStopReason::Idle(idle.reason)),
             };
             context = context.under(&lease, self.runner);
             let Lease { epoch, bundle, attempt, .. } = lease;
@@ -73,7 +75,7 @@ impl<'a> WorkerShift<'a> {
             if lease.marks() {
                 tail.finish().await;
             }
-            let run = Arc::new(LeaseRun {
+            let run = Arc::new(LeaseExecution {
                 runner: self.runner,
                 context: context.clone(),
                 lease,
@@ -83,7 +85,7 @@ impl<'a> WorkerShift<'a> {
             });
             *tail = self.run(run, sink, std::mem::take(tail)).instrument(span).await;
             if self.has_failed() {
-                return Ok(Ended::OutOfTime);
+                return Ok(WorkerStopReason::OutOfTime);
             }
         }
     }
@@ -92,9 +94,9 @@ impl<'a> WorkerShift<'a> {
         &self,
         context: &JobContext,
         nonce: Nonce,
-        needed: Option<Place>,
-    ) -> Result<ClaimReply, RunError> {
-        let call = Claim {
+        needed: Option<SplitPlace>,
+    ) -> Result<ClaimReply, LeaseError> {
+        let call = ClaimCall {
             job: context.view.job.clone(),
             registered_ms: context.view.registered_ms,
             nonce,
@@ -113,22 +115,22 @@ impl<'a> WorkerShift<'a> {
     /// Computes a lease. Returns its commits, which go on, unless it ended with an error or has marks.
     async fn run(
         &self,
-        run: Arc<LeaseRun<'a>>,
-        sink: &'a dyn Sink,
-        before: LeaseTail<'a>,
-    ) -> LeaseTail<'a> {
+        run: Arc<LeaseExecution<'a>>,
+        sink: &'a dyn SplitSink,
+        before: PendingCommits<'a>,
+    ) -> PendingCommits<'a> {
         let (computed, committing) = run.work(sink, before).await;
         let is_alone = computed.is_err() || run.lease.marks();
         let failure = Arc::clone(&self.failure);
-        let mut tail = LeaseTail::new(async move {
+        let mut tail = PendingCommits::new(async move {
             let error = match committing.await.and(computed) {
-                Ok(()) | Err(RunError::LeaseLost) => return,
+                Ok(()) | Err(LeaseError::LeaseLost) => return,
                 Err(error) => error,
             };
             run.runner.give_back(&run.context, &run.lease, run.nonce, &error).await;
             match error {
-                RunError::NoRoom => {}
-                RunError::Passing(_) => tracing::warn!(%error, "bundle given back"),
+                LeaseError::NoRoom => {}
+                LeaseError::Passing(_) => tracing::warn!(%error, "bundle given back"),
                 error => {
                     let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                     failure.get_or_insert(error);

@@ -1,8 +1,8 @@
 //! Destinations of finished splits: what they let a worker claim, and how they store a result.
 
-use crate::{FinishedSplit, RunError, Runner, SplitName, storing::put};
+use crate::{FinishedSplit, LeaseError, Runner, SplitName, storing::put};
 use async_trait::async_trait;
-use gristmill_model::splits::{Commit, Place, SplitKind};
+use gristmill_model::splits::{SplitCommit, SplitKind, SplitPlace};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::ClaimReply;
 use gristmill_model::{Epoch, JobName, Position};
@@ -14,7 +14,7 @@ pub enum ClaimableBundles {
     Any,
     /// Only the bundle of this split, for which the trainer waits. Others ask once `turn` is dropped.
     Needed {
-        place: Place,
+        place: SplitPlace,
         turn: Box<dyn Send>,
     },
     Nothing,
@@ -22,7 +22,7 @@ pub enum ClaimableBundles {
 
 /// Destination of finished splits.
 #[async_trait]
-pub trait Sink: Send + Sync {
+pub trait SplitSink: Send + Sync {
     /// The bundles that the worker may claim now.
     fn claimable(&self) -> ClaimableBundles {
         ClaimableBundles::Any
@@ -37,7 +37,11 @@ pub trait Sink: Send + Sync {
     }
 
     /// Stores the split's result as durably as its commit promises, and returns the commit.
-    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError>;
+    async fn store(
+        &self,
+        name: &SplitName,
+        split: &FinishedSplit,
+    ) -> Result<SplitCommit, LeaseError>;
 
     /// Whether the trainer waits for the split, so that its commit does not wait for others.
     fn is_awaited(&self, _name: &SplitName) -> bool {
@@ -55,8 +59,12 @@ pub struct ObjectSink {
 }
 
 #[async_trait]
-impl Sink for ObjectSink {
-    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError> {
+impl SplitSink for ObjectSink {
+    async fn store(
+        &self,
+        name: &SplitName,
+        split: &FinishedSplit,
+    ) -> Result<SplitCommit, LeaseError> {
         if split.indexed {
             return Ok(split.commit(name.split_index, SplitKind::Object, 0));
         }
@@ -66,14 +74,14 @@ impl Sink for ObjectSink {
         let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, name.bundle));
         let key = keys::chunk(&prefix, name.position, name.attempt, name.nonce);
         let checksum = gristmill_chunk::checksum(&split.object)
-            .map_err(|error| RunError::Passing(error.to_string()))?;
+            .map_err(|error| LeaseError::Passing(error.to_string()))?;
         let commit = split.commit(name.split_index, SplitKind::Object, checksum);
         let path = ObjectPath::new(&self.runner.config.bucket, &key);
         match put(&self.runner, &path, &split.object, &name.nonce.to_string()).await? {
             PutOutcome::Created => Ok(commit),
-            PutOutcome::Exists => {
-                Err(RunError::Passing(format!("{key} was put by another worker of the same nonce")))
-            }
+            PutOutcome::Exists => Err(LeaseError::Passing(format!(
+                "{key} was put by another worker of the same nonce"
+            ))),
         }
     }
 }

@@ -1,16 +1,17 @@
 //! One split: reads its input, from the dataset or from a cache, and computes its result.
 
 use crate::{
-    FinishedSplit, JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored,
-    parts, storing::put_cached,
+    FinishedSplit, JobContext, LeaseError, Runner, SplitSource, compute::join,
+    packing::UncompressedSplit, parts, storing::put_cached,
 };
 use bytes::Bytes;
 use futures::future::Either;
 use gristmill_executor::{
-    CACHED_PART_BYTES, ExecError, OpMetrics, Scratch, SplitInput, SplitOutput, Unfinished,
+    CACHED_PART_BYTES, ExecError, ExecutorScratch, OpMetrics, SplitInput, SplitOutput,
+    UnfinishedSplit,
 };
-use gristmill_model::splits::{Place, SplitKind, SplitOutcome, Visit, WorkerTimes};
-use gristmill_model::wire::{CacheOrders, OpWork, SkippedAt, WorkProfile};
+use gristmill_model::splits::{SplitKind, SplitOutcome, SplitPlace, SplitVisit, WorkerTimes};
+use gristmill_model::wire::{CacheOrders, OpWork, SkippedRecordLocation, WorkProfile};
 use gristmill_model::{Epoch, Position, RecordKey, SkippedRecord};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Clock, ObjectPath};
@@ -24,7 +25,7 @@ const FEW_BYTES: u64 = 64 << 10;
 
 /// The input of a split, with orders for side outputs.
 #[derive(Debug)]
-pub struct SplitRead {
+pub struct SplitTask {
     content: Content,
     extras: Extras,
 }
@@ -32,7 +33,7 @@ pub struct SplitRead {
 #[derive(Debug)]
 enum Content {
     /// The first portion of records, and the portions to read after it.
-    Source { first: SplitSource, rest: VecDeque<Visit> },
+    Source { first: SplitSource, rest: VecDeque<SplitVisit> },
     /// The output at a point of the pipeline: the first part, and keys and sizes of the other parts.
     Cached { point: u32, object: Bytes, rest: VecDeque<(String, u64)> },
 }
@@ -51,7 +52,7 @@ struct Extras {
     took: (u64, u64),
 }
 
-impl SplitRead {
+impl SplitTask {
     /// Number of bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         self.extras.took.0
@@ -59,13 +60,13 @@ impl SplitRead {
 }
 
 /// A computed split, and the time it took.
-pub(crate) type Computed = (FinishedSplit, Duration);
+pub(crate) type TimedSplit = (FinishedSplit, Duration);
 
 /// A split with some portions run.
 struct Begun {
-    scratch: Scratch,
-    unfinished: Unfinished,
-    skipped: Vec<SkippedAt>,
+    scratch: ExecutorScratch,
+    unfinished: UnfinishedSplit,
+    skipped: Vec<SkippedRecordLocation>,
 }
 
 /// One split to compute.
@@ -87,15 +88,15 @@ impl JobContext {
         &self,
         runner: &Runner,
         orders: &CacheOrders,
-        place: Place,
-    ) -> Result<FinishedSplit, RunError> {
-        let Place { epoch, position } = place;
+        place: SplitPlace,
+    ) -> Result<FinishedSplit, LeaseError> {
+        let SplitPlace { epoch, position } = place;
         let compute = async |orders: &CacheOrders| {
             let read = self.read(runner, orders, epoch, position).await?;
             self.compute(runner, (epoch, position), read, Arc::new(|| false)).await
         };
         let (computed, _) = match compute(orders).await {
-            Err(RunError::BadCache(why)) if orders.get.is_some() => {
+            Err(LeaseError::BadCache(why)) if orders.get.is_some() => {
                 damaged_cache(place, &why);
                 compute(&from_the_source(orders)).await?
             }
@@ -110,12 +111,12 @@ impl JobContext {
         &self,
         runner: &Runner,
         (epoch, position): (Epoch, Position),
-        read: SplitRead,
+        read: SplitTask,
         cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
-    ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
+    ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
         let clock = Arc::clone(&runner.clock);
         let task = Task { context: self.clone(), epoch, position, cancelled, clock };
-        let SplitRead { content, extras } = read;
+        let SplitTask { content, extras } = read;
         match content {
             Content::Source { first, rest }
                 if !rest.is_empty() || (extras.put.is_some() && first.bytes() > FEW_BYTES) =>
@@ -154,9 +155,9 @@ impl Task {
         self,
         runner: Runner,
         first: SplitSource,
-        mut rest: VecDeque<Visit>,
+        mut rest: VecDeque<SplitVisit>,
         mut extras: Extras,
-    ) -> Result<Computed, RunError> {
+    ) -> Result<TimedSplit, LeaseError> {
         let (mut source, mut begun, mut took) = (Arc::new(first), None, Duration::ZERO);
         let begun = loop {
             let more = rest.iter().flat_map(|portion| &portion.runs).map(|run| run.records).sum();
@@ -193,7 +194,7 @@ impl Task {
         (source, more): (&Arc<SplitSource>, u32),
         mut begun: Option<Begun>,
         mut extras: Extras,
-    ) -> Result<(Begun, Option<Vec<u64>>, Duration), RunError> {
+    ) -> Result<(Begun, Option<Vec<u64>>, Duration), LeaseError> {
         let (mut begin, mut took) = (0, Duration::ZERO);
         loop {
             let (task, source, extras_of) = (self.clone(), Arc::clone(source), extras.clone());
@@ -232,7 +233,7 @@ impl Task {
         source: &SplitSource,
         before: Option<Begun>,
         (begin, more): (Option<u32>, u32),
-    ) -> Result<(Begun, bool), RunError> {
+    ) -> Result<(Begun, bool), LeaseError> {
         let spec = &self.context.view.spec;
         let opened = source.open()?;
         let input = SplitInput {
@@ -257,7 +258,7 @@ impl Task {
         let run = program.run_portion(&mut scratch, before, &input, more, &*self.cancelled);
         let unfinished = run.map_err(|error| run_error(error, &|key| source.describe(key)))?;
         let new = &unfinished.skipped()[skipped.len()..];
-        skipped.extend(new.iter().map(|record| SkippedAt {
+        skipped.extend(new.iter().map(|record| SkippedRecordLocation {
             source: source.describe(record.key),
             record: record.clone(),
         }));
@@ -266,7 +267,7 @@ impl Task {
     }
 
     /// Ends a split after all portions were run.
-    fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, RunError> {
+    fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, LeaseError> {
         let Begun { mut scratch, unfinished, skipped } = begun;
         let output = self.context.program.end_split(&mut scratch, unfinished);
         let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
@@ -278,13 +279,16 @@ impl Task {
         &self,
         extras: &Extras,
         output: SplitOutput,
-        skipped: Vec<SkippedAt>,
+        skipped: Vec<SkippedRecordLocation>,
     ) -> FinishedSplit {
         let profile =
             extras.profile.then(|| profile_of(&self.context.pipeline, &output, extras.took));
         let object = Bytes::from(output.object);
-        let stored =
-            Stored { object: &object, read_bytes: extras.took.0, metrics: &output.metrics };
+        let stored = UncompressedSplit {
+            object: &object,
+            read_bytes: extras.took.0,
+            metrics: &output.metrics,
+        };
         self.context.packing.learn(stored, || self.clock.monotonic());
         let cached = match (&extras.put, output.cached, extras.stored.clone()) {
             (Some((_, key)), Some(last), Some(stored)) => {
@@ -321,7 +325,7 @@ fn micros(taken: Duration) -> u64 {
 }
 
 /// Says that a cached split is damaged.
-pub(crate) fn damaged_cache(Place { epoch, position }: Place, why: &str) {
+pub(crate) fn damaged_cache(SplitPlace { epoch, position }: SplitPlace, why: &str) {
     tracing::warn!("{why}: split {position} of epoch {epoch} is computed from its source");
 }
 
@@ -331,16 +335,16 @@ pub(crate) fn from_the_source(orders: &CacheOrders) -> CacheOrders {
     CacheOrders { get: None, put: orders.get.clone(), ..orders.clone() }
 }
 
-fn run_error(error: ExecError, describe: &dyn Fn(RecordKey) -> String) -> RunError {
+fn run_error(error: ExecError, describe: &dyn Fn(RecordKey) -> String) -> LeaseError {
     match error {
-        ExecError::Cancelled => RunError::OutOfTime,
+        ExecError::Cancelled => LeaseError::OutOfTime,
         ExecError::Record(record) => {
             let SkippedRecord { key, op, reason } = &record;
             let message = format!("{} ({op}): {reason}", describe(*key));
-            RunError::Fatal { message, record: Some(record) }
+            LeaseError::Fatal { message, record: Some(record) }
         }
-        ExecError::Cache { .. } => RunError::BadCache(error.to_string()),
-        other => RunError::fatal(other.to_string()),
+        ExecError::Cache { .. } => LeaseError::BadCache(error.to_string()),
+        other => LeaseError::fatal(other.to_string()),
     }
 }
 

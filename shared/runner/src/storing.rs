@@ -1,6 +1,6 @@
 //! Puts objects, and retries while the store is unavailable.
 
-use crate::{RunError, Runner};
+use crate::{LeaseError, Runner};
 use bytes::Bytes;
 use gristmill_ports::{ObjectError, ObjectPath, PutOutcome};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) async fn put(
     path: &ObjectPath,
     body: &Bytes,
     put_id: &str,
-) -> Result<PutOutcome, RunError> {
+) -> Result<PutOutcome, LeaseError> {
     Ok(put_patiently(runner, path, (body, put_id), true).await?)
 }
 
@@ -29,7 +29,7 @@ pub(crate) async fn put_cached(
     runner: &Runner,
     path: &ObjectPath,
     body: &Bytes,
-) -> Result<bool, RunError> {
+) -> Result<bool, LeaseError> {
     match put_patiently(runner, path, (body, "cached"), false).await {
         Err(ObjectError::Full(why)) => {
             tracing::warn!(why, "{path} is not cached");

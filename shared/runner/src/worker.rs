@@ -1,20 +1,22 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{
-    Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing,
-    lease_tail::LeaseTail, packing::Packing, read_ahead::ReadAhead, shift::WorkerShift,
+    ComputeMode, DatasetCache, LeaseError, SplitSink, SplitSource, described::read_listing,
+    lease_tail::PendingCommits, packing::CodecChoice, read_ahead::ReadAhead, shift::WorkerLoop,
 };
 use bytes::Bytes;
-use gristmill_executor::{Compiler, Program, Scratch};
-use gristmill_model::splits::{SplitPlan, Visit};
+use gristmill_executor::{CompiledPipeline, ExecutorScratch, PipelineCompiler};
+use gristmill_model::splits::{SplitPlan, SplitVisit};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, Describe, Fail, IdleReason, JobView, Lease, Plan};
+use gristmill_model::wire::{
+    Dataset, DescribeCall, EpochPlan, FailCall, IdleReason, JobView, Lease,
+};
 use gristmill_model::{
     Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
 };
-use gristmill_pipeline::{Pipeline, Registry};
+use gristmill_pipeline::{OperatorRegistry, Pipeline};
 use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{Clock, Coordinator, ObjectPath, Objects, call_with_retry};
+use gristmill_ports::{Clock, Coordinator, ObjectPath, ObjectStore, call_with_retry};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
@@ -43,17 +45,17 @@ pub struct RunnerConfig {
 #[derive(Clone)]
 pub struct Runner {
     pub coordinator: Arc<dyn Coordinator>,
-    pub objects: Arc<dyn Objects>,
+    pub objects: Arc<dyn ObjectStore>,
     pub clock: Arc<dyn Clock>,
-    pub compute: Compute,
+    pub compute: ComputeMode,
     /// The operators that the running program was built with.
-    pub operators: Arc<Registry>,
+    pub operators: Arc<OperatorRegistry>,
     pub config: RunnerConfig,
 }
 
 /// Why a worker stopped claiming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum WorkerStopReason {
     /// Nothing is claimable now.
     Idle(IdleReason),
     /// The platform stops this invocation soon.
@@ -64,32 +66,32 @@ pub enum Ended {
 #[derive(Clone)]
 pub struct JobContext {
     pub view: Arc<JobView>,
-    pub program: Arc<Program>,
+    pub program: Arc<CompiledPipeline>,
     pub pipeline: Arc<Pipeline>,
     /// Idle scratch buffers, already grown to this pipeline's size.
-    scratches: Arc<Mutex<Vec<Scratch>>>,
+    scratches: Arc<Mutex<Vec<ExecutorScratch>>>,
     /// Buffers of stored objects for reuse, and the most to keep.
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
     most_buffers: usize,
-    pub(crate) packing: Arc<Packing>,
+    pub(crate) packing: Arc<CodecChoice>,
     /// How many splits to read ahead.
     pub(crate) read_ahead: Arc<ReadAhead>,
-    dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
+    dataset: Arc<OnceCell<(DatasetCache, EpochPlan, SplitPlan)>>,
     /// The dataset's files, read when the first one is indexed.
     listing: Arc<OnceCell<Dataset>>,
 }
 
 impl JobContext {
     /// Asks the coordinator for the job and compiles its pipeline.
-    pub async fn load(runner: &Runner, job: &JobName) -> Result<Self, RunError> {
+    pub async fn load(runner: &Runner, job: &JobName) -> Result<Self, LeaseError> {
         let view = describe(runner, job).await?;
         let pipeline = Pipeline::from_canonical(&view.spec.pipeline, &runner.operators)
-            .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+            .map_err(|error| LeaseError::fatal(format!("the job's pipeline: {error}")))?;
         let assets = assets(runner, &pipeline).await?;
-        let compiler = Compiler::new().assets(&assets);
+        let compiler = PipelineCompiler::new().assets(&assets);
         let program = compiler.compile(&pipeline);
         let program =
-            program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+            program.map_err(|error| LeaseError::fatal(format!("the job's pipeline: {error}")))?;
         let packing = Arc::new(packing(runner, view.spec.compress));
         Ok(Self {
             view: Arc::new(view),
@@ -127,7 +129,7 @@ impl JobContext {
     }
 
     /// Scratch buffers of an earlier split if there are any, otherwise new ones.
-    pub(crate) fn take_scratch(&self) -> Scratch {
+    pub(crate) fn take_scratch(&self) -> ExecutorScratch {
         let idle = self.scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = idle.unwrap_or_else(|| self.program.scratch());
         if let Some(buffer) = self.recycled() {
@@ -138,7 +140,7 @@ impl JobContext {
     }
 
     /// Returns scratch buffers for reuse.
-    pub(crate) fn return_scratch(&self, scratch: Scratch) {
+    pub(crate) fn return_scratch(&self, scratch: ExecutorScratch) {
         self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
@@ -158,7 +160,7 @@ impl JobContext {
     }
 
     /// The dataset's files as listed at registration.
-    pub(crate) async fn listing(&self, runner: &Runner) -> Result<&Dataset, RunError> {
+    pub(crate) async fn listing(&self, runner: &Runner) -> Result<&Dataset, LeaseError> {
         let read = || async {
             let RunnerConfig { ns, bucket, .. } = &runner.config;
             let path = ObjectPath::new(bucket, keys::listing(ns, self.view.dataset_version));
@@ -175,7 +177,7 @@ impl JobContext {
         runner: &Runner,
         (epoch, drawn): (Epoch, Epoch),
         position: Position,
-    ) -> Result<(SplitSource, VecDeque<Visit>), RunError> {
+    ) -> Result<(SplitSource, VecDeque<SplitVisit>), LeaseError> {
         let (dataset, plan, splits) = self.dataset(runner).await?;
         let visit = splits.visit_as(plan.copies, self.view.spec.seed, (epoch, drawn), position);
         let visit = visit.ok_or_else(|| not_planned(position))?;
@@ -186,8 +188,8 @@ impl JobContext {
     pub(crate) async fn read_portion(
         &self,
         runner: &Runner,
-        portion: &Visit,
-    ) -> Result<SplitSource, RunError> {
+        portion: &SplitVisit,
+    ) -> Result<SplitSource, LeaseError> {
         let (dataset, ..) = self.dataset(runner).await?;
         dataset.read(&*runner.objects, portion).await
     }
@@ -198,45 +200,48 @@ impl JobContext {
         runner: &Runner,
         epoch: Epoch,
         position: Position,
-    ) -> Result<u64, RunError> {
+    ) -> Result<u64, LeaseError> {
         let (_, plan, splits) = self.dataset(runner).await?;
         let number = splits.visit_number(plan.copies, self.view.spec.seed, epoch, position);
         number.ok_or_else(|| not_planned(position))
     }
 
-    async fn dataset(&self, runner: &Runner) -> Result<&(DatasetCache, Plan, SplitPlan), RunError> {
+    async fn dataset(
+        &self,
+        runner: &Runner,
+    ) -> Result<&(DatasetCache, EpochPlan, SplitPlan), LeaseError> {
         let open = || async {
             // A job that was described while indexing has no plan yet: ask again.
             let plan = match self.view.plan {
                 Some(plan) => plan,
                 None => describe(runner, &self.view.job).await?.plan.ok_or_else(|| {
-                    RunError::Passing("a split was leased before the job had a plan".into())
+                    LeaseError::Passing("a split was leased before the job had a plan".into())
                 })?,
             };
             let (source, version) = (self.pipeline.source(), self.view.dataset_version);
             let dataset = DatasetCache::open(runner, source, version).await?;
             let splits = dataset.split_plan(plan.split_records, &self.pipeline.dataset_ops())?;
-            Ok::<_, RunError>((dataset, plan, splits))
+            Ok::<_, LeaseError>((dataset, plan, splits))
         };
         self.dataset.get_or_try_init(open).await
     }
 }
 
 /// How a worker keeps frames if `asked`. Chunks that stay on the trainer's host are not compressed.
-fn packing(runner: &Runner, asked: Compression) -> Packing {
+fn packing(runner: &Runner, asked: Compression) -> CodecChoice {
     let asked = if runner.config.local { Compression::None } else { asked };
-    Packing::new(asked, runner.config.shape)
+    CodecChoice::new(asked, runner.config.shape)
 }
 
-fn not_planned(position: Position) -> RunError {
-    RunError::fatal(format!("position {position} is not in the plan"))
+fn not_planned(position: Position) -> LeaseError {
+    LeaseError::fatal(format!("position {position} is not in the plan"))
 }
 
 /// Reads the files that the pipeline's operators need, by fingerprint.
 async fn assets(
     runner: &Runner,
     pipeline: &Pipeline,
-) -> Result<BTreeMap<Fingerprint, Bytes>, RunError> {
+) -> Result<BTreeMap<Fingerprint, Bytes>, LeaseError> {
     let RunnerConfig { ns, bucket, .. } = &runner.config;
     let mut assets = BTreeMap::new();
     for hash in pipeline.assets() {
@@ -247,8 +252,8 @@ async fn assets(
 }
 
 /// Asks the coordinator for the job's current state.
-pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {
-    let call = Describe { job: job.clone() };
+pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, LeaseError> {
+    let call = DescribeCall { job: job.clone() };
     Ok(call_with_retry(&*runner.coordinator, &*runner.clock, call, CLAIM_PATIENCE).await?)
 }
 
@@ -267,15 +272,15 @@ impl Runner {
         context: &JobContext,
         invocation: &InvocationId,
         deadline_ms: u64,
-        sink: &dyn Sink,
-    ) -> Result<Ended, RunError> {
-        let (mut tail, failure) = (LeaseTail::default(), Arc::default());
+        sink: &dyn SplitSink,
+    ) -> Result<WorkerStopReason, LeaseError> {
+        let (mut tail, failure) = (PendingCommits::default(), Arc::default());
         let (split_ms, context) = (Arc::default(), context.clone());
-        let shift = WorkerShift { runner: self, invocation, deadline_ms, split_ms, failure };
+        let shift = WorkerLoop { runner: self, invocation, deadline_ms, split_ms, failure };
         let ended = shift.work(context, sink, &mut tail).await;
         tail.finish().await;
         match shift.failed() {
-            Some(RunError::OutOfTime) => Ok(Ended::OutOfTime),
+            Some(LeaseError::OutOfTime) => Ok(WorkerStopReason::OutOfTime),
             Some(error) => Err(error),
             None => ended,
         }
@@ -287,18 +292,18 @@ impl Runner {
         context: &JobContext,
         lease: &Lease,
         nonce: Nonce,
-        error: &RunError,
+        error: &LeaseError,
     ) {
         let (fatal, record) = match error {
-            RunError::Fatal { record, .. } => (true, record.clone()),
+            LeaseError::Fatal { record, .. } => (true, record.clone()),
             _ => (false, None),
         };
-        let call = Fail {
+        let call = FailCall {
             lease: lease.reference(&context.view.job, nonce),
             error: error.to_string(),
             fatal,
             record,
-            blameless: matches!(error, RunError::NoRoom),
+            blameless: matches!(error, LeaseError::NoRoom),
         };
         let sent = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
         if let Err(refusal) = sent {

@@ -4,12 +4,12 @@ mod linked;
 mod opened;
 
 use crate::{
-    Format, IndexKind, Limits, Reading, SourceError,
+    FileFormat, IndexKind, RecordReaderInput, SourceError, SourceLimits,
     csv::reader as csv,
     gzip,
-    lengths::{Lengths, MAX_LENGTH_BYTES},
+    lengths::{MAX_LENGTH_BYTES, RecordLengths},
     parquet::reader as parquet,
-    webdataset::links::{self, Links},
+    webdataset::links::{self, TarLinks},
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -29,20 +29,20 @@ const HEAD_BYTES: usize = 28;
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileIndex {
     /// Records that lie end to end, once the file is unpacked; none of Parquet.
-    lengths: Lengths,
+    lengths: RecordLengths,
     packing: Packing,
     /// The header and line counts of a table of text.
-    table: Option<Box<csv::Table>>,
+    table: Option<Box<csv::CsvTableIndex>>,
     /// Those of a tar file.
-    links: Links,
+    links: TarLinks,
 }
 
 /// The step that makes records lie end to end.
 #[derive(Clone, Debug, PartialEq)]
 enum Packing {
     None,
-    Gzip(gzip::Points),
-    Parquet(Box<parquet::Layout>),
+    Gzip(gzip::GzipAccessPoints),
+    Parquet(Box<parquet::ParquetLayout>),
 }
 
 /// The records of a split, end to end.
@@ -65,29 +65,29 @@ pub struct BlockRange {
 impl FileIndex {
     /// The index of a file without records, each of which has `framing_bytes` beside its length.
     pub(crate) fn new(framing_bytes: u32) -> Self {
-        Self::window(Lengths::new(0, framing_bytes))
+        Self::window(RecordLengths::new(0, framing_bytes))
     }
 
     /// The index of records that lie end to end, the first of which is not the file's.
-    pub(crate) fn window(lengths: Lengths) -> Self {
-        FileIndex { lengths, packing: Packing::None, table: None, links: Links::default() }
+    pub(crate) fn window(lengths: RecordLengths) -> Self {
+        FileIndex { lengths, packing: Packing::None, table: None, links: TarLinks::default() }
     }
 
-    pub(crate) fn table(self, table: csv::Table) -> Self {
+    pub(crate) fn table(self, table: csv::CsvTableIndex) -> Self {
         FileIndex { table: Some(Box::new(table)), ..self }
     }
 
-    pub(crate) fn gzip(self, points: gzip::Points) -> Self {
+    pub(crate) fn gzip(self, points: gzip::GzipAccessPoints) -> Self {
         FileIndex { packing: Packing::Gzip(points), ..self }
     }
 
-    pub(crate) fn parquet(layout: parquet::Layout) -> Self {
+    pub(crate) fn parquet(layout: parquet::ParquetLayout) -> Self {
         let packing = Packing::Parquet(Box::new(layout));
         FileIndex { packing, ..Self::new(0) }
     }
 
     /// Adds a record, unless the file has as many as are read of one.
-    pub(crate) fn push(&mut self, length: u32, limits: Limits) -> Result<(), String> {
+    pub(crate) fn push(&mut self, length: u32, limits: SourceLimits) -> Result<(), String> {
         let most = limits.records;
         if self.len() >= most {
             return Err(format!("the limit is {most} records a file; use more files"));
@@ -160,7 +160,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: impl Into<Reading<'a>>,
+        source: impl Into<RecordReaderInput<'a>>,
     ) -> Result<Vec<Range<u64>>, SourceError> {
         let source = source.into();
         let end = first.checked_add(n).filter(|end| *end <= self.len());
@@ -181,7 +181,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: impl Into<Reading<'a>>,
+        source: impl Into<RecordReaderInput<'a>>,
     ) -> Option<Vec<BlockRange>> {
         let Packing::Parquet(layout) = &self.packing else { return None };
         let rows = first..first.checked_add(n).filter(|end| *end <= self.len())?;
@@ -207,7 +207,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: impl Into<Reading<'a>>,
+        source: impl Into<RecordReaderInput<'a>>,
         parts: &[Bytes],
     ) -> Result<OpenedRecords, SourceError> {
         let source = source.into();
@@ -225,7 +225,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
         parts: &[Bytes],
     ) -> Result<OpenedRecords, SourceError> {
         match (&self.packing, parts) {
@@ -310,8 +310,8 @@ impl FileIndex {
     ///
     /// # Errors
     /// [`SourceError`] for anything [`encode`](Self::encode) would not have written.
-    pub fn decode(stored: &[u8], format: &Format) -> Result<FileIndex, SourceError> {
-        Self::decode_with(stored, format, Limits::default())
+    pub fn decode(stored: &[u8], format: &FileFormat) -> Result<FileIndex, SourceError> {
+        Self::decode_with(stored, format, SourceLimits::default())
     }
 
     /// Reads the stored form of a file within `limits`.
@@ -320,14 +320,14 @@ impl FileIndex {
     /// As [`decode`](Self::decode).
     pub fn decode_with(
         stored: &[u8],
-        format: &Format,
-        limits: Limits,
+        format: &FileFormat,
+        limits: SourceLimits,
     ) -> Result<FileIndex, SourceError> {
         Self::read(stored, format, limits)
             .map_err(|what| SourceError(format!("the stored index is not valid: {what}")))
     }
 
-    fn read(stored: &[u8], format: &Format, limits: Limits) -> Result<FileIndex, String> {
+    fn read(stored: &[u8], format: &FileFormat, limits: SourceLimits) -> Result<FileIndex, String> {
         let cut = || "it is cut short".to_owned();
         let (checked, crc) = stored.split_last_chunk::<4>().ok_or_else(cut)?;
         let (head, packed) = checked.split_first_chunk::<HEAD_BYTES>().ok_or_else(cut)?;
@@ -339,7 +339,7 @@ impl FileIndex {
         }
         let number = |at: usize| head[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
         let (version, packing, records) = (number(8), number(12), number(16));
-        let has_links = packing & HAS_LINKS != 0 && matches!(format, Format::WebDataset(_));
+        let has_links = packing & HAS_LINKS != 0 && matches!(format, FileFormat::WebDataset(_));
         let packing = if has_links { packing & !HAS_LINKS } else { packing };
         let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
@@ -359,7 +359,7 @@ impl FileIndex {
             (2, true) => parquet::MAX_STORED_BYTES,
             _ => return Err(format!("it is not that of a {} file", format.name())),
         };
-        let table = layout.map_or(0, |_| csv::Table::most_stored(records));
+        let table = layout.map_or(0, |_| csv::CsvTableIndex::most_stored(records));
         let links = if has_links { links::MAX_STORED_BYTES } else { 0 };
         let most = records as usize * MAX_LENGTH_BYTES + most + table + links;
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
@@ -372,20 +372,20 @@ impl FileIndex {
             rest = &unpacked;
         }
         let framing = format.framing_bytes();
-        let lengths = Lengths::decode(&mut rest, records, framing, limits.record_bytes)?;
+        let lengths = RecordLengths::decode(&mut rest, records, framing, limits.record_bytes)?;
         let packing = match packing {
             0 => Packing::None,
-            1 => Packing::Gzip(gzip::Points::decode(&mut rest)?),
-            _ => Packing::Parquet(Box::new(parquet::Layout::decode(&mut rest, limits)?)),
+            1 => Packing::Gzip(gzip::GzipAccessPoints::decode(&mut rest)?),
+            _ => Packing::Parquet(Box::new(parquet::ParquetLayout::decode(&mut rest, limits)?)),
         };
         let table = match layout {
-            Some(layout) => Some(Box::new(csv::Table::decode(&mut rest, layout, records)?)),
+            Some(layout) => Some(Box::new(csv::CsvTableIndex::decode(&mut rest, layout, records)?)),
             None => None,
         };
         let links = if has_links {
-            Links::decode(&mut rest, limits.record_bytes)?
+            TarLinks::decode(&mut rest, limits.record_bytes)?
         } else {
-            Links::default()
+            TarLinks::default()
         };
         match rest {
             [] => Ok(FileIndex { lengths, packing, table, links }),
@@ -397,12 +397,12 @@ impl FileIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Parsed, parquet::Parquet, tfrecord::TfRecord};
+    use crate::{ParsedSource, parquet::Parquet, tfrecord::TfRecord};
     use proptest::prelude::*;
 
     fn index(lengths: &[u32]) -> FileIndex {
         let mut index = FileIndex::new(16);
-        lengths.iter().for_each(|length| index.push(*length, Limits::default()).unwrap());
+        lengths.iter().for_each(|length| index.push(*length, SourceLimits::default()).unwrap());
         index
     }
 
@@ -502,7 +502,8 @@ mod tests {
             ("csv", format!("v\n{}", lines(&|i| format!("\"{i}\n\"\n")))),
         ] {
             let source =
-                Parsed::of(&format!("{name}: x\nfeatures: {{ v: {{ dtype: i64 }} }}")).unwrap();
+                ParsedSource::from_yaml(&format!("{name}: x\nfeatures: {{ v: {{ dtype: i64 }} }}"))
+                    .unwrap();
             let format = &source.format;
             let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
             packed.extend(miniz_oxide::deflate::compress_to_vec(file.as_bytes(), 1));
@@ -534,7 +535,7 @@ mod tests {
         }
     }
 
-    fn index_of(format: &Format, file: &[u8]) -> FileIndex {
+    fn index_of(format: &FileFormat, file: &[u8]) -> FileIndex {
         let mut builder = crate::IndexBuilder::new(format).unwrap();
         builder.push(file).unwrap();
         builder.finish().unwrap()

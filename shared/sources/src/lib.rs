@@ -2,7 +2,7 @@
 //!
 //! A format implements [`SourceFormat`]: its name and parameters in pipeline files, the keys that
 //! its features have, and the names of its files. With the feature `readers` it also implements
-//! [`Records`]: how its files are indexed, and how a record is read. The list at the end of this
+//! [`ReadableFormat`]: how its files are indexed, and how a record is read. The list at the end of this
 //! file names every format; nothing else in the project does.
 
 pub mod csv;
@@ -36,16 +36,18 @@ pub mod words;
 
 pub use docs::with_tables;
 pub use feature::{
-    Feature, FeatureDType, Features, MAX_FEATURES, MAX_VALUES, check_name, features,
+    Feature, FeatureDType, FeatureMap, MAX_FEATURES, MAX_VALUES, check_name, features,
 };
 #[cfg(feature = "readers")]
 pub use file_index::{BlockRange, FileIndex, OpenedRecords};
-pub use format::{Definition, Files, Reading, SourceFormat};
+pub use format::{FileNameRules, FormatDefinition, RecordReaderInput, SourceFormat};
 #[cfg(feature = "readers")]
 pub use index_builder::IndexBuilder;
 #[cfg(feature = "readers")]
-pub use records::{IndexKind, Limits, ReadRecord, Records, Scan, SourceError};
-pub use registry::Parsed;
+pub use records::{
+    IndexKind, ReadRecord, ReadableFormat, RecordScanner, SourceError, SourceLimits,
+};
+pub use registry::ParsedSource;
 
 registry::formats! {
     tfrecord::TfRecord,

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Parameter {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ParameterKind,
     pub default: DefaultValue,
     /// One sentence for the documentation, without the default.
     pub doc: &'static str,
@@ -17,7 +17,7 @@ pub struct Parameter {
 /// The values that a parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ParameterKind {
     Bool,
     /// A whole number, both ends included.
     Whole {
@@ -38,9 +38,9 @@ pub enum Kind {
     Field,
     Choice(&'static [&'static str]),
     /// A list of values of one kind.
-    List(&'static Kind),
+    List(&'static ParameterKind),
     /// A mapping from names to values of one kind.
-    Map(&'static Kind),
+    Map(&'static ParameterKind),
     /// Fields to find in a record: `NAME: { key, dtype, shape }`.
     Features,
     /// Any other form; the text describes it.
@@ -61,7 +61,7 @@ pub enum DefaultValue {
 impl Parameter {
     pub const fn new(
         name: &'static str,
-        kind: Kind,
+        kind: ParameterKind,
         default: DefaultValue,
         doc: &'static str,
     ) -> Self {
@@ -69,23 +69,23 @@ impl Parameter {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ParameterKind {
     /// As the documentation has it: "a whole number from 1 to 4".
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Bool => out.write_str("true or false"),
-            Kind::Whole { min, max } => write!(out, "a whole number from {min} to {max}"),
-            Kind::Number { min, max } => write!(out, "a number from {min} to {max}"),
-            Kind::Size { max } => {
+            ParameterKind::Bool => out.write_str("true or false"),
+            ParameterKind::Whole { min, max } => write!(out, "a whole number from {min} to {max}"),
+            ParameterKind::Number { min, max } => write!(out, "a number from {min} to {max}"),
+            ParameterKind::Size { max } => {
                 write!(out, "a whole number from 1 to {max}, or [height, width]")
             }
-            Kind::Text => out.write_str("text"),
-            Kind::Field => out.write_str("the name of a field"),
-            Kind::Choice(choices) => write!(out, "`{}`", choices.join("`, `")),
-            Kind::List(kind) => write!(out, "a list, each {kind}"),
-            Kind::Map(kind) => write!(out, "a mapping from names, each to {kind}"),
-            Kind::Features => out.write_str("`NAME: { key, dtype, shape }`"),
-            Kind::Other(form) => out.write_str(form),
+            ParameterKind::Text => out.write_str("text"),
+            ParameterKind::Field => out.write_str("the name of a field"),
+            ParameterKind::Choice(choices) => write!(out, "`{}`", choices.join("`, `")),
+            ParameterKind::List(kind) => write!(out, "a list, each {kind}"),
+            ParameterKind::Map(kind) => write!(out, "a mapping from names, each to {kind}"),
+            ParameterKind::Features => out.write_str("`NAME: { key, dtype, shape }`"),
+            ParameterKind::Other(form) => out.write_str(form),
         }
     }
 }

@@ -6,13 +6,14 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use crate::{Reach, address::is_web};
+use crate::{AllowedServers, address::is_web};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{
-    BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, ReadPatience,
+    BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
+    ReadTimeout,
 };
-use reach::PublicOnly;
+use reach::PublicResolver;
 use reqwest::{Client, Url, header::HeaderValue, redirect::Policy};
 use std::{
     collections::BTreeMap,
@@ -30,9 +31,9 @@ const AUTHORIZATION: &str = "GRISTMILL_WEB_AUTHORIZATION";
 pub struct WebObjects {
     /// Created on first use: reading this machine's certificates takes time.
     client: OnceLock<Result<Client, String>>,
-    pub(crate) reach: Reach,
+    pub(crate) reach: AllowedServers,
     pub(crate) buffers: BufferPool,
-    pub(crate) patience: ReadPatience,
+    pub(crate) patience: ReadTimeout,
     /// Authorization header by server.
     authorization: BTreeMap<String, HeaderValue>,
 }
@@ -43,13 +44,13 @@ impl WebObjects {
     ///
     /// # Errors
     /// The number of the malformed line, without its content.
-    pub fn new(reach: Reach, authorization: &str) -> Result<Self, String> {
+    pub fn new(reach: AllowedServers, authorization: &str) -> Result<Self, String> {
         let authorization = parse_authorization(authorization)?;
         Ok(Self {
             client: OnceLock::new(),
             reach,
             buffers: BufferPool::default(),
-            patience: ReadPatience::default(),
+            patience: ReadTimeout::default(),
             authorization,
         })
     }
@@ -66,7 +67,7 @@ impl WebObjects {
     }
 }
 
-fn client(reach: Reach) -> reqwest::Result<Client> {
+fn client(reach: AllowedServers) -> reqwest::Result<Client> {
     let redirects = Policy::custom(move |attempt| {
         let secure = |url: &reqwest::Url| url.scheme() == "https";
         let downgraded = attempt.previous().last().is_some_and(secure) && !secure(attempt.url());
@@ -87,8 +88,8 @@ fn client(reach: Reach) -> reqwest::Result<Client> {
         .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
     match reach {
         // A proxy would resolve names itself, past the check.
-        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(PublicOnly)),
-        Reach::Any => builder,
+        AllowedServers::Public => builder.no_proxy().dns_resolver(Arc::new(PublicResolver)),
+        AllowedServers::Any => builder,
     }
     .build()
 }
@@ -118,13 +119,13 @@ pub(crate) fn refusal(origin: &str) -> Option<String> {
 }
 
 /// An object store that also reads files of web servers.
-pub struct WithWeb {
-    rest: Arc<dyn Objects>,
+pub struct WebRoutedStore {
+    rest: Arc<dyn ObjectStore>,
     web: WebObjects,
 }
 
-impl WithWeb {
-    pub fn new(rest: Arc<dyn Objects>, web: WebObjects) -> Self {
+impl WebRoutedStore {
+    pub fn new(rest: Arc<dyn ObjectStore>, web: WebObjects) -> Self {
         Self { rest, web }
     }
 
@@ -132,7 +133,7 @@ impl WithWeb {
     ///
     /// # Errors
     /// As [`WebObjects::new`].
-    pub fn from_env(rest: Arc<dyn Objects>, reach: Reach) -> Result<Self, String> {
+    pub fn from_env(rest: Arc<dyn ObjectStore>, reach: AllowedServers) -> Result<Self, String> {
         let authorization = std::env::var(AUTHORIZATION).unwrap_or_default();
         Ok(Self::new(rest, WebObjects::new(reach, &authorization)?))
     }
@@ -151,7 +152,7 @@ fn of_server(error: ObjectError) -> ObjectError {
 }
 
 #[async_trait]
-impl Objects for WithWeb {
+impl ObjectStore for WebRoutedStore {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

@@ -18,5 +18,5 @@ mod reach;
 pub use address::{is_web, origin_and_key};
 #[cfg(feature = "client")]
 pub use client::WebObjects;
-pub use client::WithWeb;
-pub use reach::Reach;
+pub use client::WebRoutedStore;
+pub use reach::AllowedServers;

@@ -2,7 +2,7 @@
 
 /// Servers that files may be read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum AllowedServers {
     /// Servers with public addresses.
     Public,
     /// All servers.

@@ -1,13 +1,13 @@
 //! The clock of a simulated process.
 
-use crate::Process;
+use crate::SimProcess;
 use async_trait::async_trait;
 use gristmill_model::Nonce;
 use gristmill_ports::Clock;
 use std::time::Duration;
 
 /// The clock of one process: virtual time with its own error, and nonces from the simulation's randomness.
-pub struct SimClock(pub(crate) Process);
+pub struct SimClock(pub(crate) SimProcess);
 
 #[async_trait]
 impl Clock for SimClock {

@@ -1,10 +1,10 @@
 //! Faults of hints: items that may be outdated, a mixture of two versions, or gone.
 
-use crate::{Fault, Mutant, Simulation};
+use crate::{FaultKind, FaultSimulation, Mutant};
 use bytes::Bytes;
 use gristmill_coordinator::inspect;
 use gristmill_model::{BundleIndex, Epoch};
-use gristmill_ports::{Item, ItemKey};
+use gristmill_ports::{ItemKey, TableItem};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ const REMEMBERED: usize = 16;
 
 /// Earlier hints of each job.
 #[derive(Default)]
-pub struct Hints(Mutex<BTreeMap<String, Vec<Bytes>>>);
+pub struct HintHistory(Mutex<BTreeMap<String, Vec<Bytes>>>);
 
-impl Hints {
+impl HintHistory {
     /// Records a written hint. Returns whether to write it: one bug writes only the first.
-    pub fn note(&self, sim: &Simulation, key: &ItemKey, body: &Bytes) -> bool {
+    pub fn note(&self, sim: &FaultSimulation, key: &ItemKey, body: &Bytes) -> bool {
         if key.sk != FRONTIER {
             return true;
         }
@@ -42,16 +42,21 @@ impl Hints {
     }
 
     /// The item as it arrives.
-    pub fn arrives(&self, sim: &Simulation, key: &ItemKey, item: Option<Item>) -> Option<Item> {
+    pub fn arrives(
+        &self,
+        sim: &FaultSimulation,
+        key: &ItemKey,
+        item: Option<TableItem>,
+    ) -> Option<TableItem> {
         let item = item?;
         if key.sk != FRONTIER {
             return Some(item);
         }
-        if sim.happens(Fault::HintLost) {
+        if sim.happens(FaultKind::HintLost) {
             return None;
         }
-        let stale = sim.happens(Fault::HintStale);
-        let torn = sim.happens(Fault::HintTorn);
+        let stale = sim.happens(FaultKind::HintStale);
+        let torn = sim.happens(FaultKind::HintTorn);
         if !stale && !torn {
             return Some(item);
         }
@@ -65,7 +70,7 @@ impl Hints {
         } else {
             earlier.clone()
         };
-        Some(Item { body, ..item })
+        Some(TableItem { body, ..item })
     }
 }
 
@@ -79,7 +84,7 @@ fn names(hint: &[u8]) -> Vec<(Epoch, BundleIndex)> {
 }
 
 /// A mixture: each field from one of the two.
-fn mixed(sim: &Simulation, one: &[u8], other: &[u8]) -> Option<Bytes> {
+fn mixed(sim: &FaultSimulation, one: &[u8], other: &[u8]) -> Option<Bytes> {
     let other: Map<String, Value> = serde_json::from_slice(other).ok()?;
     let mut mixed: Map<String, Value> = serde_json::from_slice(one).ok()?;
     for (name, value) in other {

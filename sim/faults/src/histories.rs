@@ -5,12 +5,12 @@
 mod trainer;
 
 use crate::{
-    Fault, FaultPlan, Kind, Process, Simulation,
-    cloud::Cloud,
+    FaultKind, FaultPlan, FaultSimulation, ProcessKind, SimProcess,
+    cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    objects::Store,
-    scenario::Scenario,
-    trainer::Log,
+    objects::SharedObjects,
+    scenario::FaultScenario,
+    trainer::DeliveryLog,
     verdict::HINDRANCES,
 };
 use gristmill_model::Visitation;
@@ -23,7 +23,7 @@ use std::{
     },
     time::Duration,
 };
-use trainer::Trainer;
+use trainer::HistoryTrainer;
 
 /// A history that has not ended after this time never will.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
@@ -33,7 +33,7 @@ const MOST_RECORDS: usize = 200;
 
 /// Result of one history.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub struct HistoryOutcome {
     pub violations: Vec<String>,
     pub batches: usize,
     pub visits: u32,
@@ -48,10 +48,10 @@ pub struct History {
 ///
 /// # Errors
 /// The runtime cannot be created, or the scenario is impossible.
-pub fn history(seed: u64) -> io::Result<History> {
+pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = loop {
-        let drawn = Scenario::draw(&mut random);
+        let drawn = FaultScenario::draw(&mut random);
         let is_fit = drawn.visitation == Visitation::ExactlyOnce
             && !drawn.poison
             && drawn.visits().count() <= MOST_RECORDS;
@@ -65,14 +65,14 @@ pub fn history(seed: u64) -> io::Result<History> {
         FaultPlan::none()
     } else {
         FaultPlan::draw(&mut random).without(&[
-            Fault::WorkerDies,
-            Fault::TrainerDies,
-            Fault::Frozen,
+            FaultKind::WorkerDies,
+            FaultKind::TrainerDies,
+            FaultKind::Frozen,
         ])
     };
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
-    let sim = Simulation::new(Arc::clone(&time), random.u64(..), plan, None, false);
+    let sim = FaultSimulation::new(Arc::clone(&time), random.u64(..), plan, None, false);
     let trainer = runtime.block_on(run(&sim, &scenario))?;
     drop(runtime);
     let batches = trainer.kept().len();
@@ -82,14 +82,14 @@ pub fn history(seed: u64) -> io::Result<History> {
     Ok(history)
 }
 
-async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> {
+async fn run(sim: &Arc<FaultSimulation>, scenario: &FaultScenario) -> io::Result<HistoryTrainer> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
     let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = Cloud::new(sim, Store::new(name("sim")?, job, scenario.clone()));
+    let cloud = SimCloud::new(sim, SharedObjects::new(name("sim")?, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
     let (host, done) = (TrainerHost::new(sim, 0, true), Arc::new(AtomicBool::new(false)));
-    let log = Arc::new(Log::default());
+    let log = Arc::new(DeliveryLog::default());
     let serving = HostFetcher {
         cloud: Arc::clone(&cloud),
         run: None,
@@ -99,7 +99,7 @@ async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> 
         is_old: false,
     };
     let serving = serve(serving, Arc::clone(&done));
-    let mut trainer = Trainer::new(sim, host);
+    let mut trainer = HistoryTrainer::new(sim, host);
     tokio::select! {
         biased;
         (deaths, given_up) = async { tokio::join!(serving, trainer.train(&done)).0 } => {
@@ -120,7 +120,7 @@ async fn serve(serving: HostFetcher, done: Arc<AtomicBool>) -> (u32, Option<Stri
         if sim.below(4) == 0 {
             serving.host.lose_file();
         }
-        let process = Process::new(&sim, Kind::Trainer);
+        let process = SimProcess::new(&sim, ProcessKind::Trainer);
         let life = process.run(serving.run_once(&process, false));
         // Later servers live longer, so that the history ends.
         let span = sim.between_ms(500, 30_000 * (1 + u64::from(deaths)));

@@ -1,8 +1,8 @@
 //! Further jobs of a simulation: a concurrent one over the same data and cache, or a later one under the same name, while
 //! calls and reports of the first still arrive.
 
-use crate::{Kind, Process, cloud::Cloud, scenario::Scenario};
-use gristmill_model::wire::{Forget, Register, Stop};
+use crate::{ProcessKind, SimProcess, cloud::SimCloud, scenario::FaultScenario};
+use gristmill_model::wire::{ForgetCall, RegisterCall, StopCall};
 use std::{sync::Arc, time::Duration};
 
 /// Duration of renewed faults while a job is being forgotten.
@@ -12,7 +12,7 @@ const TRIES: u32 = 60;
 
 /// Jobs of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Jobs {
+pub enum JobArrangement {
     One,
     /// Two concurrent jobs.
     Concurrent,
@@ -22,8 +22,8 @@ pub enum Jobs {
     OfRanks,
 }
 
-impl Jobs {
-    pub fn draw(random: &mut fastrand::Rng, scenario: &Scenario) -> Self {
+impl JobArrangement {
+    pub fn draw(random: &mut fastrand::Rng, scenario: &FaultScenario) -> Self {
         match random.u8(0..10) {
             _ if scenario.poison || scenario.is_long() => Self::One,
             0 => Self::Concurrent,
@@ -35,19 +35,19 @@ impl Jobs {
 
 /// Forgets the ended job while coordinators die, and registers another under its name. Returns whether that
 /// succeeded.
-pub async fn reuse_name(cloud: &Arc<Cloud>, register: Register) -> bool {
+pub async fn reuse_name(cloud: &Arc<SimCloud>, register: RegisterCall) -> bool {
     let sim = &cloud.sim;
     sim.resume_faults(RENEWED_FAULTS);
     for _ in 0..TRIES {
         sim.time.sleep(sim.between_ms(100, 2_000)).await;
-        let process = Process::new(sim, Kind::Coordinator);
+        let process = SimProcess::new(sim, ProcessKind::Coordinator);
         let job = cloud.store.job.clone();
-        let _ = process.run(cloud.ask(&process, Forget { job: job.clone() })).await;
-        let process = Process::new(sim, Kind::Observer);
+        let _ = process.run(cloud.ask(&process, ForgetCall { job: job.clone() })).await;
+        let process = SimProcess::new(sim, ProcessKind::Observer);
         match cloud.ask(&process, register.clone()).await {
             Ok(_) => return true,
             // A late call of the first job has registered it again.
-            Err(_) => drop(cloud.ask(&process, Stop { job }).await),
+            Err(_) => drop(cloud.ask(&process, StopCall { job }).await),
         }
     }
     sim.violated("a name is not free, though its job was forgotten again and again");

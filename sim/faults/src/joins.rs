@@ -1,7 +1,7 @@
 //! Programs that join the job for a moment, and change its options.
 
-use crate::{Fault, Kind, Process, cloud::Cloud, trainer::Log};
-use gristmill_model::wire::{GivenOptions, JobSpec, Register};
+use crate::{FaultKind, ProcessKind, SimProcess, cloud::SimCloud, trainer::DeliveryLog};
+use gristmill_model::wire::{GivenOptions, JobSpec, RegisterCall};
 use gristmill_model::{Compression, ErrorPolicy, Nonce, Sharding, SkipLimit};
 use std::{future::pending, sync::Arc};
 
@@ -9,19 +9,20 @@ use std::{future::pending, sync::Arc};
 const WORKERS: [u32; 5] = [1, 2, 8, 64, 600];
 
 /// Joins the job again and again, each time with another option. Never returns.
-pub async fn change_options(cloud: &Arc<Cloud>, log: &Log, register: &Register) {
+pub async fn change_options(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: &RegisterCall) {
     let sim = &cloud.sim;
     while !log.is_done() && !log.is_given_up() {
         sim.time.sleep(sim.between_ms(1_000, 60_000)).await;
-        if !sim.happens(Fault::OptionChanged) {
+        if !sim.happens(FaultKind::OptionChanged) {
             continue;
         }
         let Some((option, spec)) = changed(cloud, &register.spec) else { continue };
         sim.event(format_args!("a joiner gives another --{option}"));
         let given = GivenOptions::only([option.to_owned()]);
         let nonce = Some(Nonce(sim.below(u64::MAX).to_be_bytes()));
-        let join = Register { nonce, ..Register::join(cloud.store.job.clone(), spec, given) };
-        let process = Process::new(sim, Kind::Observer);
+        let join =
+            RegisterCall { nonce, ..RegisterCall::join(cloud.store.job.clone(), spec, given) };
+        let process = SimProcess::new(sim, ProcessKind::Observer);
         // It may be lost, or arrive twice; the service may not know the job now.
         let _ = process.run(cloud.link(&process).call(join)).await;
     }
@@ -29,7 +30,7 @@ pub async fn change_options(cloud: &Arc<Cloud>, log: &Log, register: &Register) 
 }
 
 /// An option and a specification that has another value of it, if the job may have one.
-fn changed(cloud: &Cloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> {
+fn changed(cloud: &SimCloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> {
     let sim = &cloud.sim;
     let mut spec = spec.clone();
     match sim.below(4) {

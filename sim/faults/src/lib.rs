@@ -36,12 +36,14 @@ mod upgrades;
 mod verdict;
 
 pub use clock::SimClock;
-pub use faults::{Fault, FaultPlan};
-pub use histories::{History, history};
+pub use faults::{FaultKind, FaultPlan};
+pub use histories::{HistoryOutcome, history};
 pub use mutant::Mutant;
-pub use process::{Kind, Process};
+pub use process::{ProcessKind, SimProcess};
 pub use releases::SimRelease;
-pub use run::{Outcome, simulate, simulate_large, simulate_only, simulate_ranks, simulate_upgrade};
-pub use scenario::{Cached, Scenario};
-pub use simulation::{Simulation, Tally, UpgradeCounts};
+pub use run::{
+    SimulationOutcome, simulate, simulate_large, simulate_only, simulate_ranks, simulate_upgrade,
+};
+pub use scenario::{CachePosition, FaultScenario};
+pub use simulation::{FaultSimulation, SimulationCounts, UpgradeCounts};
 pub use upgrades::{UpgradeMoment, UpgradeOrder, UpgradePlan};

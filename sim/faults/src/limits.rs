@@ -1,7 +1,7 @@
 //! Small limits of AWS, which some simulations keep until their faults end. That of the account's concurrency is
 //! [`FaultPlan::concurrency`](crate::FaultPlan::concurrency).
 
-use crate::{Fault, Simulation};
+use crate::{FaultKind, FaultSimulation};
 use fastrand::Rng;
 use gristmill_ports::limits::TokenBucket;
 use parking_lot::Mutex;
@@ -31,27 +31,27 @@ impl SmallRates {
 }
 
 /// The rest of the rates.
-pub struct RatesLeft {
+pub struct RemainingRates {
     rates: SmallRates,
     url: Mutex<TokenBucket>,
     buckets: Mutex<BTreeMap<String, TokenBucket>>,
 }
 
-impl RatesLeft {
+impl RemainingRates {
     pub fn new(rates: SmallRates) -> Self {
         let url = Mutex::new(TokenBucket::new(rates.url.unwrap_or_default()));
         Self { rates, url, buckets: Mutex::default() }
     }
 }
 
-impl Simulation {
+impl FaultSimulation {
     /// Whether the coordinator's URL rejects a request now.
     pub fn is_url_crowded(&self) -> bool {
-        let RatesLeft { rates, url, .. } = &self.rates;
+        let RemainingRates { rates, url, .. } = &self.rates;
         let is_crowded =
             rates.url.is_some() && self.is_disturbed() && !url.lock().take_one(self.time.now());
         if is_crowded {
-            self.suffers(Fault::UrlThrottled);
+            self.suffers(FaultKind::UrlThrottled);
         }
         is_crowded
     }
@@ -67,7 +67,7 @@ impl Simulation {
             left.take_one(self.time.now())
         };
         if !is_served {
-            self.suffers(Fault::PrefixThrottled);
+            self.suffers(FaultKind::PrefixThrottled);
         }
         !is_served
     }

@@ -1,18 +1,18 @@
 //! Access of processes to the deployed stack: the coordinator's URL, and the platform's invocations.
 
 use crate::{
-    Fault, Mutant, Process,
-    cloud::{Cloud, LATENCY_MS, LATEST_MS},
+    FaultKind, Mutant, SimProcess,
+    cloud::{LATENCY_MS, LATEST_MS, SimCloud},
     ranked::mistakes,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Claim, ClaimReply, Flush, Idle, IdleReason, Poll, Refusal, RefusalKind,
-    Register, SpokenVersions,
+    AnyCall, AnyReply, CallRefusal, ClaimCall, ClaimReply, FlushCall, IdleReason, IdleReply,
+    PollCall, RefusalKind, RegisterCall, SpokenVersions,
 };
 use gristmill_ports::{
-    CallError, CallTransport, CallVersion, Coordinator, InvokeError, Invoked, Invoker,
+    CallError, CallTransport, CallVersion, Coordinator, InvokeError, InvokeOutcome, Invoker,
 };
 use serde::Serialize;
 use std::{
@@ -33,24 +33,24 @@ const WORTH_MEASURING: usize = 1_000;
 pub const DENIED: &str = "403 (simulated)";
 
 /// Connection of a process to the coordinator.
-pub struct Link {
-    process: Process,
-    cloud: Arc<Cloud>,
+pub struct SimCoordinator {
+    process: SimProcess,
+    cloud: Arc<SimCloud>,
     /// Whether this worker's notice of leaving is lost.
     leave_is_lost: OnceLock<bool>,
     version: CallVersion,
 }
 
-impl Link {
-    pub fn new(process: Process, cloud: Arc<Cloud>, spoken: SpokenVersions) -> Self {
+impl SimCoordinator {
+    pub fn new(process: SimProcess, cloud: Arc<SimCloud>, spoken: SpokenVersions) -> Self {
         let version = CallVersion::new(spoken);
         Self { process, cloud, leave_is_lost: OnceLock::new(), version }
     }
 
     /// The answer to a call that a process with this simulation's bug does not send.
     fn forgoes(&self, call: &AnyCall) -> Option<AnyReply> {
-        let is_needed = matches!(call, AnyCall::Claim(Claim { needed: Some(_), .. }));
-        let idle = Idle { reason: IdleReason::WindowFull };
+        let is_needed = matches!(call, AnyCall::Claim(ClaimCall { needed: Some(_), .. }));
+        let idle = IdleReply { reason: IdleReason::WindowFull };
         (is_needed && self.cloud.sim.mutant == Some(Mutant::StoreStopsClaims))
             .then_some(AnyReply::Claim(ClaimReply::Idle(idle)))
     }
@@ -61,7 +61,7 @@ impl Link {
         if sim.is_url_crowded() {
             return Err(CallError::Throttled("429: too many requests (simulated)".to_owned()));
         }
-        if sim.happens(Fault::CallDenied) {
+        if sim.happens(FaultKind::CallDenied) {
             return Err(CallError::Denied(DENIED.to_owned()));
         }
         Ok(())
@@ -95,7 +95,7 @@ impl Link {
                 let (ready, claimable) = (polled.ready.len(), polled.claimable);
                 let sim = &self.cloud.sim;
                 sim.event(format_args!("{ready} ready, {claimable} claimable"));
-                if let AnyCall::Poll(Poll { join: Some(join), .. }) = call {
+                if let AnyCall::Poll(PollCall { join: Some(join), .. }) = call {
                     self.process.accepted(join.start.generation);
                 }
                 Ok(AnyReply::Poll(polled))
@@ -116,7 +116,7 @@ impl Link {
             reply = answer => reply.map_err(|_| no_answer("the coordinator died"))?,
             () = sim.time.sleep(CALL_TIMEOUT) => {
                 Err(match sim.mutant {
-                    Some(Mutant::SlowIsRefused) => CallError::Refused(Refusal {
+                    Some(Mutant::SlowIsRefused) => CallError::Refused(CallRefusal {
                         kind: RefusalKind::Invalid,
                         message: "timeout".to_owned(),
                     }),
@@ -131,7 +131,7 @@ impl Link {
 /// reading fast.
 fn measured_alike(call: &AnyCall) -> AnyCall {
     let mut call = call.clone();
-    if let AnyCall::Flush(Flush { profile: Some(profile), .. }) = &mut call {
+    if let AnyCall::Flush(FlushCall { profile: Some(profile), .. }) = &mut call {
         for (i, op) in profile.ops.iter_mut().enumerate() {
             op.active_us = if i == 0 { 1_000_000 } else { 10 };
         }
@@ -144,13 +144,13 @@ fn measured_alike(call: &AnyCall) -> AnyCall {
 }
 
 /// Records a call, the split that it needs, and the progress that a reader reports with it.
-fn show(process: &Process, call: &AnyCall) {
+fn show(process: &SimProcess, call: &AnyCall) {
     let sim = process.sim();
     sim.event(format_args!("{:?} calls {}", process.kind(), call.name()));
-    if let AnyCall::Claim(Claim { needed: Some(needed), .. }) = call {
+    if let AnyCall::Claim(ClaimCall { needed: Some(needed), .. }) = call {
         sim.event(format_args!("it needs {needed:?}"));
     }
-    if let AnyCall::Poll(Poll { ranks, report: Some(report), .. }) = call {
+    if let AnyCall::Poll(PollCall { ranks, report: Some(report), .. }) = call {
         let (durable, delivered) = (report.ack.durable, report.ack.delivered);
         sim.event(format_args!("{ranks} report {durable} and {delivered:?}"));
     }
@@ -165,7 +165,7 @@ fn no_answer(why: &str) -> CallError {
 }
 
 #[async_trait]
-impl CallTransport for Link {
+impl CallTransport for SimCoordinator {
     async fn send(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
         let Self { process, cloud, .. } = self;
         let sim = &cloud.sim;
@@ -173,7 +173,7 @@ impl CallTransport for Link {
         mistakes::called(sim.mutant, &mut call);
         if let AnyCall::Claim(claim) = &mut call
             && claim.resent
-            && sim.happens(Fault::ResentLost)
+            && sim.happens(FaultKind::ResentLost)
         {
             claim.resent = false;
         }
@@ -184,34 +184,36 @@ impl CallTransport for Link {
             return Ok(reply);
         }
         process.point(LATENCY_MS).await;
-        if let AnyCall::Poll(Poll { join, report, registered_ms, .. }) = call {
+        if let AnyCall::Poll(PollCall { join, report, registered_ms, .. }) = call {
             let begins = join.iter().map(|join| &join.start);
             let reports = report.iter().map(|report| &report.ack);
             begins.chain(reports).for_each(|ack| cloud.store.runs.note_report(*registered_ms, ack));
         }
-        if sim.lasts(Fault::ServiceDown) {
+        if sim.lasts(FaultKind::ServiceDown) {
             cloud.kill_workers();
             process.point(LATENCY_MS).await;
             return Err(no_answer("the service is down"));
         }
-        let leave_is_lost = || *self.leave_is_lost.get_or_init(|| sim.happens(Fault::LeaveLost));
-        if sim.happens(Fault::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost() {
+        let leave_is_lost =
+            || *self.leave_is_lost.get_or_init(|| sim.happens(FaultKind::LeaveLost));
+        if sim.happens(FaultKind::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost()
+        {
             sim.time.sleep(CALL_TIMEOUT).await;
             return Err(no_answer("the call was lost"));
         }
         self.admitted_by_url()?;
-        if let AnyCall::Register(Register { dataset: Some(dataset), .. }) = call
+        if let AnyCall::Register(RegisterCall { dataset: Some(dataset), .. }) = call
             && dataset.files.len() > WORTH_MEASURING
             && is_larger(call, MAX_SYNC_BYTES)
         {
             return Err(CallError::Rejected("413: the request is too large".to_owned()));
         }
-        if sim.happens(Fault::CallRepeated) {
+        if sim.happens(FaultKind::CallRepeated) {
             self.repeat(call, version);
         }
         let reply = self.deliver(call, version).await?;
         process.point(LATENCY_MS).await;
-        if sim.happens(Fault::AnswerLost) {
+        if sim.happens(FaultKind::AnswerLost) {
             return Err(no_answer("the answer was lost"));
         }
         if !matches!(reply, AnyReply::Refused(_)) {
@@ -222,7 +224,7 @@ impl CallTransport for Link {
 }
 
 #[async_trait]
-impl Coordinator for Link {
+impl Coordinator for SimCoordinator {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         self.version.exchange(self, call).await
     }
@@ -233,14 +235,14 @@ impl Coordinator for Link {
 }
 
 /// The platform as used by a process.
-pub struct Platform {
-    pub process: Process,
-    pub cloud: Arc<Cloud>,
+pub struct SimInvoker {
+    pub process: SimProcess,
+    pub cloud: Arc<SimCloud>,
 }
 
 #[async_trait]
-impl Invoker for Platform {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+impl Invoker for SimInvoker {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         let Self { process, cloud } = self;
         process.point(LATENCY_MS).await;
         let sim = &cloud.sim;
@@ -257,19 +259,19 @@ impl Invoker for Platform {
             let gone = sim.mutant != Some(Mutant::PinnedForGood);
             return fails("ResourceNotFoundException (simulated)", gone);
         }
-        if sim.happens(Fault::CallDenied) {
+        if sim.happens(FaultKind::CallDenied) {
             return fails(DENIED, false);
         }
-        if sim.happens(Fault::InvokeThrottled) {
-            return Ok(Invoked::Throttled);
+        if sim.happens(FaultKind::InvokeThrottled) {
+            return Ok(InvokeOutcome::Throttled);
         }
         sim.event(format_args!("invoke {function}"));
         cloud.accept(function, &payload);
         process.point(LATENCY_MS).await;
-        if sim.happens(Fault::InvokeFails) {
+        if sim.happens(FaultKind::InvokeFails) {
             fails("simulated", false)
         } else {
-            Ok(Invoked::Accepted)
+            Ok(InvokeOutcome::Accepted)
         }
     }
 }

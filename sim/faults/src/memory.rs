@@ -1,9 +1,9 @@
 //! The memory of a simulation: how large its objects count, and the bounds on them.
 
 use fastrand::Rng;
-use gristmill_client::{PrefetchMemory, Snapshot};
+use gristmill_client::{JobStatistics, PrefetchMemory};
 use gristmill_model::splits::ObjectSizes;
-use gristmill_runner::Compute;
+use gristmill_runner::ComputeMode;
 use std::time::Duration;
 
 /// The largest modelled object.
@@ -26,7 +26,7 @@ pub struct ModelledMemory {
     pub window_bytes: u64,
     /// Longest time that a slow trainer takes for a batch, in milliseconds; 0 for a fast one.
     pub pause_ms: u64,
-    pub compute: Compute,
+    pub compute: ComputeMode,
 }
 
 impl ModelledMemory {
@@ -37,7 +37,7 @@ impl ModelledMemory {
             prefetch: PrefetchMemory::Bytes(PREFETCH_BYTES),
             window_bytes: 2 << 30,
             pause_ms: 0,
-            compute: Compute::Inline,
+            compute: ComputeMode::Inline,
         }
     }
 
@@ -55,8 +55,8 @@ impl ModelledMemory {
         let window_bytes = [1, LARGEST_BYTES, 2 << 30][random.usize(0..3)];
         let pause_ms = [0, 0, 500, 5_000][random.usize(0..4)];
         let compute = match random.u8(0..2) {
-            0 => Compute::Inline,
-            _ => Compute::Modelled(Duration::from_millis(random.u64(1..1_000))),
+            0 => ComputeMode::Inline,
+            _ => ComputeMode::Modelled(Duration::from_millis(random.u64(1..1_000))),
         };
         Self { sizes, prefetch, window_bytes, pause_ms, compute }
     }
@@ -82,7 +82,7 @@ impl ModelledMemory {
 
     /// Whether splits that a fetcher with so many local workers holds and that its stream has not taken exceed what they
     /// may: the bound, and what is finished when it is reached.
-    pub fn exceeds(&self, snapshot: &Snapshot, local_workers: u32) -> bool {
+    pub fn exceeds(&self, snapshot: &JobStatistics, local_workers: u32) -> bool {
         // One more may work for the stream alone.
         let more = BEYOND_THE_BOUND * (u64::from(local_workers) + 1) * self.largest();
         snapshot.local_bytes > snapshot.prefetch_bytes.saturating_add(more)

@@ -1,6 +1,6 @@
 //! Deliberate bugs. A simulation that does not detect them proves nothing.
 
-use crate::Fault;
+use crate::FaultKind;
 
 /// One bug in the protocol or below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,16 +115,16 @@ impl Mutant {
     ];
 
     /// Faults required to expose the bug; simulations with it have them.
-    pub fn needs(self) -> &'static [Fault] {
+    pub fn needs(self) -> &'static [FaultKind] {
         match self {
-            Self::TakesAnyState => &[Fault::WrongState, Fault::FetcherDies],
-            Self::SavesUnsynced => &[Fault::DiesSaving, Fault::FetcherDies],
-            Self::NamedUnseen => &[Fault::HintStale, Fault::HintTorn],
-            Self::LeasesForGood => &[Fault::AnswerLost, Fault::ResentLost],
-            Self::MergesAnyGeneration => &[Fault::RunRestarts, Fault::OldCheckpoint],
-            Self::PastTokenLetIn => &[Fault::RunRestarts, Fault::OldRunWakes],
+            Self::TakesAnyState => &[FaultKind::WrongState, FaultKind::FetcherDies],
+            Self::SavesUnsynced => &[FaultKind::DiesSaving, FaultKind::FetcherDies],
+            Self::NamedUnseen => &[FaultKind::HintStale, FaultKind::HintTorn],
+            Self::LeasesForGood => &[FaultKind::AnswerLost, FaultKind::ResentLost],
+            Self::MergesAnyGeneration => &[FaultKind::RunRestarts, FaultKind::OldCheckpoint],
+            Self::PastTokenLetIn => &[FaultKind::RunRestarts, FaultKind::OldRunWakes],
             Self::TakesNewerJobs | Self::SpeaksOneVersion => {
-                &[Fault::StackReplaced, Fault::HostsReplaced]
+                &[FaultKind::StackReplaced, FaultKind::HostsReplaced]
             }
             _ => &[],
         }

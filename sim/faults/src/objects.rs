@@ -3,17 +3,17 @@
 mod access;
 
 use crate::{
-    ranked::Runs,
-    scenario::{Cached, Scenario},
+    ranked::RunRegistry,
+    scenario::{CachePosition, FaultScenario},
 };
 use bytes::Bytes;
 use gristmill_coordinator::inspect;
-use gristmill_model::splits::{collect::ChunkName, order::Ramp};
+use gristmill_model::splits::{collect::ChunkName, order::BundleDivision};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::CacheEntry;
 use gristmill_model::{BundleIndex, Epoch, JobName, Namespace, Position};
 use gristmill_ports::{
-    ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
+    ItemKey, ObjectError, ObjectPath, ObjectStore, PutOutcome, memory::MemoryObjects,
 };
 use parking_lot::Mutex;
 use std::{
@@ -24,7 +24,7 @@ use std::{
 pub use access::SimObjects;
 
 /// Stored objects, shared by all processes.
-pub struct Store {
+pub struct SharedObjects {
     pub memory: Arc<MemoryObjects>,
     pub ns: Namespace,
     pub job: JobName,
@@ -35,14 +35,14 @@ pub struct Store {
     /// Keys of objects deleted by an outsider.
     pub vanished: Arc<Mutex<BTreeSet<String>>>,
     /// Division of epochs into bundles, once known.
-    ramp: Mutex<Option<Ramp>>,
+    ramp: Mutex<Option<BundleDivision>>,
     /// Runs of several ranks.
-    pub runs: Runs,
-    scenario: Scenario,
+    pub runs: RunRegistry,
+    scenario: FaultScenario,
 }
 
-impl Store {
-    pub fn new(ns: Namespace, job: JobName, scenario: Scenario) -> Self {
+impl SharedObjects {
+    pub fn new(ns: Namespace, job: JobName, scenario: FaultScenario) -> Self {
         Self {
             memory: Arc::default(),
             ns,
@@ -51,13 +51,13 @@ impl Store {
             published: Arc::default(),
             vanished: Arc::default(),
             ramp: Mutex::default(),
-            runs: Runs::default(),
+            runs: RunRegistry::default(),
             scenario,
         }
     }
 
     /// The same store as seen by another job.
-    pub fn of(&self, job: JobName, scenario: Scenario) -> Self {
+    pub fn with_job(&self, job: JobName, scenario: FaultScenario) -> Self {
         Self {
             memory: Arc::clone(&self.memory),
             ns: self.ns.clone(),
@@ -66,7 +66,7 @@ impl Store {
             published: Arc::clone(&self.published),
             vanished: Arc::clone(&self.vanished),
             ramp: Mutex::default(),
-            runs: Runs::default(),
+            runs: RunRegistry::default(),
             scenario,
         }
     }
@@ -78,7 +78,7 @@ impl Store {
 
     /// Whether the job stores to a cache.
     pub fn is_cached(&self) -> bool {
-        self.scenario.cached != Cached::Nowhere
+        self.scenario.cached != CachePosition::Nowhere
     }
 
     /// Whether a split kills its workers.
@@ -91,7 +91,7 @@ impl Store {
         self.scenario.dies_at
     }
 
-    pub fn set_ramp(&self, ramp: Ramp) {
+    pub fn set_ramp(&self, ramp: BundleDivision) {
         *self.ramp.lock() = Some(ramp);
     }
 

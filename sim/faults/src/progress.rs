@@ -1,7 +1,7 @@
 //! Liveness: a job with work and room for it has workers, and its trainer receives batches.
 
-use crate::{Fault, Kind, Process, cloud::Cloud, trainer::Log};
-use gristmill_model::wire::{JobState, JobStatus, Status};
+use crate::{FaultKind, ProcessKind, SimProcess, cloud::SimCloud, trainer::DeliveryLog};
+use gristmill_model::wire::{JobState, JobStatus, StatusCall};
 use std::{sync::Arc, time::Duration};
 
 /// Longest time without enough workers, or without batches, after the faults have ended: a worker whose event was lost
@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOKS: Duration = Duration::from_secs(5);
 
 /// Observes the job, and returns when it makes no progress.
-pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
+pub async fn watch(cloud: &Arc<SimCloud>, log: &DeliveryLog) {
     let sim = &cloud.sim;
     // Lease times of a wrong clock are off by the difference of two clocks.
     let bound = if cloud.store.has_poison() { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
     // A trainer whose job the table has lost waits for it, and is started again.
-    let lost = || if sim.count(&[Fault::WritesLost]) > 0 { PATIENCE } else { Duration::ZERO };
+    let lost = || if sim.count(&[FaultKind::WritesLost]) > 0 { PATIENCE } else { Duration::ZERO };
     // A job may begin long after the faults have ended: another job had its name.
     let began = sim.time.now();
     let mut short_since = None;
@@ -56,7 +56,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
 }
 
 /// Target number of workers: 0 unless work waits and the trainer has room for it.
-fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
+fn workers_wanted(cloud: &SimCloud, status: &JobStatus) -> u32 {
     let spec = &status.job.spec;
     let bundle = status.job.plan.map_or(1, |plan| plan.max_bundle_splits);
     let is_half_full = cloud.sim.plan.memory.may_be_half_full(status.ready);
@@ -69,13 +69,13 @@ fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
 }
 
 /// Status of the job, read by an observer.
-async fn status(cloud: &Arc<Cloud>) -> Option<JobStatus> {
-    let process = Process::new(&cloud.sim, Kind::Observer);
-    cloud.ask(&process, Status { job: cloud.store.job.clone() }).await.ok()
+async fn status(cloud: &Arc<SimCloud>) -> Option<JobStatus> {
+    let process = SimProcess::new(&cloud.sim, ProcessKind::Observer);
+    cloud.ask(&process, StatusCall { job: cloud.store.job.clone() }).await.ok()
 }
 
 /// Whether the job has ended, including its stored state.
-pub async fn has_ended(cloud: &Arc<Cloud>) -> bool {
+pub async fn has_ended(cloud: &Arc<SimCloud>) -> bool {
     let ended = |state| !matches!(state, JobState::Indexing | JobState::Running);
     status(cloud).await.is_some_and(|status| ended(status.job.state))
 }

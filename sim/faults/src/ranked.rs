@@ -8,19 +8,19 @@ mod runs;
 
 use crate::trainer::choose_checkpoint;
 use crate::{
-    Fault, Kind, Process,
-    cloud::Cloud,
+    FaultKind, ProcessKind, SimProcess,
+    cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    scenario::Expected,
-    trainer::Log,
+    scenario::ExpectedBatches,
+    trainer::DeliveryLog,
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::Register;
-use rank::Rank;
-use run::OtherHosts;
-pub use run::Run;
-pub use runs::Runs;
+use gristmill_model::wire::RegisterCall;
+use rank::RankProcess;
+pub use run::LaunchedRun;
+use run::OtherHostsStart;
+pub use runs::RunRegistry;
 use std::sync::Arc;
 
 /// Longest life of a run that its launcher ends.
@@ -28,18 +28,18 @@ const LONGEST_RUN_MS: u64 = 60_000;
 /// Longest time that an old run stays awake.
 const AWAKE_MS: u64 = 60_000;
 /// The launcher of a job's training program.
-pub struct Launcher {
-    pub cloud: Arc<Cloud>,
-    pub log: Arc<Log>,
-    pub register: Register,
-    pub expected: Arc<Expected>,
+pub struct RunLauncher {
+    pub cloud: Arc<SimCloud>,
+    pub log: Arc<DeliveryLog>,
+    pub register: RegisterCall,
+    pub expected: Arc<ExpectedBatches>,
 }
 
-impl Launcher {
+impl RunLauncher {
     /// Starts runs until everything is delivered and acknowledged.
     pub async fn train(&self) {
         let sim = &self.cloud.sim;
-        let mut last: Option<Arc<Run>> = None;
+        let mut last: Option<Arc<LaunchedRun>> = None;
         let mut awake = FuturesUnordered::new();
         for number in 0.. {
             if self.log.is_done() || self.log.is_given_up() || sim.is_violated() {
@@ -50,7 +50,7 @@ impl Launcher {
             self.cloud.store.runs.add(&run);
             if let Some(old) = last.replace(Arc::clone(&run))
                 && old.has_joined()
-                && sim.happens(Fault::OldRunWakes)
+                && sim.happens(FaultKind::OldRunWakes)
             {
                 let old = Arc::new(old.again());
                 awake.push(self.with(old).stay_awake(Arc::clone(&run)));
@@ -68,7 +68,7 @@ impl Launcher {
     }
 
     /// The next run, which goes on at a checkpoint of the last one or an earlier one.
-    fn begin(&self, number: u32, last: Option<&Run>) -> Run {
+    fn begin(&self, number: u32, last: Option<&LaunchedRun>) -> LaunchedRun {
         let sim = &self.cloud.sim;
         let epochs = self.register.spec.epochs;
         let (epoch, batch_index) = choose_checkpoint(sim, &self.log);
@@ -81,21 +81,21 @@ impl Launcher {
             None => Cursor::default(),
         };
         let mut run =
-            Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
+            LaunchedRun::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
         let has_local_workers = self.register.spec.settings.local_workers > 0;
         let works_alone = has_local_workers && !self.cloud.store.is_cached();
-        if run.others == OtherHosts::AtTheEnd && !works_alone {
-            run.others = OtherHosts::AfterAStep;
+        if run.others == OtherHostsStart::AtTheEnd && !works_alone {
+            run.others = OtherHostsStart::AfterAStep;
         }
-        if sim.happens(Fault::RankSlow) {
+        if sim.happens(FaultKind::RankSlow) {
             let rank = sim.below(u64::from(run.ranks().count.get())) as u32;
             run.slow = Some((rank, sim.between_ms(1_000, 20_000)));
         }
         run
     }
 
-    fn with(&self, run: Arc<Run>) -> Life {
+    fn with(&self, run: Arc<LaunchedRun>) -> Life {
         let Self { cloud, log, register, .. } = self;
         Life { cloud: Arc::clone(cloud), log: Arc::clone(log), register: register.clone(), run }
     }
@@ -103,10 +103,10 @@ impl Launcher {
 
 /// The processes of one run.
 struct Life {
-    cloud: Arc<Cloud>,
-    log: Arc<Log>,
-    register: Register,
-    run: Arc<Run>,
+    cloud: Arc<SimCloud>,
+    log: Arc<DeliveryLog>,
+    register: RegisterCall,
+    run: Arc<LaunchedRun>,
 }
 
 impl Life {
@@ -130,15 +130,15 @@ impl Life {
         };
         let train = async |rank: u32| {
             let host = &*hosts[(rank / run.per_host()) as usize];
-            let process = Process::new(sim, Kind::Trainer);
+            let process = SimProcess::new(sim, ProcessKind::Trainer);
             let _end = process.ends_with();
-            let of_run = Rank { run, host, log, register, process: &process, rank };
+            let of_run = RankProcess { run, host, log, register, process: &process, rank };
             process.run(of_run.train()).await.is_some()
         };
         let mut fetchers: FuturesUnordered<_> = hosts.iter().map(serve).collect();
         let mut ranks: FuturesUnordered<_> = (0..run.ranks().count.get()).map(train).collect();
         let preempted = async {
-            if sim.happens(Fault::RunRestarts) {
+            if sim.happens(FaultKind::RunRestarts) {
                 sim.time.sleep(sim.between_ms(500, LONGEST_RUN_MS)).await
             } else {
                 std::future::pending().await
@@ -155,7 +155,7 @@ impl Life {
 
     /// Processes of a run that were thought to be gone, and that wake after `newer` has joined: before that, the job
     /// cannot know which run is the older one.
-    async fn stay_awake(self, newer: Arc<Run>) {
+    async fn stay_awake(self, newer: Arc<LaunchedRun>) {
         let cloud = Arc::clone(&self.cloud);
         let sim = &cloud.sim;
         newer.joined().await;

@@ -1,7 +1,7 @@
 //! Releases that are deployed: the versions of the protocol that the stack, its worker functions and the hosts of trainers
 //! speak, and their replacement in mid-job.
 
-use crate::{Fault, Kind, Mutant, Process, Simulation};
+use crate::{FaultKind, FaultSimulation, Mutant, ProcessKind, SimProcess};
 use gristmill_model::wire::SpokenVersions;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ struct State {
     /// The worker functions that exist, by their numbers, with what each speaks. Jobs keep the one they began with.
     workers: BTreeMap<u32, SimRelease>,
     /// Processes on hosts of trainers.
-    processes: Vec<Process>,
+    processes: Vec<SimProcess>,
 }
 
 impl DeployedStack {
@@ -89,9 +89,9 @@ impl DeployedStack {
     }
 
     /// Whether a function of that kind keeps no field of an item that it does not know.
-    pub fn drops_fields(&self, kind: Kind) -> bool {
+    pub fn drops_fields(&self, kind: ProcessKind) -> bool {
         let state = self.state.lock();
-        let release = if kind == Kind::Scaler { state.scaler.0 } else { state.stack };
+        let release = if kind == ProcessKind::Scaler { state.scaler.0 } else { state.stack };
         release == SimRelease::Before && self.mutant != Some(Mutant::TakesNewerJobs)
     }
 
@@ -120,7 +120,7 @@ impl DeployedStack {
 
     /// Replaces the coordinator by that of the other release, and adds its worker function. The scaler follows with
     /// [`DeployedStack::replace_scaler`].
-    pub fn replace_stack(&self, sim: &Simulation) {
+    pub fn replace_stack(&self, sim: &FaultSimulation) {
         let mut state = self.state.lock();
         state.stack = state.stack.other();
         let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
@@ -137,7 +137,7 @@ impl DeployedStack {
     }
 
     /// Replaces the programs on hosts of trainers by those of the other release. All that run end.
-    pub fn replace_hosts(&self, sim: &Simulation) {
+    pub fn replace_hosts(&self, sim: &FaultSimulation) {
         let mut state = self.state.lock();
         state.hosts = state.hosts.other();
         state.processes.drain(..).for_each(|process| process.kill());
@@ -155,7 +155,7 @@ impl DeployedStack {
     }
 
     /// Waits until programs on hosts of trainers may start, and counts `process` among them.
-    pub async fn host_starts(&self, process: &Process) {
+    pub async fn host_starts(&self, process: &SimProcess) {
         // The sender lives as long as this.
         let _ = self.are_up.subscribe().wait_for(|are_up| *are_up).await;
         let mut state = self.state.lock();
@@ -164,8 +164,8 @@ impl DeployedStack {
     }
 
     /// Replaces stack and hosts now and then, until the faults end.
-    pub async fn replace_at_times(&self, sim: &Simulation) {
-        if [Fault::StackReplaced, Fault::HostsReplaced]
+    pub async fn replace_at_times(&self, sim: &FaultSimulation) {
+        if [FaultKind::StackReplaced, FaultKind::HostsReplaced]
             .iter()
             .all(|of| sim.plan.probability(*of) == 0.0)
         {
@@ -173,14 +173,14 @@ impl DeployedStack {
         }
         while sim.time.now() < sim.plan.until {
             sim.time.sleep(sim.between_ms(1_000, APART_MS)).await;
-            if sim.happens(Fault::StackReplaced) {
+            if sim.happens(FaultKind::StackReplaced) {
                 self.replace_stack(sim);
                 let later = sim.between_ms(0, LATER_MS);
                 sim.unsettled_for(later);
                 sim.time.sleep(later).await;
                 self.replace_scaler();
             }
-            if sim.happens(Fault::HostsReplaced) {
+            if sim.happens(FaultKind::HostsReplaced) {
                 self.replace_hosts(sim);
             }
         }

@@ -1,13 +1,13 @@
 //! Removes all cached data under faults, and checks that nothing is left.
 
 use crate::{
-    Kind, Process, Simulation,
-    cloud::{BUCKET, Cloud},
+    FaultSimulation, ProcessKind, SimProcess,
+    cloud::{BUCKET, SimCloud},
 };
 use gristmill_model::Fingerprint;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheList, CacheListing, CacheRemove};
-use gristmill_ports::Objects as _;
+use gristmill_model::wire::{CacheListCall, CacheListReply, CacheRemoveCall};
+use gristmill_ports::ObjectStore as _;
 use std::{sync::Arc, time::Duration};
 
 /// Duration of renewed faults after the job is done.
@@ -17,16 +17,16 @@ const TRIES: u32 = 20;
 
 /// Removes everything cached: first under faults, so that coordinators die between any two steps, then without. Checks
 /// that nothing is left.
-pub async fn remove_all(cloud: &Arc<Cloud>) {
+pub async fn remove_all(cloud: &Arc<SimCloud>) {
     let sim = &cloud.sim;
     sim.resume_faults(RENEWED_FAULTS);
     let until = sim.time.now() + RENEWED_FAULTS;
     while sim.time.now() < until {
         sim.time.sleep(sim.between_ms(10, 5_000)).await;
-        let process = Process::new(sim, Kind::Trainer);
+        let process = SimProcess::new(sim, ProcessKind::Trainer);
         let _ = process.run(remove_some(cloud, &process)).await;
     }
-    let process = Process::new(sim, Kind::Observer);
+    let process = SimProcess::new(sim, ProcessKind::Observer);
     for _ in 0..TRIES {
         sim.time.sleep(Duration::from_secs(5)).await;
         if remove_some(cloud, &process).await == Some(0) {
@@ -37,14 +37,14 @@ pub async fn remove_all(cloud: &Arc<Cloud>) {
 }
 
 /// Requests the removal of everything listed. Returns the number of entries, if known.
-async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
+async fn remove_some(cloud: &Arc<SimCloud>, process: &SimProcess) -> Option<usize> {
     let link = cloud.link(process);
-    let Ok(CacheListing { entries, .. }) = link.call(CacheList {}).await else { return None };
+    let Ok(CacheListReply { entries, .. }) = link.call(CacheListCall {}).await else { return None };
     let found: Vec<Fingerprint> = entries.iter().map(|listed| listed.entry.fingerprint).collect();
     for &fingerprint in &found {
         // Repeated until it is known to be done, with a limit.
         for _ in 0..3 {
-            match link.call(CacheRemove { fingerprint }).await {
+            match link.call(CacheRemoveCall { fingerprint }).await {
                 Err(error) if error.is_passing() => {}
                 _ => break,
             }
@@ -54,7 +54,7 @@ async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
 }
 
 /// Checks that published cache data is completely gone: entry, objects, and the mark of the removal.
-async fn check_empty(sim: &Simulation, cloud: &Cloud) {
+async fn check_empty(sim: &FaultSimulation, cloud: &SimCloud) {
     let ns = &cloud.store.ns;
     let listed = cloud.store.memory.list(BUCKET, &keys::cache_prefix(ns)).await.unwrap_or_default();
     let shelves = cloud.store.published.lock();

@@ -2,18 +2,18 @@
 //! invariants of the split protocol.
 
 use crate::{
-    Fault, Mutant, Process, Simulation, hints::Hints, link::DENIED, objects::Store,
-    ranked::mistakes, releases::DeployedStack,
+    FaultKind, FaultSimulation, Mutant, SimProcess, hints::HintHistory, link::DENIED,
+    objects::SharedObjects, ranked::mistakes, releases::DeployedStack,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::inspect::{self, Stored, decode};
+use gristmill_coordinator::inspect::{self, DecodedItem, decode};
 use gristmill_model::splits::{
     Bundle, SplitKind,
     collect::ChunkName,
     invariants::{bundle_step, progress_step},
 };
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome, memory::MemoryTable};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,20 +28,20 @@ const MAX_ITEM_BYTES: usize = 400 << 10;
 
 /// Stored items, shared by all processes.
 #[derive(Default)]
-pub struct Items {
+pub struct SharedItems {
     pub memory: MemoryTable,
-    hints: Hints,
+    hints: HintHistory,
     /// The items that the last writes replaced, oldest first.
-    replaced: Mutex<VecDeque<(ItemKey, Option<Item>)>>,
+    replaced: Mutex<VecDeque<(ItemKey, Option<TableItem>)>>,
     /// Processes that use the table.
-    users: Mutex<Vec<Process>>,
+    users: Mutex<Vec<SimProcess>>,
     /// Writes in the current second, by partition.
     writes: Mutex<BTreeMap<String, (u64, u64)>>,
 }
 
-impl Items {
+impl SharedItems {
     /// Whether the partition's writes of this second are used up.
-    fn throttles(&self, sim: &Simulation, pk: &str) -> bool {
+    fn throttles(&self, sim: &FaultSimulation, pk: &str) -> bool {
         let second = sim.time.now().as_secs();
         let mut writes = self.writes.lock();
         let (of, count) = writes.entry(pk.to_owned()).or_default();
@@ -55,8 +55,8 @@ impl Items {
     /// The table as `process` uses it.
     pub fn opened_by(
         self: &Arc<Self>,
-        process: &Process,
-        (store, deployed): (&Arc<Store>, &Arc<DeployedStack>),
+        process: &SimProcess,
+        (store, deployed): (&Arc<SharedObjects>, &Arc<DeployedStack>),
     ) -> SimTable {
         let mut users = self.users.lock();
         users.retain(|user| !user.is_dead());
@@ -70,7 +70,7 @@ impl Items {
     }
 
     /// Loses the last `writes`. No process that uses the table survives it.
-    pub fn lose(&self, sim: &Simulation, writes: usize) {
+    pub fn lose(&self, sim: &FaultSimulation, writes: usize) {
         for user in self.users.lock().drain(..) {
             user.kill();
         }
@@ -82,7 +82,7 @@ impl Items {
         }
     }
 
-    fn note_replaced(&self, key: &ItemKey, before: Option<Item>) {
+    fn note_replaced(&self, key: &ItemKey, before: Option<TableItem>) {
         let mut replaced = self.replaced.lock();
         replaced.push_back((key.clone(), before));
         if replaced.len() > MOST_LOST {
@@ -91,16 +91,16 @@ impl Items {
     }
 
     /// The item under `key`.
-    pub async fn item(&self, key: &ItemKey) -> Option<Item> {
+    pub async fn item(&self, key: &ItemKey) -> Option<TableItem> {
         self.memory.read(std::slice::from_ref(key)).await.ok()?.pop().flatten()
     }
 }
 
 /// The table as used by `process`.
 pub struct SimTable {
-    pub process: Process,
-    pub items: Arc<Items>,
-    pub store: Arc<Store>,
+    pub process: SimProcess,
+    pub items: Arc<SharedItems>,
+    pub store: Arc<SharedObjects>,
     pub deployed: Arc<DeployedStack>,
 }
 
@@ -108,14 +108,14 @@ impl SimTable {
     async fn meet(&self) -> Result<(), TableError> {
         self.process.point(LATENCY_MS).await;
         let sim = self.process.sim();
-        let throttled = sim.lasts(Fault::TableThrottled);
+        let throttled = sim.lasts(FaultKind::TableThrottled);
         if throttled && sim.mutant == Some(Mutant::ThrottlingIsFinal) {
             return Err(TableError::Rejected("too much at a time".to_owned()));
         }
-        if throttled || sim.happens(Fault::TableFails) {
+        if throttled || sim.happens(FaultKind::TableFails) {
             return Err(TableError::Unavailable("simulated".to_owned()));
         }
-        if !sim.happens(Fault::TableDenied) {
+        if !sim.happens(FaultKind::TableDenied) {
             return Ok(());
         }
         if sim.mutant == Some(Mutant::TableDenialIsFinal) {
@@ -126,30 +126,30 @@ impl SimTable {
     }
 
     /// Checks one applied write.
-    async fn check(&self, key: &ItemKey, before: Option<&Item>, after: &Bytes) {
+    async fn check(&self, key: &ItemKey, before: Option<&TableItem>, after: &Bytes) {
         let sim = self.process.sim();
         let before = before.map(|item| decode(key, &item.body));
         match (before, decode(key, after)) {
             (Some(Err(error)), _) | (_, Err(error)) => {
                 sim.violated(format_args!("{key:?} cannot be read: {error}"));
             }
-            (before, Ok(Stored::Bundle(bundle))) => {
+            (before, Ok(DecodedItem::Bundle(bundle))) => {
                 let before = match before {
-                    Some(Ok(Stored::Bundle(before))) => Some(before),
+                    Some(Ok(DecodedItem::Bundle(before))) => Some(before),
                     _ => None,
                 };
                 sim.check(bundle_step(before.as_deref(), &bundle));
                 self.check_commits(key, before.as_deref(), &bundle);
             }
-            (before, Ok(Stored::Progress(progress))) => {
+            (before, Ok(DecodedItem::Progress(progress))) => {
                 let before = match before {
-                    Some(Ok(Stored::Progress(before))) => Some(before),
+                    Some(Ok(DecodedItem::Progress(before))) => Some(before),
                     _ => None,
                 };
                 sim.check(progress_step(before.as_deref(), &progress));
                 self.store.runs.check(sim, &progress);
             }
-            (_, Ok(Stored::Job(_) | Stored::Other)) => {}
+            (_, Ok(DecodedItem::Job(_) | DecodedItem::Other)) => {}
         }
     }
 
@@ -195,12 +195,12 @@ impl SimTable {
 /// Whether the written item is a newly claimed bundle.
 fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
     let stored = decode(key, body);
-    matches!(stored, Ok(Stored::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
+    matches!(stored, Ok(DecodedItem::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
 }
 
 #[async_trait]
 impl Table for SimTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.meet().await?;
         let sim = self.process.sim();
         let arrives = |(key, item)| self.items.hints.arrives(sim, key, item);
@@ -220,7 +220,7 @@ impl Table for SimTable {
     ) -> Result<WriteOutcome, TableError> {
         self.meet().await?;
         let sim = self.process.sim();
-        if self.items.throttles(sim, &key.pk) && sim.happens(Fault::WriteThrottled) {
+        if self.items.throttles(sim, &key.pk) && sim.happens(FaultKind::WriteThrottled) {
             return Err(TableError::Unavailable("simulated throttling".to_owned()));
         }
         if body.len() > MAX_ITEM_BYTES {
@@ -250,10 +250,10 @@ impl Table for SimTable {
             self.items.note_replaced(key, before);
         }
         self.process.point(LATENCY_MS).await;
-        if written && sim.happens(Fault::WriteUnreported) {
+        if written && sim.happens(FaultKind::WriteUnreported) {
             return Err(TableError::Unavailable("simulated lost answer".to_owned()));
         }
-        if written && sim.happens(Fault::WriteMeetsItself) {
+        if written && sim.happens(FaultKind::WriteMeetsItself) {
             if sim.mutant == Some(Mutant::ConflictsAreFailures) {
                 return Err(TableError::Rejected("the conditional request failed".to_owned()));
             }
@@ -267,7 +267,7 @@ impl Table for SimTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         self.meet().await?;
         let found = self.items.memory.range(pk, from, to).await;
         self.process.point(LATENCY_MS).await;
@@ -276,7 +276,7 @@ impl Table for SimTable {
         found.map(|found| mistakes::ranged(mutant, job.as_ref(), found))
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.meet().await?;
         let found = self.items.memory.last(pk, limit).await;
         self.process.point(LATENCY_MS).await;

@@ -1,6 +1,6 @@
 //! Upgrades in mid-job whose steps a test chooses.
 
-use crate::{cloud::Cloud, trainer::Log};
+use crate::{cloud::SimCloud, trainer::DeliveryLog};
 use std::{sync::Arc, time::Duration};
 
 /// The order in which stack and hosts of trainers are replaced by the next release.
@@ -57,7 +57,7 @@ const WAITS: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Performs the upgrade of this simulation, if it has one.
-pub async fn perform(cloud: &Arc<Cloud>, log: &Log) {
+pub async fn perform(cloud: &Arc<SimCloud>, log: &DeliveryLog) {
     let sim = &cloud.sim;
     let Some(UpgradePlan { order, moment }) = sim.plan.upgrade else { return };
     loop {

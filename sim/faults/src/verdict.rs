@@ -1,56 +1,56 @@
 //! Judges whether a trainer may have ended as it did.
 
-use crate::{Fault, Simulation};
+use crate::{FaultKind, FaultSimulation};
 use gristmill_client::FetchError;
 use gristmill_model::ErrorPolicy;
 use gristmill_model::wire::JobSpec;
 
 /// Faults that end a worker, or appear to.
-const DEATHS: [Fault; 4] =
-    [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies, Fault::ServiceDown];
+const DEATHS: [FaultKind; 4] =
+    [FaultKind::WorkerDies, FaultKind::Frozen, FaultKind::TrainerDies, FaultKind::ServiceDown];
 
 /// Faults that delay the report of a death.
-const UNHEARD: [Fault; 9] = [
-    Fault::ReportLost,
-    Fault::CallLost,
-    Fault::AnswerLost,
-    Fault::CoordinatorDies,
-    Fault::TableFails,
-    Fault::WriteThrottled,
-    Fault::GetFails,
-    Fault::PutFails,
-    Fault::ServiceDown,
+const UNHEARD: [FaultKind; 9] = [
+    FaultKind::ReportLost,
+    FaultKind::CallLost,
+    FaultKind::AnswerLost,
+    FaultKind::CoordinatorDies,
+    FaultKind::TableFails,
+    FaultKind::WriteThrottled,
+    FaultKind::GetFails,
+    FaultKind::PutFails,
+    FaultKind::ServiceDown,
 ];
 
 /// Faults that keep workers from starting, from finishing, or from reporting it.
-pub(crate) const HINDRANCES: [Fault; 27] = [
-    Fault::WorkerDies,
-    Fault::CoordinatorDies,
-    Fault::ScalerDies,
-    Fault::Frozen,
-    Fault::CallLost,
-    Fault::AnswerLost,
-    Fault::TableFails,
-    Fault::WriteThrottled,
-    Fault::InvokeFails,
-    Fault::InvokeThrottled,
-    Fault::EventDropped,
-    Fault::EventRepeated,
-    Fault::EventLate,
-    Fault::ReportRepeated,
-    Fault::VersionDeleted,
-    Fault::LeaveLost,
-    Fault::PutFails,
-    Fault::PutUnreported,
-    Fault::StoreFull,
-    Fault::StoreThrottled,
-    Fault::TableThrottled,
-    Fault::ObjectDenied,
-    Fault::Slow,
-    Fault::AccountFull,
-    Fault::ServiceDown,
-    Fault::UrlThrottled,
-    Fault::PrefixThrottled,
+pub(crate) const HINDRANCES: [FaultKind; 27] = [
+    FaultKind::WorkerDies,
+    FaultKind::CoordinatorDies,
+    FaultKind::ScalerDies,
+    FaultKind::Frozen,
+    FaultKind::CallLost,
+    FaultKind::AnswerLost,
+    FaultKind::TableFails,
+    FaultKind::WriteThrottled,
+    FaultKind::InvokeFails,
+    FaultKind::InvokeThrottled,
+    FaultKind::EventDropped,
+    FaultKind::EventRepeated,
+    FaultKind::EventLate,
+    FaultKind::ReportRepeated,
+    FaultKind::VersionDeleted,
+    FaultKind::LeaveLost,
+    FaultKind::PutFails,
+    FaultKind::PutUnreported,
+    FaultKind::StoreFull,
+    FaultKind::StoreThrottled,
+    FaultKind::TableThrottled,
+    FaultKind::ObjectDenied,
+    FaultKind::Slow,
+    FaultKind::AccountFull,
+    FaultKind::ServiceDown,
+    FaultKind::UrlThrottled,
+    FaultKind::PrefixThrottled,
 ];
 /// Number of hindrances after which giving a job up is justified: one may cost several workers.
 const GIVEN_UP_AFTER: u64 = 10;
@@ -60,7 +60,7 @@ const DAMAGE: [&str; 4] =
     ["corrupt", "crc32c", "not the object that was committed", "differs from the one committed"];
 
 /// How a trainer ended.
-pub enum Fate {
+pub enum TrainerEnd {
     /// The job failed as its policy says.
     GivenUp,
     /// With a violation.
@@ -79,19 +79,19 @@ fn is_damage(why: &str) -> bool {
 const GIVEN_UP: [&str; 2] = ["workers died or could not start within", "given up after"];
 
 /// Whether faults may have kept a job from any progress for as long as the service tolerates.
-fn is_hindered(sim: &Simulation) -> bool {
+fn is_hindered(sim: &FaultSimulation) -> bool {
     sim.count(&HINDRANCES) >= GIVEN_UP_AFTER
-        || sim.count(&[Fault::ServiceDown]) > 0
+        || sim.count(&[FaultKind::ServiceDown]) > 0
         || !sim.plan.skew.is_zero()
 }
 
 /// Judges the end of a trainer. `entitled`: it resumed from the newest checkpoint, or was accepted with another.
 pub fn judge(
-    sim: &Simulation,
+    sim: &FaultSimulation,
     error: &FetchError,
     spec: &JobSpec,
     (accepted, entitled): (bool, bool),
-) -> Fate {
+) -> TrainerEnd {
     // Joining a failed job is refused with the job's own error.
     let joined = match error {
         FetchError::Refused(why) if why.contains("has failed (") => {
@@ -107,44 +107,44 @@ pub fn judge(
                 && why.contains("given up after")
                 && (sim.count(&UNHEARD) > 0 || !sim.plan.skew.is_zero()) =>
         {
-            Fate::GivenUp
+            TrainerEnd::GivenUp
         }
         // The job it found at its start was gone when it reported: its supervisor restarts it.
-        FetchError::Fenced(_) if !accepted => Fate::Again,
-        FetchError::Fenced(_) => Fate::Superseded,
+        FetchError::Fenced(_) if !accepted => TrainerEnd::Again,
+        FetchError::Fenced(_) => TrainerEnd::Superseded,
         // No progress for longer than the service tolerates.
         FetchError::JobFailed(why)
             if GIVEN_UP.iter().any(|words| why.contains(words)) && is_hindered(sim) =>
         {
-            Fate::GivenUp
+            TrainerEnd::GivenUp
         }
         // Invariant 14: three deaths in a row on one split incriminate it, regardless of their cause.
         FetchError::JobFailed(why)
             if why.contains("killed its worker") && sim.count(&DEATHS) >= 3 =>
         {
-            Fate::GivenUp
+            TrainerEnd::GivenUp
         }
         FetchError::JobFailed(_) | FetchError::JobStopped => {
             sim.violated(format_args!("the job ended: {error}"));
-            Fate::Broken
+            TrainerEnd::Broken
         }
         // A table that has forgotten this trainer let an older one go on. It returns with its newest checkpoint, or
         // finds the job done.
-        FetchError::Collected(_) if sim.count(&[Fault::WritesLost]) > 0 => Fate::Again,
+        FetchError::Collected(_) if sim.count(&[FaultKind::WritesLost]) > 0 => TrainerEnd::Again,
         // Invariant 12: older positions may be refused, never silently skipped.
         FetchError::Misplaced(refusal) | FetchError::Collected(refusal) if entitled => {
             sim.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
-            Fate::Broken
+            TrainerEnd::Broken
         }
         // A trainer of a running job must not be refused; its registration may be lost.
-        FetchError::Refused(why) if accepted && sim.count(&[Fault::WritesLost]) == 0 => {
+        FetchError::Refused(why) if accepted && sim.count(&[FaultKind::WritesLost]) == 0 => {
             sim.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
-            Fate::Broken
+            TrainerEnd::Broken
         }
         // A damaged object is computed again.
         FetchError::BadObject(why) if is_damage(why) => {
             sim.violated(format_args!("damage ended a trainer: {why}"));
-            Fate::Broken
+            TrainerEnd::Broken
         }
         FetchError::Unusable(why) => judge_unusable(sim, why),
         FetchError::Misplaced(_)
@@ -152,15 +152,15 @@ pub fn judge(
         | FetchError::RunBegan { .. }
         | FetchError::Refused(_)
         | FetchError::Unreachable { .. }
-        | FetchError::BadObject(_) => Fate::Again,
+        | FetchError::BadObject(_) => TrainerEnd::Again,
     }
 }
 
 /// Each release speaks a version of the other, so that no trainer ends for its version.
-fn judge_unusable(sim: &Simulation, why: &str) -> Fate {
+fn judge_unusable(sim: &FaultSimulation, why: &str) -> TrainerEnd {
     if why.contains("protocol version") {
         sim.violated(format_args!("a version ended a trainer: {why}"));
-        return Fate::Broken;
+        return TrainerEnd::Broken;
     }
-    Fate::Again
+    TrainerEnd::Again
 }

@@ -1,7 +1,7 @@
 //! Jobs of a deployed stack, which keeps all limits of AWS.
 
 use crate::{
-    deployment::Setting,
+    deployment::DeploymentParameters,
     modes::{LEAST_SPLITS, SPLITS_A_STARTED_WORKER},
     stack::StackSizes,
 };
@@ -9,30 +9,36 @@ use gristmill_ports::limits::{GROWTH, GROWTH_PERIOD};
 
 /// `setting` with a stack that is deployed for its workers, and as many splits as are made while they begin, and then as
 /// without limits.
-pub fn with_stack(setting: Setting, room: Option<u32>) -> Setting {
-    let stack = Some(StackSizes::of(setting.workers, room));
-    let setting = Setting { limits: true, real: true, stack, ..setting };
+pub fn with_stack(setting: DeploymentParameters, room: Option<u32>) -> DeploymentParameters {
+    let stack = Some(StackSizes::for_workers(setting.workers, room));
+    let setting = DeploymentParameters { limits: true, real: true, stack, ..setting };
     let periods = f64::from(setting.runnable().saturating_sub(GROWTH)) / f64::from(GROWTH);
     let begins = GROWTH_PERIOD.mul_f64(periods);
     let meanwhile = (begins.as_secs_f64() / 2.0 / setting.split.as_secs_f64()) as u32;
     let splits = setting.runnable() * (SPLITS_A_STARTED_WORKER + meanwhile);
-    Setting { splits: splits.max(LEAST_SPLITS), ..setting }
+    DeploymentParameters { splits: splits.max(LEAST_SPLITS), ..setting }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{modes::trained, report::Row};
+    use crate::{modes::trained, report::FigureRow};
     use std::time::Duration;
 
     /// A job of `workers` with splits that take `split_ms`.
-    fn job(workers: u32, split_ms: u64, room: Option<u32>) -> Setting {
+    fn job(workers: u32, split_ms: u64, room: Option<u32>) -> DeploymentParameters {
         let split = Duration::from_millis(split_ms);
-        let setting = Setting { workers, split, split_batches: 1, files: 4, ..Setting::default() };
+        let setting = DeploymentParameters {
+            workers,
+            split,
+            split_batches: 1,
+            files: 4,
+            ..DeploymentParameters::default()
+        };
         with_stack(setting, room)
     }
 
-    fn assert_holds(row: &Row) {
+    fn assert_holds(row: &FigureRow) {
         let missed: Vec<_> = row.bars.iter().filter(|bar| !bar.holds()).collect();
         assert!(missed.is_empty(), "{missed:?} of {:?}", row.facts);
     }
@@ -45,7 +51,7 @@ mod tests {
     #[test]
     fn five_thousand_environments_take_forty_seconds_and_none_is_started_twice() {
         // Splits so long that few are made.
-        let setting = Setting { splits: 5_000 * 8 * 3, ..job(5_000, 12_000, None) };
+        let setting = DeploymentParameters { splits: 5_000 * 8 * 3, ..job(5_000, 12_000, None) };
         let row = trained(setting).unwrap();
         let begun = row.fact("99 % run after s");
         assert!((38.0..55.0).contains(&begun), "{begun} s");
@@ -56,7 +62,7 @@ mod tests {
     #[test]
     fn where_few_fit_few_events_are_sent_and_none_of_them_reads_the_window() {
         // Twenty minutes, in which events would expire twenty times.
-        let setting = Setting { splits: 200 * 48, ..job(975, 25_000, Some(200)) };
+        let setting = DeploymentParameters { splits: 200 * 48, ..job(975, 25_000, Some(200)) };
         let row = trained(setting).unwrap();
         assert_holds(&row);
         let events = row.fact("events sent per worker");
@@ -74,7 +80,7 @@ mod tests {
         setting.stack = setting.stack.map(|stack| StackSizes { coordinators: 20, ..stack });
         let row = trained(setting).unwrap();
         assert!(row.fact("calls rejected by the URL") > 1_000.0, "{:?}", row.facts);
-        let reads = |row: &Row| row.fact("read units a claim");
+        let reads = |row: &FigureRow| row.fact("read units a claim");
         assert!(reads(&row) < 3.0 * reads(&enough), "{} for {}", reads(&row), reads(&enough));
         assert!(row.fact("most reads of a partition in 1 s") < 3_000.0, "{:?}", row.facts);
     }

@@ -1,17 +1,17 @@
 //! One simulated deployment: time, randomness, stored data and measurements.
 
 use crate::{
-    figures::Meter,
-    platform::Environment,
+    figures::FigureCollector,
+    platform::CoordinatorEnvironment,
     stack::{StackLimits, StackSizes},
-    table::Store,
+    table::PartitionedItems,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::{JobName, Namespace, Nonce};
 use gristmill_ports::limits::PAGE_KEYS;
 use gristmill_ports::{
-    Clock, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
+    Clock, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome, memory::MemoryObjects,
 };
 use gristmill_runner::JobContext;
 use gristmill_virtual_time::VirtualTime;
@@ -33,7 +33,7 @@ const DELETES_AT_ONCE: usize = 4;
 
 /// Parameters of a simulation.
 #[derive(Debug, Clone, Default)]
-pub struct Setting {
+pub struct DeploymentParameters {
     pub workers: u32,
     pub split: Duration,
     pub splits: u32,
@@ -54,41 +54,41 @@ pub struct Setting {
     pub seed: u64,
 }
 
-pub struct Deployment {
+pub struct SimulatedDeployment {
     pub time: Arc<VirtualTime>,
-    pub setting: Setting,
+    pub setting: DeploymentParameters,
     pub ns: Namespace,
     pub job: JobName,
-    pub meter: Meter,
+    pub meter: FigureCollector,
     pub objects: MemoryObjects,
     pub stack: Option<StackLimits>,
-    store: Mutex<Store>,
+    store: Mutex<PartitionedItems>,
     random: Mutex<fastrand::Rng>,
     /// Clocks so far. Each draws nonces of its own: a name that one draws must not change anything for the others.
     clocks: AtomicU64,
     /// Idle coordinator environments.
-    environments: Mutex<Vec<Environment>>,
+    environments: Mutex<Vec<CoordinatorEnvironment>>,
     /// Job context shared by all invoked workers, instead of one each.
     pub context: OnceLock<JobContext>,
 }
 
-impl Setting {
+impl DeploymentParameters {
     /// Workers that can run at one time.
     pub fn runnable(&self) -> u32 {
         self.stack.map_or(self.workers, |stack| self.workers.min(stack.room))
     }
 }
 
-impl Deployment {
-    pub fn new(setting: Setting, ns: Namespace, job: JobName) -> Arc<Self> {
+impl SimulatedDeployment {
+    pub fn new(setting: DeploymentParameters, ns: Namespace, job: JobName) -> Arc<Self> {
         Arc::new(Self {
             time: Arc::default(),
             ns,
             job,
-            meter: Meter::default(),
+            meter: FigureCollector::default(),
             objects: MemoryObjects::default(),
             stack: setting.stack.map(StackLimits::new),
-            store: Mutex::new(Store::of_partitions(
+            store: Mutex::new(PartitionedItems::with_partitions(
                 setting.stack.map_or(0, |stack| stack.partitions()),
             )),
             random: Mutex::new(fastrand::Rng::with_seed(setting.seed)),
@@ -99,11 +99,11 @@ impl Deployment {
         })
     }
 
-    pub fn store(&self) -> MutexGuard<'_, Store> {
+    pub fn store(&self) -> MutexGuard<'_, PartitionedItems> {
         self.store.lock()
     }
 
-    pub fn idle_environments(&self) -> MutexGuard<'_, Vec<Environment>> {
+    pub fn idle_environments(&self) -> MutexGuard<'_, Vec<CoordinatorEnvironment>> {
         self.environments.lock()
     }
 
@@ -136,13 +136,13 @@ impl Deployment {
     }
 
     /// The object store with latency `get` for gets and `put` for puts.
-    pub fn objects(self: &Arc<Self>, get: Duration, put: Duration) -> Arc<dyn Objects> {
+    pub fn objects(self: &Arc<Self>, get: Duration, put: Duration) -> Arc<dyn ObjectStore> {
         Arc::new(DelayedObjects { deployment: Arc::clone(self), get, put })
     }
 }
 
 struct DeploymentClock {
-    deployment: Arc<Deployment>,
+    deployment: Arc<SimulatedDeployment>,
     nonces: Mutex<fastrand::Rng>,
 }
 
@@ -166,13 +166,13 @@ impl Clock for DeploymentClock {
 }
 
 struct DelayedObjects {
-    deployment: Arc<Deployment>,
+    deployment: Arc<SimulatedDeployment>,
     get: Duration,
     put: Duration,
 }
 
 #[async_trait]
-impl Objects for DelayedObjects {
+impl ObjectStore for DelayedObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

@@ -17,6 +17,6 @@ mod stack;
 mod table;
 mod training;
 
-pub use args::Args;
+pub use args::ScaleArgs;
 pub use modes::run;
-pub use training::Failure;
+pub use training::BoxedError;

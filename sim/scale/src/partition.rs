@@ -30,12 +30,12 @@ impl UnitMeter {
 
 /// One partition's throughput.
 #[derive(Debug)]
-pub struct Throughput {
+pub struct PartitionThroughput {
     reads: UnitMeter,
     writes: UnitMeter,
 }
 
-impl Default for Throughput {
+impl Default for PartitionThroughput {
     fn default() -> Self {
         Self {
             reads: UnitMeter::new(PARTITION_READS_PER_S),
@@ -44,7 +44,7 @@ impl Default for Throughput {
     }
 }
 
-impl Throughput {
+impl PartitionThroughput {
     pub fn read(&mut self, now: Duration, units: u64, limits: bool) -> bool {
         self.reads.take(now, units, limits)
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_partition_serves_its_units_and_saves_up_one_second() {
-        let mut partition = Throughput::default();
+        let mut partition = PartitionThroughput::default();
         let at = Duration::from_millis;
         assert!(partition.write(at(0), 1_000, true), "a second's worth is there at once");
         assert!(!partition.write(at(0), 1, true), "and then nothing");

@@ -3,14 +3,14 @@
 mod fleet;
 
 use crate::{
-    deployment::{Deployment, Setting},
-    figures::{Figures, ReaderFigures},
+    deployment::{DeploymentParameters, SimulatedDeployment},
+    figures::{ReaderFigures, ScaleFigures},
     platform::{FOLLOWING, LEADING},
-    report::{self, Bar, Row},
-    table::Used,
-    training::Failure,
+    report::{self, FigureBar, FigureRow},
+    table::TableUsage,
+    training::BoxedError,
 };
-use fleet::{Fleet, RANKS};
+use fleet::{RANKS, ReaderFleet};
 use gristmill_model::splits::readers::poll_every_ms;
 use gristmill_ports::limits::{PARTITION_READS_PER_S, PARTITION_WRITES_PER_S};
 use serde_json::json;
@@ -33,7 +33,7 @@ const WINDOW_SPLITS: u32 = 24;
 /// Arguments of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
-pub struct Args {
+pub struct ReaderCostArgs {
     /// Numbers of readers, each of which serves equally many of 256 ranks
     #[arg(long, value_delimiter = ',', value_name = "N,..", default_value = "1,8,64,256", value_parser = divisor)]
     readers: Vec<u32>,
@@ -68,8 +68,8 @@ fn divisor(text: &str) -> Result<u32, String> {
 ///
 /// # Errors
 /// A simulation could not run, or `out` could not be written.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<bool, Failure> {
-    let mut rows: Vec<Row> = Vec::new();
+pub fn run(args: &ReaderCostArgs, out: &mut impl Write) -> Result<bool, BoxedError> {
+    let mut rows: Vec<FigureRow> = Vec::new();
     for &readers in &args.readers {
         let first = rows.len();
         for &workers in &args.workers {
@@ -83,7 +83,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<bool, Failure> {
             rows.push(row);
         }
     }
-    let holds = rows.iter().all(Row::holds);
+    let holds = rows.iter().all(FigureRow::holds);
     if args.json {
         let result = json!({
             "ranks": RANKS,
@@ -99,13 +99,13 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<bool, Failure> {
     Ok(holds)
 }
 
-fn measure(args: &Args, readers: u32, workers: u32) -> Result<Row, Failure> {
+fn measure(args: &ReaderCostArgs, readers: u32, workers: u32) -> Result<FigureRow, BoxedError> {
     let step = Duration::from_millis(args.step_ms);
     let splits_a_second = f64::from(RANKS) / f64::from(SPLIT_BATCHES) / step.as_secs_f64();
     let seconds = (args.seconds + fleet::WARM_UP.as_secs()) * 2;
     let split = Duration::from_secs_f64(f64::from(workers) / splits_a_second / HEADROOM);
     let splits = workers * WINDOW_SPLITS + (splits_a_second * seconds as f64) as u32 + 1_000;
-    let setting = Setting {
+    let setting = DeploymentParameters {
         workers,
         split,
         splits,
@@ -113,9 +113,9 @@ fn measure(args: &Args, readers: u32, workers: u32) -> Result<Row, Failure> {
         files: 4,
         limits: true,
         seed: args.seed,
-        ..Setting::default()
+        ..DeploymentParameters::default()
     };
-    let fleet = Fleet { readers, step, measured: Duration::from_secs(args.seconds) };
+    let fleet = ReaderFleet { readers, step, measured: Duration::from_secs(args.seconds) };
     let (figures, deployment) = fleet::run(setting, fleet)?;
     Ok(row(&deployment, &figures, readers))
 }
@@ -133,9 +133,9 @@ fn per_second<'a>(
 const READS_A_STEP: &str = "polls' read units a step";
 const WRITES_A_STEP: &str = "polls' write units a step";
 
-fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
+fn row(deployment: &SimulatedDeployment, figures: &ScaleFigures, readers: u32) -> FigureRow {
     let (seconds, steps) = (figures.seconds(), figures.steps as f64);
-    let mut polls = Used::default();
+    let mut polls = TableUsage::default();
     for kind in ["poll", LEADING, FOLLOWING] {
         figures.calls.get(kind).into_iter().for_each(|call| polls.add(&call.used));
     }
@@ -167,7 +167,7 @@ fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
         ("most writes of a partition in 1 s", most_writes),
         ("requests rejected", all.rejected as f64),
     ];
-    let at_most = Bar::at_most;
+    let at_most = FigureBar::at_most;
     let (reads, writes) = (f64::from(PARTITION_READS_PER_S), f64::from(PARTITION_WRITES_PER_S));
     row.bars = vec![
         match readers {
@@ -186,8 +186,8 @@ fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
 }
 
 /// Bars of a row against `few`, the row of as many readers with the fewest workers.
-fn flat_bars(few: &Row, row: &Row) -> [Bar; 2] {
-    let bar = |name, of: &str| Bar::at_most(name, 100.0 * row.fact(of) / few.fact(of), FLAT);
+fn flat_bars(few: &FigureRow, row: &FigureRow) -> [FigureBar; 2] {
+    let bar = |name, of: &str| FigureBar::at_most(name, 100.0 * row.fact(of) / few.fact(of), FLAT);
     [
         bar("% of the read units a step with the fewest workers", READS_A_STEP),
         bar("% of the write units a step with the fewest workers", WRITES_A_STEP),
@@ -202,7 +202,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        args: Args,
+        args: ReaderCostArgs,
     }
 
     #[test]

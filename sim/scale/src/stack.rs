@@ -20,7 +20,7 @@ pub struct StackSizes {
 
 impl StackSizes {
     /// The stack that is deployed for jobs of `workers`, in an account with `room` for them, or for all.
-    pub fn of(workers: u32, room: Option<u32>) -> Self {
+    pub fn for_workers(workers: u32, room: Option<u32>) -> Self {
         Self {
             coordinators: deployment::coordinator_concurrency(workers),
             scalers: deployment::SCALER_CONCURRENCY,
@@ -131,7 +131,7 @@ mod tests {
             [1, 10, 100, 119, 120, 121, 122, 424, 1_000, 1_212, 1_213, 2_500, 2_501, 5_000, 20_000]
         {
             let StackSizes { coordinators, scalers, table_reads, table_writes, .. } =
-                StackSizes::of(workers, None);
+                StackSizes::for_workers(workers, None);
             let sizes = [coordinators, scalers, table_reads, table_writes];
             assert_eq!(scripted(workers), sizes, "{workers} workers");
         }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_plan_has_the_numbers_of_the_limits() {
-        let few = StackSizes::of(1, None);
+        let few = StackSizes::for_workers(1, None);
         let new_table = (limits::NEW_TABLE_READS_PER_S, limits::NEW_TABLE_WRITES_PER_S);
         assert_eq!((few.table_reads, few.table_writes), new_table);
         assert_eq!(deployment::url_requests_per_s(7), limits::url_requests_per_s(7));
@@ -147,14 +147,14 @@ mod tests {
 
     #[test]
     fn a_new_table_has_four_partitions_and_one_for_thousands_has_more() {
-        assert_eq!(StackSizes::of(100, None).partitions(), 4);
-        assert_eq!(StackSizes::of(1_000, None).partitions(), 4);
-        assert!(StackSizes::of(5_000, None).partitions() > 16);
+        assert_eq!(StackSizes::for_workers(100, None).partitions(), 4);
+        assert_eq!(StackSizes::for_workers(1_000, None).partitions(), 4);
+        assert!(StackSizes::for_workers(5_000, None).partitions() > 16);
     }
 
     #[test]
     fn a_url_serves_ten_requests_a_second_for_each_reserved_call() {
-        let stack = StackLimits::new(StackSizes::of(100, None));
+        let stack = StackLimits::new(StackSizes::for_workers(100, None));
         let served = |from_ms: u64| {
             let calls = (0..1_000).filter(|ms| {
                 let served = stack.begin_call(Duration::from_millis(from_ms + ms));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn workers_begin_where_the_account_has_room() {
-        let stack = StackLimits::new(StackSizes::of(975, Some(200)));
+        let stack = StackLimits::new(StackSizes::for_workers(975, Some(200)));
         let now = Duration::ZERO;
         assert_eq!((0..975).filter(|_| stack.begin_worker(now)).count(), 200);
         stack.end_worker();

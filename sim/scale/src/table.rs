@@ -1,9 +1,9 @@
 //! The table: units, latencies and rejections as in DynamoDB, requests and retries as in the adapter.
 
-use crate::{deployment::Deployment, partition::Throughput};
+use crate::{deployment::SimulatedDeployment, partition::PartitionThroughput};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome};
 use parking_lot::Mutex;
 use std::{
     cmp::Reverse,
@@ -31,7 +31,7 @@ const BACKOFF: Duration = Duration::from_millis(40);
 const MAX_BODY_BYTES: usize = 390 << 10;
 
 struct StoredItem {
-    item: Item,
+    item: TableItem,
     /// Names and values of all attributes.
     size: u64,
 }
@@ -39,21 +39,21 @@ struct StoredItem {
 #[derive(Default)]
 struct Partition {
     items: BTreeMap<String, StoredItem>,
-    throughput: Throughput,
+    throughput: PartitionThroughput,
 }
 
 /// Stored items, shared by all processes.
 #[derive(Default)]
-pub struct Store {
+pub struct PartitionedItems {
     keys: HashMap<String, Partition>,
     /// The table's own partitions, onto which partition keys are hashed; without any, each key has one to itself.
-    shards: Vec<Throughput>,
+    shards: Vec<PartitionThroughput>,
 }
 
 /// The throughput by which requests of one partition key are served.
 struct KeyAdmission<'a> {
-    of_key: &'a mut Throughput,
-    shard: Option<&'a mut Throughput>,
+    of_key: &'a mut PartitionThroughput,
+    shard: Option<&'a mut PartitionThroughput>,
 }
 
 impl KeyAdmission<'_> {
@@ -68,10 +68,10 @@ impl KeyAdmission<'_> {
     }
 }
 
-impl Store {
+impl PartitionedItems {
     /// A store over a table of so many partitions.
-    pub fn of_partitions(partitions: u32) -> Self {
-        let shards = (0..partitions).map(|_| Throughput::default()).collect();
+    pub fn with_partitions(partitions: u32) -> Self {
+        let shards = (0..partitions).map(|_| PartitionThroughput::default()).collect();
         Self { shards, ..Self::default() }
     }
 
@@ -102,7 +102,7 @@ impl Store {
     /// Peak demand of any partition in read and write units per second.
     pub fn most_asked(&self) -> (u64, u64) {
         let of_keys = self.keys.values().map(|partition| &partition.throughput);
-        let asked = of_keys.chain(&self.shards).map(Throughput::most_asked);
+        let asked = of_keys.chain(&self.shards).map(PartitionThroughput::most_asked);
         asked.fold((0, 0), |most, asked| (most.0.max(asked.0), most.1.max(asked.1)))
     }
 
@@ -120,13 +120,13 @@ impl Store {
     /// Resets the peak demand.
     pub fn forget(&mut self) {
         self.keys.values_mut().for_each(|partition| partition.throughput.forget());
-        self.shards.iter_mut().for_each(Throughput::forget);
+        self.shards.iter_mut().for_each(PartitionThroughput::forget);
     }
 }
 
 /// Usage of one call.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Used {
+pub struct TableUsage {
     pub read_units: u64,
     pub write_units: u64,
     /// Sequential waits for the table.
@@ -136,17 +136,17 @@ pub struct Used {
 
 /// The table as used by one process.
 pub struct MeteredTable {
-    deployment: Arc<Deployment>,
-    used: Mutex<Used>,
+    deployment: Arc<SimulatedDeployment>,
+    used: Mutex<TableUsage>,
 }
 
 impl MeteredTable {
-    pub fn new(deployment: &Arc<Deployment>) -> Arc<Self> {
+    pub fn new(deployment: &Arc<SimulatedDeployment>) -> Arc<Self> {
         Arc::new(Self { deployment: Arc::clone(deployment), used: Mutex::default() })
     }
 
     /// Usage since the last call of this function.
-    pub fn take_used(&self) -> Used {
+    pub fn take_used(&self) -> TableUsage {
         std::mem::take(&mut self.used.lock())
     }
 
@@ -154,7 +154,7 @@ impl MeteredTable {
     async fn request<T>(
         &self,
         taking: Duration,
-        mut serve: impl FnMut(&mut Store, Duration) -> Option<(T, Duration)>,
+        mut serve: impl FnMut(&mut PartitionedItems, Duration) -> Option<(T, Duration)>,
     ) -> Result<T, TableError> {
         let deployment = &self.deployment;
         for attempt in 0..TRIES {
@@ -177,9 +177,9 @@ impl MeteredTable {
         Err(TableError::Unavailable("ProvisionedThroughputExceededException".to_owned()))
     }
 
-    async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
+    async fn read_one(&self, key: &ItemKey) -> Result<Option<TableItem>, TableError> {
         let limits = self.deployment.setting.limits;
-        let serve = |store: &mut Store, now| {
+        let serve = |store: &mut PartitionedItems, now| {
             let (items, mut admission) = store.partition(&key.pk);
             let stored = items.get(&key.sk);
             let units = read_units(stored.map_or(0, |stored| stored.size));
@@ -197,7 +197,7 @@ impl MeteredTable {
     async fn read_batches(
         &self,
         keys: &[ItemKey],
-        found: &mut Vec<Option<Item>>,
+        found: &mut Vec<Option<TableItem>>,
     ) -> Result<(), TableError> {
         let (deployment, limits) = (&self.deployment, self.deployment.setting.limits);
         let start = found.len();
@@ -205,7 +205,7 @@ impl MeteredTable {
         let mut open: Vec<usize> = (0..keys.len()).collect();
         for round in 0..BATCH_ROUNDS {
             let wanted = &open;
-            let serve = |store: &mut Store, now| {
+            let serve = |store: &mut PartitionedItems, now| {
                 let mut left = Vec::new();
                 let mut used = self.used.lock();
                 for &i in wanted {
@@ -237,12 +237,12 @@ impl MeteredTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         let limits = self.deployment.setting.limits;
-        let mut found: Vec<(String, Item)> = Vec::new();
+        let mut found: Vec<(String, TableItem)> = Vec::new();
         let mut from = Bound::Included(from.to_owned());
         loop {
-            let serve = |store: &mut Store, now| {
+            let serve = |store: &mut PartitionedItems, now| {
                 let (stored, mut admission) = store.partition(pk);
                 let bounds = (from.as_ref().map(String::as_str), Bound::Included(to));
                 let items = stored.range::<str, _>(bounds);
@@ -285,7 +285,7 @@ fn size_of(key: &ItemKey, body: &Bytes, expires: bool) -> u64 {
 
 #[async_trait]
 impl Table for MeteredTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         if let [key] = keys {
             return Ok(vec![self.read_one(key).await?]);
         }
@@ -308,7 +308,7 @@ impl Table for MeteredTable {
         }
         let limits = self.deployment.setting.limits;
         let size = size_of(key, &body, expires_at_s.is_some());
-        let serve = |store: &mut Store, now| {
+        let serve = |store: &mut PartitionedItems, now| {
             let (items, mut admission) = store.partition(&key.pk);
             let before = items.get(&key.sk);
             let (version, old) = before.map_or((0, 0), |stored| (stored.item.version, stored.size));
@@ -322,7 +322,7 @@ impl Table for MeteredTable {
                 let current = before.map(|stored| stored.item.clone());
                 return Some((WriteOutcome::Conflict(current), Duration::ZERO));
             }
-            let item = Item { version: expected + 1, body: body.clone() };
+            let item = TableItem { version: expected + 1, body: body.clone() };
             items.insert(key.sk.clone(), StoredItem { item, size });
             Some((WriteOutcome::Written, Duration::ZERO))
         };
@@ -334,7 +334,7 @@ impl Table for MeteredTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         if from > to || to.is_empty() {
             return Ok(Vec::new());
         }
@@ -342,9 +342,9 @@ impl Table for MeteredTable {
     }
 
     /// One page only: callers ask for a few small items.
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         let limits = self.deployment.setting.limits;
-        let serve = |store: &mut Store, now| {
+        let serve = |store: &mut PartitionedItems, now| {
             let (stored, mut admission) = store.partition(pk);
             let items = stored.iter().rev().take(limit);
             let bytes = items.clone().map(|(_, stored)| stored.size).sum();

@@ -3,7 +3,7 @@
 /// Conditions of a phase; a change of load makes another. Times are in seconds, sizes in bytes, rates per second; an
 /// absent limit is infinite.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Conditions {
+pub struct ModelConditions {
     /// Clients that train in lockstep, each on its own batch.
     pub clients: u32,
     /// The trainer's own time per batch, and its relative deviation between batches.
@@ -57,7 +57,7 @@ pub struct Conditions {
     pub mode: u32,
 }
 
-impl Conditions {
+impl ModelConditions {
     /// Seconds of a single worker per batch, without noise. For mixed speeds the harmonic mean, because faster workers make
     /// more.
     pub fn worker_batch_s(&self) -> f64 {

@@ -1,9 +1,9 @@
 //! Sums between two reports: the measurements of a fetcher and a coordinator.
 
-use crate::trainer::Stall;
+use crate::trainer::TrainerStall;
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Meter {
+pub(crate) struct ReportMeter {
     /// Batches taken by each client.
     pub rounds: u32,
     pub step_s: f64,
@@ -20,7 +20,7 @@ pub(crate) struct Meter {
     full_s: f64,
 }
 
-impl Meter {
+impl ReportMeter {
     pub fn pass(&mut self, seconds: f64, at_work: u32, full: bool) {
         self.elapsed_s += seconds;
         self.worker_s += seconds * f64::from(at_work);
@@ -29,7 +29,7 @@ impl Meter {
         }
     }
 
-    pub fn taken(&mut self, stall: &Stall, step_s: f64, ready: u64) {
+    pub fn taken(&mut self, stall: &TrainerStall, step_s: f64, ready: u64) {
         self.rounds += 1;
         self.stall_s += stall.all_s;
         self.fetch_stall_s += stall.fetch_s;

@@ -5,12 +5,12 @@ use std::f64::consts::TAU;
 
 /// A stream of factors.
 #[derive(Debug, Clone)]
-pub struct Noise {
+pub struct NoiseStream {
     rng: fastrand::Rng,
     spare: Option<f64>,
 }
 
-impl Noise {
+impl NoiseStream {
     /// The stream number `stream` of a seed.
     pub fn new(seed: u64, stream: u64) -> Self {
         // Neighbouring seeds must not give shifted copies of one stream.
@@ -54,12 +54,12 @@ mod tests {
 
     #[test]
     fn factors_have_mean_one_and_the_deviation_asked_for() {
-        let mut noise = Noise::new(7, 1);
+        let mut noise = NoiseStream::new(7, 1);
         let drawn: Vec<f64> = (0..20_000).map(|_| noise.factor(0.1)).collect();
         let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
         let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / drawn.len() as f64;
         assert!((mean - 1.0).abs() < 0.003 && (variance.sqrt() - 0.1).abs() < 0.003);
-        assert_eq!(Noise::new(7, 1).factor(0.1), drawn[0], "a seed decides");
+        assert_eq!(NoiseStream::new(7, 1).factor(0.1), drawn[0], "a seed decides");
         assert_eq!(noise.factor(0.0), 1.0);
     }
 }

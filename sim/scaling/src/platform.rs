@@ -1,6 +1,6 @@
 //! The function platform: concurrency, start rate and warm environments.
 
-use crate::Conditions;
+use crate::ModelConditions;
 
 /// Environments of one speed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -11,7 +11,7 @@ struct Kind {
 
 /// Invocations and environments of one job.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Platform {
+pub(crate) struct ModelPlatform {
     /// Invoked and not ended.
     pub outstanding: u32,
     /// Workers that hold a lease.
@@ -23,9 +23,9 @@ pub(crate) struct Platform {
     counted_s: Option<f64>,
 }
 
-impl Platform {
+impl ModelPlatform {
     /// Accepted invocations out of `desired`.
-    pub fn grant(&mut self, desired: u32, now_s: f64, conditions: &Conditions) -> u32 {
+    pub fn grant(&mut self, desired: u32, now_s: f64, conditions: &ModelConditions) -> u32 {
         let most = conditions.scale_up_per_10s;
         self.tokens = match self.counted_s {
             None => most,
@@ -44,7 +44,7 @@ impl Platform {
 
     /// Takes an environment for one invocation: its speed class, and whether it starts cold. Classes are kept equally
     /// frequent, so that a count means the same mix however it was reached; otherwise no count would be optimal.
-    pub fn take_environment(&mut self, conditions: &Conditions) -> (usize, bool) {
+    pub fn take_environment(&mut self, conditions: &ModelConditions) -> (usize, bool) {
         self.kinds.resize(conditions.speeds.len().max(1), Kind::default());
         let fewest = |kind: &usize| self.kinds[*kind].running;
         let kind = (0..self.kinds.len()).min_by_key(fewest).unwrap_or(0);
@@ -76,14 +76,15 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::Scenario;
+    use crate::ScalingScenario;
 
     #[test]
     fn a_mix_of_machines_keeps_its_shares() {
         let text =
             "name = 'w'\n[trainer]\nstep = '1s'\n[worker]\ncompute = '1s'\nslowness = [1.0, 2.0]\n";
-        let conditions = Scenario::parse(text, "w.toml").unwrap().phases[0].conditions.clone();
-        let mut platform = Platform::default();
+        let conditions =
+            ScalingScenario::parse(text, "w.toml").unwrap().phases[0].conditions.clone();
+        let mut platform = ModelPlatform::default();
         assert_eq!(platform.grant(10, 0.0, &conditions), 10);
         let kinds: Vec<usize> = (0..10).map(|_| platform.take_environment(&conditions).0).collect();
         assert_eq!(kinds.iter().sum::<usize>(), 5, "half of each");

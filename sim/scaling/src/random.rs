@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// The text of scenario number `number`.
 pub fn random_scenario(number: u64) -> String {
-    let mut draw = Draw::new(number);
+    let mut draw = ScenarioRandom::new(number);
     let step_s = draw.log(0.005, 1.0);
     let need = draw.log(0.6, 300.0);
     let clients = if draw.chance(0.2) { draw.whole(2, 4) } else { 1 };
@@ -76,7 +76,7 @@ pub fn random_scenario(number: u64) -> String {
 
 /// Length of the run, and in a third of the scenarios a change of load halfway.
 fn draw_run(
-    draw: &mut Draw,
+    draw: &mut ScenarioRandom,
     (step_s, compute_s): (f64, f64),
     generation: f64,
     clients: u64,
@@ -95,9 +95,9 @@ fn draw_run(
     format!("[run]\nbatches = {}\n[[change]]\nat_batch = {phase}\n{change}", 2 * phase)
 }
 
-pub(crate) struct Draw(fastrand::Rng);
+pub(crate) struct ScenarioRandom(fastrand::Rng);
 
-impl Draw {
+impl ScenarioRandom {
     pub fn new(number: u64) -> Self {
         Self(fastrand::Rng::with_seed(number.wrapping_mul(0x9e37_79b9).wrapping_add(17)))
     }
@@ -123,13 +123,13 @@ impl Draw {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scenario;
+    use crate::ScalingScenario;
 
     #[test]
     fn every_one_is_a_scenario() {
         for number in 0..300 {
             let text = random_scenario(number);
-            if let Err(error) = Scenario::parse(&text, &format!("random {number}")) {
+            if let Err(error) = ScalingScenario::parse(&text, &format!("random {number}")) {
                 panic!("{error}\n{text}");
             }
         }

@@ -8,17 +8,17 @@ use toml::de::{DeTable, DeValue};
 
 /// Provenance of a key's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Provenance {
+pub struct ValueProvenance {
     /// `trainer.step`
     pub key: String,
-    pub origin: Origin,
+    pub origin: ValueOrigin,
     /// Figure, or description of the fit.
     pub source: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
+pub enum ValueOrigin {
     /// Printed in a paper or a vendor's documentation.
     Published,
     /// Chosen so that a published result is reproduced.
@@ -29,12 +29,12 @@ pub enum Origin {
 
 /// Text and path, for positions in errors.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'d> {
+pub(crate) struct ScenarioText<'d> {
     pub text: &'d str,
     pub path: &'d str,
 }
 
-impl Source<'_> {
+impl ScenarioText<'_> {
     pub fn error(&self, at: usize, message: String) -> ScenarioError {
         let line = 1 + self.text.bytes().take(at).filter(|&byte| byte == b'\n').count();
         ScenarioError::Invalid { path: self.path.to_owned(), line, message }
@@ -42,20 +42,25 @@ impl Source<'_> {
 }
 
 /// One table of the file.
-pub(crate) struct Section<'d> {
-    source: Source<'d>,
+pub(crate) struct TomlSection<'d> {
+    source: ScenarioText<'d>,
     name: String,
     at: usize,
     table: Option<&'d DeTable<'d>>,
     /// Keys that are known.
     pub asked: Vec<&'static str>,
-    pub provenance: Vec<Provenance>,
+    pub provenance: Vec<ValueProvenance>,
     /// Keys without provenance.
     pub untagged: Vec<String>,
 }
 
-impl<'d> Section<'d> {
-    pub fn new(source: Source<'d>, name: &str, at: usize, table: Option<&'d DeTable<'d>>) -> Self {
+impl<'d> TomlSection<'d> {
+    pub fn new(
+        source: ScenarioText<'d>,
+        name: &str,
+        at: usize,
+        table: Option<&'d DeTable<'d>>,
+    ) -> Self {
         let name = name.to_owned();
         let (asked, provenance, untagged) = Default::default();
         Self { source, name, at, table, asked, provenance, untagged }
@@ -89,9 +94,9 @@ impl<'d> Section<'d> {
                     inner = Some((value.get_ref(), at));
                     continue;
                 }
-                "published" => Origin::Published,
-                "fitted" => Origin::Fitted,
-                "assumed" => Origin::Assumed,
+                "published" => ValueOrigin::Published,
+                "fitted" => ValueOrigin::Fitted,
+                "assumed" => ValueOrigin::Assumed,
                 other => {
                     let known = ["value", "published", "fitted", "assumed"];
                     return Err(self.source.error(at, unknown(&full, other, &known)));
@@ -101,7 +106,11 @@ impl<'d> Section<'d> {
                 let message = format!("`{full}`: say in a string where the value comes from");
                 return Err(self.source.error(at, message));
             };
-            self.provenance.push(Provenance { key: full.clone(), origin, source: source.into() });
+            self.provenance.push(ValueProvenance {
+                key: full.clone(),
+                origin,
+                source: source.into(),
+            });
         }
         match inner {
             Some(inner) => Ok(Some(inner)),

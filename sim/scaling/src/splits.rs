@@ -1,11 +1,11 @@
 //! A minimal split table: claimable, committed and delivered splits, in order.
 
-use crate::Conditions;
+use crate::ModelConditions;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Positions, counted through all epochs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Splits {
+pub(crate) struct ModelSplits {
     split_batches: u64,
     epoch_splits: u64,
     total: u64,
@@ -21,8 +21,8 @@ pub(crate) struct Splits {
     delivered: u64,
 }
 
-impl Splits {
-    pub fn new(batches: u64, conditions: &Conditions) -> Self {
+impl ModelSplits {
+    pub fn new(batches: u64, conditions: &ModelConditions) -> Self {
         let split_batches = u64::from(conditions.split_batches);
         // The last split may extend beyond the run.
         let total = batches.div_ceil(split_batches);
@@ -58,7 +58,7 @@ impl Splits {
     }
 
     /// The first position that must not be claimed yet.
-    fn end(&self, conditions: &Conditions) -> u64 {
+    fn end(&self, conditions: &ModelConditions) -> u64 {
         let delivered = self.delivered / self.split_batches;
         let window = (delivered + conditions.window_batches / self.split_batches).min(self.total);
         if !conditions.epoch_barrier {
@@ -68,18 +68,18 @@ impl Splits {
         window.min(epoch_end)
     }
 
-    pub fn claimable(&self, conditions: &Conditions) -> u32 {
+    pub fn claimable(&self, conditions: &ModelConditions) -> u32 {
         let fresh = self.end(conditions).saturating_sub(self.unclaimed) as usize;
         (fresh + self.returned.len()).min(u32::MAX as usize) as u32
     }
 
     /// Whether the full window allows no claim.
-    pub fn is_full(&self, conditions: &Conditions) -> bool {
+    pub fn is_full(&self, conditions: &ModelConditions) -> bool {
         self.unclaimed < self.total && self.claimable(conditions) == 0
     }
 
     /// Claims a lease: its first split and number of splits.
-    pub fn claim(&mut self, conditions: &Conditions) -> Option<(u64, u32)> {
+    pub fn claim(&mut self, conditions: &ModelConditions) -> Option<(u64, u32)> {
         if let Some(split) = self.returned.pop_first() {
             return Some((split, 1));
         }
@@ -118,15 +118,15 @@ impl Splits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scenario;
+    use crate::ScalingScenario;
 
     #[test]
     fn splits_arrive_in_order_within_the_window() {
         let text = "name = 'w'\n[trainer]\nstep = '1s'\n[worker]\ncompute = '1s'\n\
                     [data]\nsplit_batches = 2\nwindow_batches = 6\n[run]\nbatches = 1000";
-        let scenario = Scenario::parse(text, "w.toml").unwrap();
+        let scenario = ScalingScenario::parse(text, "w.toml").unwrap();
         let conditions = &scenario.phases[0].conditions;
-        let mut splits = Splits::new(1_000, conditions);
+        let mut splits = ModelSplits::new(1_000, conditions);
         let claimed: Vec<_> = (0..4).map(|_| splits.claim(conditions)).collect();
         assert_eq!(claimed, [Some((0, 1)), Some((1, 1)), Some((2, 1)), None], "the window is full");
         let mut arrived = 0;

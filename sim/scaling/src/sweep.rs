@@ -4,22 +4,25 @@
 //! not matter. Every count is tried with one seed, those near the optimum with several; remaining noise is removed by
 //! the known shape of the curve: it falls, and then may rise.
 
-use crate::{Conditions, Scenario, engine::Engine, scenario::Phase, unimodal::unimodal};
+use crate::{
+    ModelConditions, ScalingScenario, engine::ScalingEngine, scenario::ScenarioPhase,
+    unimodal::unimodal,
+};
 use gristmill_policy::scaling::{PolicyName, Settings};
 use serde::Serialize;
 
 /// Mean batch time of a count, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Measured {
+pub struct SweptCount {
     pub workers: u32,
     pub batch_time_s: f64,
 }
 
 /// Batch times over counts in one phase, and the count to choose.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sweep {
+pub struct PhaseSweep {
     pub phase: usize,
-    pub counts: Vec<Measured>,
+    pub counts: Vec<SweptCount>,
     pub best_batch_time_s: f64,
     /// The fewest workers whose batch time is within the tolerance of the best.
     pub optimum: u32,
@@ -83,12 +86,12 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// Tries the counts of every phase.
-pub fn sweeps(scenario: &Scenario) -> Vec<Sweep> {
+pub fn sweeps(scenario: &ScalingScenario) -> Vec<PhaseSweep> {
     (0..scenario.phases.len()).map(|phase| sweep(scenario, phase)).collect()
 }
 
 /// Tries the counts of a phase.
-pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
+pub fn sweep(scenario: &ScalingScenario, phase: usize) -> PhaseSweep {
     let conditions = &scenario.phases[phase].conditions;
     let try_count = |tried: &mut Tried, waves: u64| {
         let seed = SEED + tried.logs.len() as u64;
@@ -139,21 +142,21 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
     conclude(phase, &tried, tolerance)
 }
 
-fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> Sweep {
+fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> PhaseSweep {
     let curve = fit(tried);
     let enough = best(&curve) + tolerance;
     let variances: Vec<f64> = tried.iter().filter_map(Tried::variance).collect();
     let error = (mean(&variances) / SEEDS as f64).sqrt().clamp(ERROR_LEAST, ERROR_MOST);
     let count = |log: f64| tried[first_below(&curve, log)].workers;
     let counts = tried.iter().zip(&curve);
-    Sweep {
+    PhaseSweep {
         phase,
         best_batch_time_s: best(&curve).exp(),
         optimum: count(enough),
         // Errors of the best, and of the counts compared with it.
         optima: (count(enough + error), count(enough - error)),
         counts: counts
-            .map(|(tried, log)| Measured { workers: tried.workers, batch_time_s: log.exp() })
+            .map(|(tried, log)| SweptCount { workers: tried.workers, batch_time_s: log.exp() })
             .collect(),
     }
 }
@@ -193,7 +196,7 @@ fn grid(most: u32) -> Vec<u32> {
 }
 
 /// The count beyond which nothing improves: twice the need by times, unless workers slow each other.
-fn useful(scenario: &Scenario, conditions: &Conditions) -> u32 {
+fn useful(scenario: &ScalingScenario, conditions: &ModelConditions) -> u32 {
     let most = scenario.most_workers(conditions);
     let mut useful = ((2.0 * conditions.need()) as u32 + 32).min(most);
     if conditions.interference == 0.0 {
@@ -213,33 +216,33 @@ fn useful(scenario: &Scenario, conditions: &Conditions) -> u32 {
 }
 
 /// Mean batch time of a fixed count, measured after all earlier batches are past.
-pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
+pub fn measure(scenario: &ScalingScenario, phase: usize, workers: u32) -> SweptCount {
     let conditions = &scenario.phases[phase].conditions;
-    Measured { workers, batch_time_s: batch_time_s(scenario, conditions, workers, SEED, WAVES) }
+    SweptCount { workers, batch_time_s: batch_time_s(scenario, conditions, workers, SEED, WAVES) }
 }
 
 /// Batches worked on at a time. Counts beyond those that the window keeps busy are measured alike.
-fn wave(conditions: &Conditions, workers: u32) -> u64 {
+fn wave(conditions: &ModelConditions, workers: u32) -> u64 {
     let lease = u64::from(conditions.split_batches) * u64::from(conditions.lease_splits);
     (lease * u64::from(workers)).min(conditions.window_batches)
 }
 
 /// Mean batch time of a fixed count with one seed, over at least so many waves.
 fn batch_time_s(
-    scenario: &Scenario,
-    conditions: &Conditions,
+    scenario: &ScalingScenario,
+    conditions: &ModelConditions,
     workers: u32,
     seed: u64,
     waves: u64,
 ) -> f64 {
-    let conditions = Conditions { report_noise: 0.0, ..conditions.clone() };
+    let conditions = ModelConditions { report_noise: 0.0, ..conditions.clone() };
     let clients = f64::from(conditions.clients);
     let wave = wave(&conditions, workers);
     let warm_up = (2 * wave + 200).max(conditions.window_batches.min(10 * wave));
     let measured = MEASURED_BATCHES.max(waves * wave).max(conditions.window_batches.min(20_000));
     let batches = warm_up + measured + wave + conditions.window_batches.min(4 * wave);
-    let still = Scenario {
-        phases: vec![Phase { from_batch: 0, conditions }],
+    let still = ScalingScenario {
+        phases: vec![ScenarioPhase { from_batch: 0, conditions }],
         settings: Settings {
             fixed: Some(workers),
             max_workers: u32::MAX,
@@ -251,7 +254,7 @@ fn batch_time_s(
         ..scenario.clone()
     };
     let (mut batches, mut times_s) = (Vec::new(), Vec::new());
-    Engine::new(&still, seed, PolicyName::default()).run(|tick| {
+    ScalingEngine::new(&still, seed, PolicyName::default()).run(|tick| {
         if tick.batches >= warm_up {
             batches.push(tick.batches as f64 / clients);
             times_s.push(tick.at_s);

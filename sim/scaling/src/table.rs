@@ -1,6 +1,6 @@
 //! Verdicts as one table.
 
-use crate::Verdict;
+use crate::ScenarioCheck;
 use std::fmt::Write;
 
 const HEAD: [&str; 11] = [
@@ -18,7 +18,7 @@ const HEAD: [&str; 11] = [
 ];
 
 /// A line for each phase of each scenario, then the missed bars.
-pub fn table(verdicts: &[Verdict]) -> String {
+pub fn table(verdicts: &[ScenarioCheck]) -> String {
     let mut rows: Vec<[String; 11]> = vec![HEAD.map(str::to_owned)];
     for verdict in verdicts {
         for phase in &verdict.phases {

@@ -1,6 +1,6 @@
 //! Variants of a scenario with randomly scaled numbers. Bars that hold for the built-in scenarios should hold nearby.
 
-use crate::{ScenarioError, quantity::number_and_unit, random::Draw};
+use crate::{ScenarioError, quantity::number_and_unit, random::ScenarioRandom};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -40,7 +40,7 @@ pub fn vary(name: &str, text: &str, number: u64) -> Result<String, ScenarioError
     table.insert("name".into(), Value::String(format!("{name} {number}")));
     let mix = |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte));
     let seed = name.bytes().fold(number, mix);
-    let mut draw = Draw::new(seed);
+    let mut draw = ScenarioRandom::new(seed);
     let factors = VARIED.iter().map(|key| (*key, draw.log(1.0 / MOST, MOST))).collect();
     for value in table.iter_mut().map(|(_, value)| value) {
         vary_section(value, &factors);
@@ -90,14 +90,14 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::{Scenario, shipped};
+    use crate::{ScalingScenario, shipped};
 
     #[test]
     fn every_variant_is_a_scenario() {
         for (name, text) in shipped() {
             for number in 0..5 {
                 let varied = vary(name, text, number).unwrap();
-                if let Err(error) = Scenario::parse(&varied, name) {
+                if let Err(error) = ScalingScenario::parse(&varied, name) {
                     panic!("{error}\n{varied}");
                 }
             }
@@ -108,7 +108,7 @@ mod tests {
     fn a_step_that_doubles_still_does() {
         let text = "name = 'w'\n[trainer]\nstep = '100ms'\n[worker]\ncompute = '1s'\n\
                     [[change]]\nat_batch = 20000\nstep = '200ms'\n";
-        let of = |number| Scenario::parse(&vary("w", text, number).unwrap(), "w").unwrap();
+        let of = |number| ScalingScenario::parse(&vary("w", text, number).unwrap(), "w").unwrap();
         let [before, after] = [0, 1].map(|phase| of(3).phases[phase].conditions.step_s);
         assert!((after / before - 2.0).abs() < 1e-3, "{before} {after}");
         assert!((0.0625..=0.16).contains(&before) && before != 0.1, "{before}");

@@ -7,39 +7,39 @@ mod run;
 mod summary;
 mod watching;
 
-pub use processes::Victims;
+pub use processes::RunningFetchers;
 pub use run::refuse_shares;
 
 use crate::{
-    Training, trainer,
-    trainer::{StepSource, View},
+    SyntheticTraining, trainer,
+    trainer::{StepSource, TrainingView},
 };
 use gristmill_client::{
-    EpochTotals, Failure, Job, Launcher, Snapshot, StepDelivery,
-    report::{Observable, PolledJob},
-    waiting::{Waiting, while_saying},
+    EpochTotals, JobHandle, JobStatistics, ProgramFailure, ServiceLauncher, StepDelivery,
+    report::{ObservableRun, PolledJob},
+    waiting::{WaitReason, while_saying},
 };
 use gristmill_model::Epoch;
-use gristmill_model::splits::{Cursor, ranks::Step};
+use gristmill_model::splits::{Cursor, ranks::TrainingStep};
 use gristmill_model::wire::JobView;
-use processes::{Hosts, Program};
-use ranks::{ArrivedStep, Ranks};
+use processes::{FetcherProcesses, FetcherProgram};
+use ranks::{ArrivedStep, HostedRanks};
 use run::HostedRun;
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use summary::KnownEpochs;
-use watching::Watch;
+use watching::StatusWatch;
 
 /// Ranks of a job whose fetchers are other processes.
-pub struct StepsOfHosts {
-    job: Job,
+pub struct HostedSteps {
+    job: JobHandle,
     /// How long a fetcher or the service may not answer.
     patience: Duration,
-    program: Arc<Program>,
-    victims: Victims,
+    program: Arc<FetcherProgram>,
+    victims: RunningFetchers,
     run: HostedRun,
-    hosts: Hosts,
-    ranks: Ranks,
-    watch: Watch,
+    hosts: FetcherProcesses,
+    ranks: HostedRanks,
+    watch: StatusWatch,
     polled: PolledJob,
     /// The present epoch, and batches of it so far.
     epoch: Epoch,
@@ -50,26 +50,26 @@ pub struct StepsOfHosts {
     came: Option<ArrivedStep>,
 }
 
-impl StepsOfHosts {
+impl HostedSteps {
     /// Starts the fetchers of the first run of a training, which begins at `from`. They may be killed through
     /// `victims`.
     ///
     /// # Errors
     /// There is no place for the sockets.
     pub fn start(
-        training: &Training,
-        (hosts, launcher): (NonZeroU32, Launcher),
-        (job, from): (&Job, Cursor),
-        victims: &Victims,
-    ) -> Result<Self, Failure> {
+        training: &SyntheticTraining,
+        (hosts, launcher): (NonZeroU32, ServiceLauncher),
+        (job, from): (&JobHandle, Cursor),
+        victims: &RunningFetchers,
+    ) -> Result<Self, ProgramFailure> {
         let patience = training.stream.patience;
-        let program = Arc::new(Program::new(launcher, job, &training.stream));
-        let pipeline = job.pipeline().map_err(Failure::failed)?;
+        let program = Arc::new(FetcherProgram::new(launcher, job, &training.stream));
+        let pipeline = job.pipeline().map_err(ProgramFailure::failed)?;
         let run = HostedRun::first(training.ranks, hosts, training.tail.tail, job);
-        let hosts = Hosts::start(&program, &run, victims)?;
+        let hosts = FetcherProcesses::start(&program, &run, victims)?;
         Ok(Self {
-            ranks: Ranks::start(&run, &hosts, patience),
-            watch: Watch::start(job.clone()),
+            ranks: HostedRanks::start(&run, &hosts, patience),
+            watch: StatusWatch::start(job.clone()),
             polled: PolledJob::new(pipeline, job.view.clone()),
             epoch: from.epoch,
             batches: 0,
@@ -95,7 +95,7 @@ impl StepsOfHosts {
     }
 }
 
-impl StepSource for StepsOfHosts {
+impl StepSource for HostedSteps {
     type Observed = PolledJob;
 
     fn observed(&mut self) -> &PolledJob {
@@ -105,11 +105,11 @@ impl StepSource for StepsOfHosts {
         &self.polled
     }
 
-    fn waiting(&self) -> (Duration, Waiting) {
+    fn waiting(&self) -> (Duration, WaitReason) {
         (self.polled.present_wait(), self.watch.waiting(self.ranks.missing()))
     }
 
-    async fn next(&mut self) -> Result<StepDelivery, Failure> {
+    async fn next(&mut self) -> Result<StepDelivery, ProgramFailure> {
         let came = match self.came.take() {
             Some(came) => came,
             None => {
@@ -131,16 +131,16 @@ impl StepSource for StepsOfHosts {
         if came.start.is_none() {
             return Ok(StepDelivery::End);
         }
-        let step = Step { epoch, number: self.step };
+        let step = TrainingStep { epoch, number: self.step };
         self.step += 1;
-        let next = came.next().map_err(Failure::Failed)?;
+        let next = came.next().map_err(ProgramFailure::Failed)?;
         let batches = came.into_batches()?;
         self.batches +=
             batches.iter().flatten().filter(|it| it.repeated_for.is_none()).count() as u64;
         Ok(StepDelivery::Step { step, batches, next })
     }
 
-    async fn prepare(&mut self) -> Result<(), Failure> {
+    async fn prepare(&mut self) -> Result<(), ProgramFailure> {
         // A rank asks for its next batch when it is done with this one; its fetcher has it by then.
         Ok(())
     }
@@ -149,19 +149,22 @@ impl StepSource for StepsOfHosts {
         self.ranks.trained().await;
     }
 
-    async fn resume(self, run: trainer::LaterRun) -> Result<Self, Failure> {
+    async fn resume(self, run: trainer::LaterRun) -> Result<Self, ProgramFailure> {
         // Nothing of the old run is left but the text.
         drop(self.ranks);
         self.hosts.kill().await;
         let run = self.run.resumed(run);
-        let hosts = Hosts::start(&self.program, &run, &self.victims)?;
-        let ranks = Ranks::start(&run, &hosts, self.patience);
+        let hosts = FetcherProcesses::start(&self.program, &run, &self.victims)?;
+        let ranks = HostedRanks::start(&run, &hosts, self.patience);
         Ok(Self { run, hosts, ranks, came: None, ..self })
     }
 
-    async fn close(mut self, view: &mut View) -> Result<(Snapshot, Option<JobView>), Failure> {
+    async fn close(
+        mut self,
+        view: &mut TrainingView,
+    ) -> Result<(JobStatistics, Option<JobView>), ProgramFailure> {
         self.victims.spare();
-        let closing = || Some(Waiting::patiently("the fetchers to close the job"));
+        let closing = || Some(WaitReason::patiently("the fetchers to close the job"));
         let closed = async {
             tokio::select! {
                 biased;

@@ -2,21 +2,21 @@
 //! long wait.
 
 use gristmill_client::{
-    Snapshot,
-    waiting::{Pace, Waiting},
+    JobStatistics,
+    waiting::{WaitReason, WaitReportLimiter},
 };
 use gristmill_model::wire::JobView;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
 /// The progress line: splits, batches, rate, stall, workers.
-pub struct Progress {
+pub struct ProgressLine {
     bar: ProgressBar,
     epochs: u32,
-    pace: Pace,
+    pace: WaitReportLimiter,
 }
 
-impl Progress {
+impl ProgressLine {
     pub fn new(view: &JobView) -> Self {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
@@ -24,7 +24,7 @@ impl Progress {
         }
         bar.enable_steady_tick(Duration::from_millis(120));
         bar.set_message(format!("job {}: waiting for the first batch", view.job));
-        Self { bar, epochs: view.spec.epochs, pace: Pace::default() }
+        Self { bar, epochs: view.spec.epochs, pace: WaitReportLimiter::default() }
     }
 
     /// Shows progress while the dataset is indexed.
@@ -38,7 +38,7 @@ impl Progress {
         epoch: u32,
         splits: (u64, u32),
         batches_per_s: f64,
-        snapshot: &Snapshot,
+        snapshot: &JobStatistics,
     ) {
         let metrics = &snapshot.metrics;
         self.bar.set_message(format!(
@@ -53,7 +53,7 @@ impl Progress {
     }
 
     /// Shows that the next batch is missing, for `waited` so far.
-    pub fn waiting(&mut self, waited: Duration, waiting: &Waiting) {
+    pub fn waiting(&mut self, waited: Duration, waiting: &WaitReason) {
         if self.pace.is_due(waited, waiting) {
             self.say(&waiting.text);
         }

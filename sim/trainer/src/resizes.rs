@@ -4,14 +4,14 @@ use std::{collections::VecDeque, num::NonZeroU32};
 
 /// Another number of ranks from a step on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resize {
+pub struct RankResize {
     /// The number of ranks.
     pub ranks: NonZeroU32,
     /// Steps of the job before it.
     pub step: u64,
 }
 
-impl Resize {
+impl RankResize {
     /// Reads `3@40`.
     ///
     /// # Errors
@@ -25,10 +25,10 @@ impl Resize {
 }
 
 /// The resizes that are left, in order of their steps.
-pub struct Resizes(VecDeque<Resize>);
+pub struct ResizeSchedule(VecDeque<RankResize>);
 
-impl Resizes {
-    pub fn new(resizes: &[Resize]) -> Self {
+impl ResizeSchedule {
+    pub fn new(resizes: &[RankResize]) -> Self {
         let mut resizes = resizes.to_vec();
         resizes.sort_by_key(|resize| resize.step);
         Self(resizes.into())
@@ -41,7 +41,7 @@ impl Resizes {
 
     /// Names the resizes that a job of `step` steps did not reach.
     pub fn say_left(&self, step: u64) {
-        for Resize { ranks, step: at } in &self.0 {
+        for RankResize { ranks, step: at } in &self.0 {
             gristmill_client::complain!(
                 "the job ended after {step} steps, before --resize {ranks}@{at}"
             );
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn a_resize_names_ranks_and_step() {
         let ranks = NonZeroU32::new(3).unwrap();
-        assert_eq!(Resize::parse("3@40"), Ok(Resize { ranks, step: 40 }));
+        assert_eq!(RankResize::parse("3@40"), Ok(RankResize { ranks, step: 40 }));
         for text in ["", "3", "@40", "0@40", "3@-1", "3@x"] {
-            assert!(Resize::parse(text).is_err(), "{text}");
+            assert!(RankResize::parse(text).is_err(), "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `--sink`: every delivered batch as a file, so that anyone can check what was delivered.
 
-use gristmill_client::{Batch, Failure};
+use gristmill_client::{DeliveredBatch, ProgramFailure};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -8,19 +8,19 @@ use std::{
 
 /// A directory of `e{epoch}-b{batch:06}.safetensors` files.
 #[derive(Debug, Clone)]
-pub struct Sink {
+pub struct BatchFileSink {
     dir: PathBuf,
 }
 
-impl Sink {
+impl BatchFileSink {
     /// Creates the directory if it is missing. One that holds batches of another run is refused,
     /// because the two could not be distinguished.
     ///
     /// # Errors
     /// The directory is not usable.
-    pub fn open(dir: &Path) -> Result<Self, Failure> {
+    pub fn open(dir: &Path) -> Result<Self, ProgramFailure> {
         let named = |error: &dyn std::fmt::Display| {
-            Failure::usage(format!("cannot use sink {}: {error}", dir.display()))
+            ProgramFailure::usage(format!("cannot use sink {}: {error}", dir.display()))
         };
         fs::create_dir_all(dir).map_err(|error| named(&error))?;
         for entry in fs::read_dir(dir).map_err(|error| named(&error))? {
@@ -33,12 +33,13 @@ impl Sink {
     }
 
     /// Writes one batch, as it was delivered. A file that is there is whole, also after a kill.
-    pub fn write(&self, batch: &Batch) -> Result<(), Failure> {
+    pub fn write(&self, batch: &DeliveredBatch) -> Result<(), ProgramFailure> {
         let name = format!("e{}-b{:06}", batch.epoch, batch.batch_index);
         let path = self.dir.join(format!("{name}.safetensors"));
         let draft = self.dir.join(format!("{name}.part"));
         let written = fs::write(&draft, &batch.frame).and_then(|()| fs::rename(&draft, &path));
-        written
-            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
+        written.map_err(|error| {
+            ProgramFailure::failed(format!("cannot write {}: {error}", path.display()))
+        })
     }
 }

@@ -4,11 +4,11 @@ use gristmill_client::Failure;
 use gristmill_ports::without_feature;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BenchReadersArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     ignored: Vec<String>,
 }
 
-pub async fn run(Args { ignored: _ }: Args) -> Result<(), Failure> {
-    Err(Failure::usage(format!("bench readers: {}", without_feature("readers"))))
+pub async fn run(BenchReadersArgs { ignored: _ }: BenchReadersArgs) -> Result<(), ProgramFailure> {
+    Err(ProgramFailure::usage(format!("bench readers: {}", without_feature("readers"))))
 }

@@ -1,7 +1,7 @@
 //! Calls and table units of several fetchers of one run, in virtual time.
 
-use super::Failure;
-use crate::output::Output;
+use super::ProgramFailure;
+use crate::output::StandardOutput;
 use gristmill_scale::readers;
 
 #[derive(Debug, clap::Args)]
@@ -10,17 +10,17 @@ use gristmill_scale::readers;
 #[command(
     after_help = "The production coordinator, workers and fetchers run over a metered table with DynamoDB's limits. A row is one number\nof readers and of workers; every rank takes a batch at each step. Bars: 5 polls a second of the reader that leads,\nand up to 20 if there are few, 250 of all others, 250 reports, a partition's limits, and units a step of polls that grow by 25 % at most with workers.\n\nExit code: 0 all bars hold, 1 one does not, 2 bad usage.\n\nExamples:\n  gristmill bench readers --readers 1,8,64,256\n  gristmill bench readers --readers 32 --workers 100 --calls"
 )]
-pub struct Args {
+pub struct BenchReadersArgs {
     #[command(flatten)]
-    bench: readers::Args,
+    bench: readers::ReaderCostArgs,
 }
 
-pub async fn run(Args { bench }: Args) -> Result<(), Failure> {
+pub async fn run(BenchReadersArgs { bench }: BenchReadersArgs) -> Result<(), ProgramFailure> {
     // Virtual time has a runtime of its own, which cannot run inside this one.
     let measured = tokio::task::spawn_blocking(move || {
-        readers::run(&bench, &mut Output).map_err(|error| error.to_string())
+        readers::run(&bench, &mut StandardOutput).map_err(|error| error.to_string())
     });
-    let meets_bars = measured.await.map_err(Failure::failed)?.map_err(Failure::failed)?;
+    let meets_bars = measured.await.map_err(ProgramFailure::failed)?.map_err(ProgramFailure::failed)?;
     // The printed lines name the missed bars.
-    if meets_bars { Ok(()) } else { Err(Failure::Reported(1)) }
+    if meets_bars { Ok(()) } else { Err(ProgramFailure::Reported(1)) }
 }

@@ -2,12 +2,12 @@
 
 use super::DatasetPrefix;
 use gristmill_aws::{
-    Aws, BucketRights, Caller, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, Probes, Quota, ReadableObject, Responder,
-    Settings, SettingsError, Trouble, is_on_aws,
+    Aws, BucketRights, CallerIdentity, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, DeploymentProbes, ConcurrencyQuota, ReadableObject, ServiceResponder,
+    StackSettings, SettingsError, ProbeError, is_on_aws,
 };
-use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target};
-use gristmill_host::{DiskUse, ServiceCalls, ServiceStatus};
-use gristmill_model::wire::{AnyReply, Status};
+use gristmill_client::{AttachError, ServiceBackend, ProgramFailure, ServiceFile, ServiceOptions, NamedService};
+use gristmill_host::{DiskUse, HostServiceClient, ServiceStatus};
+use gristmill_model::wire::{AnyReply, StatusCall};
 use gristmill_ports::{CallError, Coordinator};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,8 +18,8 @@ const CONFIG_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Findings. `None` means not asked, because a setting is missing.
 #[derive(Debug, Default)]
-pub struct Findings {
-    pub backend: Option<Backend>,
+pub struct ProbeFindings {
+    pub backend: Option<ServiceBackend>,
     /// The services that the settings name, for messages.
     pub named: String,
     /// Settings that are missing or wrong.
@@ -29,21 +29,21 @@ pub struct Findings {
     pub disk: Option<DiskUse>,
     /// Identifier of the keys.
     pub keys: Option<Result<String, String>>,
-    pub caller: Option<Result<Caller, Trouble>>,
+    pub caller: Option<Result<CallerIdentity, ProbeError>>,
     pub region: Option<String>,
     pub url_region: Option<String>,
     /// The bucket's region.
-    pub bucket: Option<Result<Option<String>, Trouble>>,
+    pub bucket: Option<Result<Option<String>, ProbeError>>,
     pub rights: Option<BucketRights>,
     pub coordinator_url: Option<String>,
     pub coordinator: Option<Result<AnyReply, CallError>>,
     /// The dataset that was named, and an object of it.
-    pub dataset: Option<(DatasetPrefix, Result<ReadableObject, Trouble>)>,
-    pub coordinator_function: Option<Result<DeployedFunction, Trouble>>,
-    pub worker: Option<Result<DeployedFunction, Trouble>>,
-    pub scaler: Option<Result<DeployedFunction, Trouble>>,
-    pub quota: Option<Result<Quota, Trouble>>,
-    pub responders: BTreeMap<&'static str, Responder>,
+    pub dataset: Option<(DatasetPrefix, Result<ReadableObject, ProbeError>)>,
+    pub coordinator_function: Option<Result<DeployedFunction, ProbeError>>,
+    pub worker: Option<Result<DeployedFunction, ProbeError>>,
+    pub scaler: Option<Result<DeployedFunction, ProbeError>>,
+    pub quota: Option<Result<ConcurrencyQuota, ProbeError>>,
+    pub responders: BTreeMap<&'static str, ServiceResponder>,
     /// `AWS_ENDPOINT_URL` and similar variables.
     pub overrides: Vec<(String, String)>,
     pub vpc: Option<String>,
@@ -55,39 +55,39 @@ pub struct Findings {
 pub async fn probe(
     options: &ServiceOptions,
     data: Option<&DatasetPrefix>,
-) -> Result<Findings, Failure> {
+) -> Result<ProbeFindings, ProgramFailure> {
     let found = match options.target()? {
-        Target::Deployed => return Ok(probe_deployed(data).await),
-        Target::Local(_) if data.is_some() => {
-            return Err(Failure::usage("--data needs --backend aws: a local service reads as you do"));
+        NamedService::Deployed => return Ok(probe_deployed(data).await),
+        NamedService::Local(_) if data.is_some() => {
+            return Err(ProgramFailure::usage("--data needs --backend aws: a local service reads as you do"));
         }
-        Target::Local(found) => found,
+        NamedService::Local(found) => found,
     };
     match found {
         Ok(file) => probe_local(&file).await,
-        Err(error @ AttachError::NotAnEndpoint(_)) => Err(Failure::usage(error)),
+        Err(error @ AttachError::NotAnEndpoint(_)) => Err(ProgramFailure::usage(error)),
         Err(error) => {
             let wrong = match error {
                 AttachError::Unknown(endpoint) => format!("no service of yours at {endpoint}"),
                 AttachError::Ended(dir) => format!("no service runs on {}", dir.display()),
                 error => error.to_string(),
             };
-            let backend = Some(Backend::Local);
-            Ok(Findings { backend, wrong: vec![wrong], ..Findings::default() })
+            let backend = Some(ServiceBackend::Local);
+            Ok(ProbeFindings { backend, wrong: vec![wrong], ..ProbeFindings::default() })
         }
     }
 }
 
-async fn probe_deployed(data: Option<&DatasetPrefix>) -> Findings {
+async fn probe_deployed(data: Option<&DatasetPrefix>) -> ProbeFindings {
     let overrides = std::env::vars()
         .filter(|(name, value)| name.starts_with("AWS_ENDPOINT_URL") && !value.is_empty());
-    let mut findings = Findings {
-        backend: Some(Backend::Aws),
+    let mut findings = ProbeFindings {
+        backend: Some(ServiceBackend::Aws),
         overrides: overrides.collect(),
         is_on_aws: is_on_aws(),
-        ..Findings::default()
+        ..ProbeFindings::default()
     };
-    let settings = match Settings::from_env() {
+    let settings = match StackSettings::from_env() {
         Ok(settings) => settings,
         Err(error) => {
             findings.wrong.push(wrong(&error));
@@ -132,12 +132,12 @@ async fn probe_deployed(data: Option<&DatasetPrefix>) -> Findings {
 
 /// Asks all services at once.
 async fn ask_all(
-    mut findings: Findings,
-    settings: &Settings,
-    probes: &Probes,
+    mut findings: ProbeFindings,
+    settings: &StackSettings,
+    probes: &DeploymentProbes,
     coordinator: Option<&HttpCoordinator>,
     data: Option<&DatasetPrefix>,
-) -> Findings {
+) -> ProbeFindings {
     let (bucket, ns) = (settings.bucket.as_deref(), &settings.ns);
     let on_aws = findings.overrides.is_empty();
     let function = async |name: Option<&str>| Some(probes.function(name?).await);
@@ -158,7 +158,7 @@ async fn ask_all(
         async { if on_aws { probes.vpc().await } else { None } },
     );
     findings.responders = probes.responders();
-    Findings {
+    ProbeFindings {
         bucket,
         rights,
         coordinator: answer,
@@ -182,7 +182,7 @@ fn coordinator_of(worker: &str) -> Option<String> {
 
 /// Records a setting, or that it is missing.
 fn note(
-    findings: &mut Findings,
+    findings: &mut ProbeFindings,
     what: &str,
     setting: Result<&str, SettingsError>,
 ) -> Option<String> {
@@ -206,13 +206,13 @@ fn wrong(error: &SettingsError) -> String {
     }
 }
 
-async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
-    let calls = ServiceCalls::new(file);
-    let mut findings = Findings {
-        backend: Some(Backend::Local),
+async fn probe_local(file: &ServiceFile) -> Result<ProbeFindings, ProgramFailure> {
+    let calls = HostServiceClient::new(file);
+    let mut findings = ProbeFindings {
+        backend: Some(ServiceBackend::Local),
         named: format!("{}, process {}, state in {}", file.endpoint, file.pid, file.state_dir.display()),
         coordinator_url: Some(file.endpoint.clone()),
-        ..Findings::default()
+        ..ProbeFindings::default()
     };
     let status = in_time(&file.endpoint, calls.status()).await;
     if status.is_ok() {
@@ -226,7 +226,7 @@ async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
 /// Asks the coordinator for a job that there is not.
 async fn ask_for_job(coordinator: &dyn Coordinator) -> Result<AnyReply, CallError> {
     let job = NO_SUCH_JOB.parse().map_err(|error| CallError::Rejected(format!("{error}")))?;
-    in_time("the coordinator", coordinator.exchange(&Status { job }.into())).await
+    in_time("the coordinator", coordinator.exchange(&StatusCall { job }.into())).await
 }
 
 async fn in_time<T>(

@@ -3,10 +3,10 @@
 
 mod deployment;
 
-use super::{Check, Verdict, probing::Findings};
+use super::{DoctorCheck, DoctorCheckStatus, probing::ProbeFindings};
 use crate::commands::ps::in_words;
-use gristmill_client::Backend;
-use gristmill_aws::{BucketRights, Trouble};
+use gristmill_client::ServiceBackend;
+use gristmill_aws::{BucketRights, ProbeError};
 use gristmill_model::wire::RefusalKind;
 use gristmill_ports::CallError;
 
@@ -16,8 +16,8 @@ const SKEW_FAIL_S: i64 = 240;
 const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output TrainerPolicyArn) to the role these keys belong to";
 
 /// All checks, in the order in which to correct them.
-pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
-    if findings.backend == Some(Backend::Local) {
+pub fn judge(findings: &ProbeFindings, workers: u32) -> Vec<DoctorCheck> {
+    if findings.backend == Some(ServiceBackend::Local) {
         return vec![settings(findings), coordinator(findings), table(findings), disk(findings)];
     }
     let mut checks = vec![
@@ -40,29 +40,29 @@ pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
 }
 
 /// Checks that a service on this machine can store objects.
-fn disk(findings: &Findings) -> Check {
+fn disk(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "disk";
     let Some(Ok(status)) = &findings.service else { return skip(NAME, not_asked(findings)) };
     match (&status.trouble, findings.disk) {
         (Some(trouble), _) => {
             let (found, advice) = trouble.split_once(": ").unwrap_or((trouble, "free some space"));
-            line(NAME, Verdict::Fail, found, advice)
+            line(NAME, DoctorCheckStatus::Fail, found, advice)
         }
         (None, Some(disk)) => ok(NAME, format!("{} in use", in_words(disk))),
         (None, None) => skip(NAME, "the service does not say"),
     }
 }
 
-fn line(name: &'static str, verdict: Verdict, found: impl ToString, advice: &str) -> Check {
-    Check { name, verdict, found: found.to_string(), advice: advice.to_owned() }
+fn line(name: &'static str, verdict: DoctorCheckStatus, found: impl ToString, advice: &str) -> DoctorCheck {
+    DoctorCheck { name, verdict, found: found.to_string(), advice: advice.to_owned() }
 }
 
-fn ok(name: &'static str, found: impl ToString) -> Check {
-    line(name, Verdict::Ok, found, "")
+fn ok(name: &'static str, found: impl ToString) -> DoctorCheck {
+    line(name, DoctorCheckStatus::Ok, found, "")
 }
 
-fn skip(name: &'static str, why: impl ToString) -> Check {
-    line(name, Verdict::Skip, why, "")
+fn skip(name: &'static str, why: impl ToString) -> DoctorCheck {
+    line(name, DoctorCheckStatus::Skip, why, "")
 }
 
 /// The message of an error, without the coordinator's name, which the check has already.
@@ -77,35 +77,35 @@ fn said(error: &CallError) -> &str {
 }
 
 /// The reason why dependent checks were skipped.
-fn not_asked(findings: &Findings) -> &'static str {
+fn not_asked(findings: &ProbeFindings) -> &'static str {
     match findings {
-        Findings { service: Some(Err(_)), .. } => "not asked: the service does not answer",
-        Findings { backend: Some(Backend::Local), .. } => "not asked: there is no service",
-        Findings { keys: Some(Err(_)), .. } => "not asked: there are no credentials",
+        ProbeFindings { service: Some(Err(_)), .. } => "not asked: the service does not answer",
+        ProbeFindings { backend: Some(ServiceBackend::Local), .. } => "not asked: there is no service",
+        ProbeFindings { keys: Some(Err(_)), .. } => "not asked: there are no credentials",
         _ => "not asked: settings are missing",
     }
 }
 
 /// Checks the variables on AWS, or that the local service is there.
-fn settings(findings: &Findings) -> Check {
+fn settings(findings: &ProbeFindings) -> DoctorCheck {
     let name = match findings.backend {
-        Some(Backend::Local) => "service",
+        Some(ServiceBackend::Local) => "service",
         _ => "settings",
     };
     if !findings.wrong.is_empty() {
         let advice = match findings.backend {
-            Some(Backend::Local) => "start one with `gristmill up`, or name its --state-dir",
+            Some(ServiceBackend::Local) => "start one with `gristmill up`, or name its --state-dir",
             _ => {
                 "scripts/deploy prints them; they are outputs of the stack: BucketName, \
                  CoordinatorUrl, Namespace, and the region it is in"
             }
         };
-        return line(name, Verdict::Fail, findings.wrong.join(", "), advice);
+        return line(name, DoctorCheckStatus::Fail, findings.wrong.join(", "), advice);
     }
     match &findings.service {
         Some(Err(error)) => line(
             name,
-            Verdict::Fail,
+            DoctorCheckStatus::Fail,
             format!("{}: {}", findings.named, said(error)),
             "if the process is gone, start it again: `gristmill up` with the same --state-dir",
         ),
@@ -113,22 +113,22 @@ fn settings(findings: &Findings) -> Check {
     }
 }
 
-fn keys(findings: &Findings) -> Check {
+fn keys(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "credentials";
     let id = match &findings.keys {
         None => return skip(NAME, not_asked(findings)),
         Some(Err(why)) => {
             let advice = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or train \
                           on a host that has a role";
-            return line(NAME, Verdict::Fail, format!("none found: {why}"), advice);
+            return line(NAME, DoctorCheckStatus::Fail, format!("none found: {why}"), advice);
         }
         Some(Ok(id)) => id,
     };
     let renew = "use keys of the stack's account that have not expired";
     match &findings.caller {
         Some(Ok(caller)) => ok(NAME, format!("{id}: {}", caller.arn)),
-        Some(Err(Trouble::KeysRefused(text))) => {
-            line(NAME, Verdict::Fail, format!("{id}: {text}"), renew)
+        Some(Err(ProbeError::KeysRefused(text))) => {
+            line(NAME, DoctorCheckStatus::Fail, format!("{id}: {text}"), renew)
         }
         // The coordinator checks signatures as well.
         asked => match (&findings.coordinator, asked) {
@@ -138,7 +138,7 @@ fn keys(findings: &Findings) -> Check {
             (_, Some(Err(trouble))) => {
                 let advice =
                     "check that STS is reachable; the other checks show whether it matters";
-                line(NAME, Verdict::Warn, format!("{id} is not confirmed: {trouble}"), advice)
+                line(NAME, DoctorCheckStatus::Warn, format!("{id} is not confirmed: {trouble}"), advice)
             }
             (_, _) => skip(NAME, format!("{id}: the coordinator confirms nothing")),
         },
@@ -146,7 +146,7 @@ fn keys(findings: &Findings) -> Check {
 }
 
 /// Checks whether this is AWS, and whether all services agree on that.
-fn platform(findings: &Findings) -> Check {
+fn platform(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "platform";
     let servers: Vec<&str> =
         findings.responders.values().filter_map(|responder| responder.server.as_deref()).collect();
@@ -163,14 +163,14 @@ fn platform(findings: &Findings) -> Check {
         (true, false) if url.is_empty() => skip(NAME, not_asked(findings)),
         (true, false) => line(
             NAME,
-            Verdict::Warn,
+            DoctorCheckStatus::Warn,
             format!("AWS{answers}, but the coordinator is at {url}"),
             "set GRISTMILL_COORDINATOR_URL to the function URL of the stack, or AWS_ENDPOINT_URL \
              to the emulator",
         ),
         (false, true) => line(
             NAME,
-            Verdict::Warn,
+            DoctorCheckStatus::Warn,
             format!("{overrides}{answers}, but the coordinator is on AWS"),
             "unset AWS_ENDPOINT_URL and its like, or set GRISTMILL_COORDINATOR_URL to the emulator's",
         ),
@@ -183,7 +183,7 @@ fn platform(findings: &Findings) -> Check {
     }
 }
 
-fn clock(findings: &Findings) -> Check {
+fn clock(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "clock";
     let responders = findings
         .responders
@@ -199,88 +199,88 @@ fn clock(findings: &Findings) -> Check {
     };
     let advice = "set this machine's clock (NTP): signatures are refused from 5 minutes";
     match ahead_s.abs() {
-        apart if apart > SKEW_FAIL_S => line(NAME, Verdict::Fail, found, advice),
-        apart if apart > SKEW_WARN_S => line(NAME, Verdict::Warn, found, advice),
+        apart if apart > SKEW_FAIL_S => line(NAME, DoctorCheckStatus::Fail, found, advice),
+        apart if apart > SKEW_WARN_S => line(NAME, DoctorCheckStatus::Warn, found, advice),
         _ => ok(NAME, found),
     }
 }
 
-fn bucket(findings: &Findings) -> Check {
+fn bucket(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "bucket";
     match &findings.bucket {
         None => skip(NAME, not_asked(findings)),
         Some(Ok(_)) => ok(NAME, "reachable"),
-        Some(Err(trouble)) => line(NAME, Verdict::Fail, trouble, remedy(trouble)),
+        Some(Err(trouble)) => line(NAME, DoctorCheckStatus::Fail, trouble, remedy(trouble)),
     }
 }
 
 /// Advice about a bucket.
-fn remedy(trouble: &Trouble) -> &'static str {
+fn remedy(trouble: &ProbeError) -> &'static str {
     match trouble {
-        Trouble::Unreachable(_) => {
+        ProbeError::Unreachable(_) => {
             "check that a service listens there: AWS_REGION, AWS_ENDPOINT_URL and the network"
         }
-        Trouble::KeysRefused(_) => "see the line of the credentials",
-        Trouble::Denied(_) => ATTACH_POLICY,
-        Trouble::Missing(_) => "set GRISTMILL_BUCKET to the stack's output BucketName",
-        Trouble::Other(_) => "try again, and check that AWS_ENDPOINT_URL names the right service",
+        ProbeError::KeysRefused(_) => "see the line of the credentials",
+        ProbeError::Denied(_) => ATTACH_POLICY,
+        ProbeError::Missing(_) => "set GRISTMILL_BUCKET to the stack's output BucketName",
+        ProbeError::Other(_) => "try again, and check that AWS_ENDPOINT_URL names the right service",
     }
 }
 
 /// Checks the permissions of the trainer's policy, as far as they were tried.
-fn permissions(findings: &Findings) -> Check {
+fn permissions(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "permissions";
     let Some(BucketRights { list, get_chunks, put_indices }) = &findings.rights else {
         return skip(NAME, not_asked(findings));
     };
     let rights =
         [("list the bucket", list), ("get chunks", get_chunks), ("put indices", put_indices)];
-    let denied = rights.iter().filter(|(_, right)| matches!(right, Err(Trouble::Denied(_))));
+    let denied = rights.iter().filter(|(_, right)| matches!(right, Err(ProbeError::Denied(_))));
     let denied: Vec<&str> = denied.map(|(what, _)| *what).collect();
     let unknown = rights.iter().find_map(|(_, right)| right.as_ref().err());
     match (denied.as_slice(), unknown) {
         ([], None) => ok(NAME, "to list the bucket, get chunks and put indices"),
         // Only workers beside the trainer index files.
         (["put indices"], _) => {
-            line(NAME, Verdict::Warn, "may not put indices, as --local-workers do", ATTACH_POLICY)
+            line(NAME, DoctorCheckStatus::Warn, "may not put indices, as --local-workers do", ATTACH_POLICY)
         }
         ([], Some(trouble)) => skip(NAME, format!("not all could be tried: {trouble}")),
         (denied, _) => {
             let found = format!("may not {}", denied.join(", "));
-            line(NAME, Verdict::Fail, found, ATTACH_POLICY)
+            line(NAME, DoctorCheckStatus::Fail, found, ATTACH_POLICY)
         }
     }
 }
 
 /// Checks address, signature, namespace and protocol version, all with one call.
-fn coordinator(findings: &Findings) -> Check {
+fn coordinator(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "coordinator";
     let Some(answer) = &findings.coordinator else { return skip(NAME, not_asked(findings)) };
     let refusal = match answer {
         Err(CallError::Refused(refusal)) => refusal,
         Ok(reply) => {
             let advice = "check that GRISTMILL_COORDINATOR_URL is the one of the stack";
-            return line(NAME, Verdict::Fail, format!("answers otherwise: {reply:?}"), advice);
+            return line(NAME, DoctorCheckStatus::Fail, format!("answers otherwise: {reply:?}"), advice);
         }
         Err(error @ CallError::Unavailable(_)) => {
             let advice = match findings.backend {
-                Some(Backend::Local) => "end it with `gristmill ps --stop`, and start it again",
+                Some(ServiceBackend::Local) => "end it with `gristmill ps --stop`, and start it again",
                 _ => {
                     "check GRISTMILL_COORDINATOR_URL against the stack's output CoordinatorUrl, and \
                      the network; then the coordinator's log"
                 }
             };
-            return line(NAME, Verdict::Fail, said(error), advice);
+            return line(NAME, DoctorCheckStatus::Fail, said(error), advice);
         }
         Err(error @ CallError::Throttled(_)) => {
             let advice = "other calls use up the coordinator's concurrency: end jobs, or deploy with more \
                           CoordinatorConcurrency";
-            return line(NAME, Verdict::Fail, said(error), advice);
+            return line(NAME, DoctorCheckStatus::Fail, said(error), advice);
         }
         Err(error @ (CallError::Denied(_) | CallError::Rejected(_))) => {
             let advice =
                 "check that the URL is the stack's, and that the role has its TrainerPolicy";
-            return line(NAME, Verdict::Fail, said(error), advice);
+            return line(NAME, DoctorCheckStatus::Fail, said(error), advice);
         }
     };
     if refusal.kind == RefusalKind::NotFound || is_of_table(refusal.kind) {
@@ -289,7 +289,7 @@ fn coordinator(findings: &Findings) -> Check {
     }
     let advice = "set GRISTMILL_NAMESPACE and GRISTMILL_COORDINATOR_URL of one stack, and use one \
                   release of gristmill throughout";
-    line(NAME, Verdict::Fail, refusal, advice)
+    line(NAME, DoctorCheckStatus::Fail, refusal, advice)
 }
 
 /// Whether the coordinator refused because of its table.
@@ -298,7 +298,7 @@ fn is_of_table(kind: RefusalKind) -> bool {
 }
 
 /// Checks the table through the coordinator's answer: nobody else has access to it.
-fn table(findings: &Findings) -> Check {
+fn table(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "table";
     match &findings.coordinator {
         Some(Err(CallError::Refused(refusal))) if refusal.kind == RefusalKind::NotFound => {
@@ -307,10 +307,10 @@ fn table(findings: &Findings) -> Check {
         Some(Err(CallError::Refused(refusal))) if is_of_table(refusal.kind) => {
             let found = refusal.message.strip_prefix("table: ").unwrap_or(&refusal.message);
             let advice = match findings.backend {
-                Some(Backend::Local) => "start the service again",
+                Some(ServiceBackend::Local) => "start the service again",
                 _ => "its name is the stack's output TableName; the coordinator's log says more",
             };
-            line(NAME, Verdict::Fail, found, advice)
+            line(NAME, DoctorCheckStatus::Fail, found, advice)
         }
         None => skip(NAME, not_asked(findings)),
         Some(_) => skip(NAME, "not known: only the coordinator reports it"),

@@ -2,16 +2,16 @@
 
 use super::{WORKER, serve, unknown};
 use crate::user_operators;
-use gristmill_aws::{Aws, Settings, function_memory_mb};
-use gristmill_client::Failure;
-use gristmill_coordinator::Coordinator;
-use gristmill_scaler::Scaler;
+use gristmill_aws::{Aws, StackSettings, function_memory_mb};
+use gristmill_client::ProgramFailure;
+use gristmill_coordinator::CoordinatorFunction;
+use gristmill_scaler::ScalerFunction;
 use gristmill_worker::WorkerFunction;
 
 type Served = Result<(), lambda_runtime::Error>;
 
 /// Runs the function `name` until its events end.
-pub fn run(name: &str) -> Result<(), Failure> {
+pub fn run(name: &str) -> Result<(), ProgramFailure> {
     lambda_runtime::tracing::init_default_subscriber();
     serve(async {
         match name {
@@ -24,17 +24,17 @@ pub fn run(name: &str) -> Result<(), Failure> {
 }
 
 async fn coordinator() -> Served {
-    let coordinator = Coordinator::from_settings(&Settings::from_env()?, &Aws::of_function()?)?;
+    let coordinator = CoordinatorFunction::from_settings(&StackSettings::from_env()?, &Aws::from_function_env()?)?;
     gristmill_coordinator::serve(coordinator).await
 }
 
 async fn scaler() -> Served {
-    let scaler = Scaler::from_settings(&Settings::from_env()?, &Aws::of_function()?)?;
+    let scaler = ScalerFunction::from_settings(&StackSettings::from_env()?, &Aws::from_function_env()?)?;
     gristmill_scaler::serve(scaler).await
 }
 
 async fn worker() -> Served {
-    let (settings, aws) = (Settings::from_env()?, Aws::of_function()?);
+    let (settings, aws) = (StackSettings::from_env()?, Aws::from_function_env()?);
     let memory_mb = function_memory_mb();
     gristmill_worker::serve(WorkerFunction::from_settings(
         &settings,

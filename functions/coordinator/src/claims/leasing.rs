@@ -2,30 +2,30 @@
 
 use super::{Claiming, idle};
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     bundles::ScannedBundle,
     items::{ItemName, JobItem},
     snapshot::JobSnapshot,
-    store::{Unchanged, Versioned, invalid},
+    store::{ItemUpdateError, VersionedItem, invalid},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    self, Bundle, BundleState, Death, DeathLog, DeathRecord, Place, Refusal as SplitRefusal, Term,
-    course::BundleAt,
+    self, Bundle, BundleState, DeathEvidence, DeathLog, DeathRecord, LeaseTerm, SplitPlace,
+    TransitionRefusal as SplitRefusal, course::EpochBundle,
 };
-use gristmill_model::wire::{ClaimReply, IdleReason, Lease, Refusal, Work};
+use gristmill_model::wire::{CallRefusal, ClaimReply, IdleReason, Lease, LeaseWork};
 
 /// The bundle (epoch, index) of a job whose operators are measured. Not the first one: its time is part of
 /// how long a new worker takes to start.
-const PROFILED: BundleAt = (0, 1);
-impl Coordinator {
+const PROFILED: EpochBundle = (0, 1);
+impl CoordinatorFunction {
     /// Claims a bundle; none if another worker has it.
     pub(super) async fn take(
         &self,
         claiming: &Claiming<'_>,
         candidate: &ScannedBundle,
-        control: Option<Place>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+        control: Option<SplitPlace>,
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
         let Some(after) = self.claim_one(claiming, candidate, control).await? else {
             return Ok(None);
@@ -48,8 +48,8 @@ impl Coordinator {
         &self,
         claiming: &Claiming<'_>,
         candidate: &ScannedBundle,
-        control: Option<Place>,
-    ) -> Result<Option<Bundle>, Refusal> {
+        control: Option<SplitPlace>,
+    ) -> Result<Option<Bundle>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, now_ms, .. } = claiming;
         let home = item.home(candidate.index);
         let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
@@ -65,13 +65,13 @@ impl Coordinator {
                 // which only claims of returned bundles choose.
                 if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
                     let until_ms = other.until_ms;
-                    return Err(Unchanged::Declined(SplitRefusal::Leased { until_ms }));
+                    return Err(ItemUpdateError::Declined(SplitRefusal::Leased { until_ms }));
                 }
                 let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
-                let command = splits::Claim {
+                let command = splits::ClaimTransition {
                     nonce: claim.nonce,
                     invocation: &claim.invocation,
-                    term: Term {
+                    term: LeaseTerm {
                         now_ms: *now_ms,
                         remaining_ms: claim.remaining_ms,
                         predicted_ms: claim.split_ms.saturating_mul(open),
@@ -81,7 +81,7 @@ impl Coordinator {
                     death,
                     control,
                 };
-                splits::claim(before, &command, &limits).map_err(Unchanged::Declined)
+                splits::claim(before, &command, &limits).map_err(ItemUpdateError::Declined)
             };
             let claimed = self.store.update_versioned(&name, candidate.versioned(), decide).await;
             let refusal = match claimed {
@@ -89,12 +89,12 @@ impl Coordinator {
                     if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
                         let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
                         let item = Some(after.clone());
-                        self.memory.keep_lease(at, Versioned { version, item });
+                        self.memory.keep_lease(at, VersionedItem { version, item });
                     }
                     return Ok(Some(after));
                 }
-                Err(Unchanged::Fault(fault)) => return Err(fault),
-                Err(Unchanged::Declined(refusal)) => refusal,
+                Err(ItemUpdateError::Fault(fault)) => return Err(fault),
+                Err(ItemUpdateError::Declined(refusal)) => refusal,
             };
             match refusal {
                 SplitRefusal::DeathUnrecorded { attempt, split_index } => {
@@ -119,10 +119,10 @@ impl Coordinator {
         job: &JobName,
         record: DeathRecord,
         is_marked: bool,
-    ) -> Result<Death, Refusal> {
+    ) -> Result<DeathEvidence, CallRefusal> {
         tracing::info!(%job, ?record, is_marked, "a worker died");
         let decide = |before: Option<&DeathLog>| {
-            Ok::<_, Refusal>(DeathLog::record(before, record, is_marked))
+            Ok::<_, CallRefusal>(DeathLog::record(before, record, is_marked))
         };
         let log = self.store.update(&ItemName::Deaths(job), decide).await?;
         Ok(log.death(record, is_marked))
@@ -142,7 +142,7 @@ pub(super) fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle)
         epoch: candidate.epoch,
         bundle: candidate.index,
         attempt: bundle.attempt,
-        work: if planned { Work::Splits } else { Work::Index },
+        work: if planned { LeaseWork::Splits } else { LeaseWork::Index },
         first,
         todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
         cache,

@@ -1,18 +1,18 @@
 //! Claims that name the split which the caller's trainer waits for.
 
 use super::{Claiming, idle, leasing::leased};
-use crate::{Coordinator, bundles::ScannedBundle};
-use gristmill_model::splits::Place;
-use gristmill_model::wire::{ClaimReply, IdleReason, Refusal};
+use crate::{CoordinatorFunction, bundles::ScannedBundle};
+use gristmill_model::splits::SplitPlace;
+use gristmill_model::wire::{CallRefusal, ClaimReply, IdleReason};
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Leases the bundle of the split at `place`, if it is claimable: one read by key, and no search. The window
     /// does not matter: what fills it is freed only after this split is made.
     pub(super) async fn take_needed(
         &self,
         claiming: &Claiming<'_>,
-        place: Place,
-    ) -> Result<ClaimReply, Refusal> {
+        place: SplitPlace,
+    ) -> Result<ClaimReply, CallRefusal> {
         let (claim, item) = (claiming.claim, &claiming.snapshot.item);
         let Some(plan) = item.plan else { return Ok(claiming.idle()) };
         let at = place.linear(plan.n_splits);

@@ -1,16 +1,18 @@
 //! The decisions of a poll, as pure functions of the items read, the request and the time.
 
 use crate::{
-    items::{JobItem, Swept},
-    ready::Prefix,
+    items::{JobItem, SweepProgress},
+    ready::CommittedPrefix,
     snapshot::JobSnapshot,
     store::invalid,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    Ack, Horizon, JobProgress, Place, frontier::Frontier, job::JobState,
+    Horizon, JobProgress, ProgressAck, SplitPlace, frontier::WindowHints, job::JobState,
 };
-use gristmill_model::wire::{Plan, Poll, Polled, ReaderStanding, Refusal, RefusalKind, ScaleState};
+use gristmill_model::wire::{
+    CallRefusal, EpochPlan, PollCall, PollReply, ReaderStanding, RefusalKind, ScaleState,
+};
 
 /// Longest time between two looks at the window while a trainer polls.
 const LOOK_EVERY_MS: u64 = 1_000;
@@ -18,7 +20,7 @@ const LOOK_EVERY_MS: u64 = 1_000;
 const LOOK_SOON_MS: u64 = 100;
 
 /// Whether a poll reads the whole window; the larger the window, the rarer.
-pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms: u64) -> bool {
+pub fn is_look_due(snapshot: &JobSnapshot, poll: &PollCall, has_moved: bool, now_ms: u64) -> bool {
     let Some(seen) = &snapshot.frontier.item else { return true };
     let item = &snapshot.item;
     // The window of several ranks may be wider than planned.
@@ -47,7 +49,7 @@ pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms:
 
 /// The steps that follow an acknowledgement and a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
+pub struct DueSteps {
     /// The trainer has all epochs: everything may be deleted.
     pub horizon: bool,
     /// Epochs that the trainer has durably passed must be sealed and closed.
@@ -57,8 +59,11 @@ pub struct Due {
     pub collect: bool,
 }
 
-impl Due {
-    pub fn of(JobSnapshot { item, progress, .. }: &JobSnapshot, from: Place) -> Self {
+impl DueSteps {
+    pub fn from_snapshot(
+        JobSnapshot { item, progress, .. }: &JobSnapshot,
+        from: SplitPlace,
+    ) -> Self {
         let close = item.state == JobState::Running;
         let Horizon { fastest, durable, .. } = progress.horizon();
         let has_all = durable.epoch >= item.spec.epochs;
@@ -68,8 +73,8 @@ impl Due {
 
 /// Splits beyond the job's head that a trainer knows of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unseen {
-    pub from: Place,
+pub struct UnseenSplits {
+    pub from: SplitPlace,
     /// Number of splits from there on.
     pub most: usize,
     /// The first position after them, counted through all epochs.
@@ -77,19 +82,19 @@ pub struct Unseen {
 }
 
 /// Refuses a trainer of an earlier job of the name.
-pub fn check_job(job: &JobName, item: &JobItem, registered_ms: u64) -> Result<(), Refusal> {
+pub fn check_job(job: &JobName, item: &JobItem, registered_ms: u64) -> Result<(), CallRefusal> {
     if registered_ms == 0 || registered_ms == item.registered_ms {
         return Ok(());
     }
     // Not a fence of the run, of which a trainer may have to ask twice.
-    Err(Refusal {
+    Err(CallRefusal {
         kind: RefusalKind::NotFound,
         message: format!("job {job} was forgotten and started again: start this trainer again"),
     })
 }
 
 /// Checks the place of a new run of the trainer. Refuses one beyond the job's plan.
-pub fn check_place(job: &JobName, item: &JobItem, ack: &Ack) -> Result<(), Refusal> {
+pub fn check_place(job: &JobName, item: &JobItem, ack: &ProgressAck) -> Result<(), CallRefusal> {
     let Some(plan) = item.plan else { return Ok(()) };
     let (epochs, n) = (item.spec.epochs, plan.n_splits.max(1));
     if ack.delivered.linear(n) > u64::from(epochs) * u64::from(n) || ack.durable.epoch > epochs {
@@ -103,17 +108,17 @@ pub fn check_place(job: &JobName, item: &JobItem, ack: &Ack) -> Result<(), Refus
 }
 
 /// The splits from the job's head up to `known`; none if that is at or before it.
-pub fn unseen(plan: Plan, progress: &JobProgress, known: Place) -> Option<Unseen> {
+pub fn unseen(plan: EpochPlan, progress: &JobProgress, known: SplitPlace) -> Option<UnseenSplits> {
     let n = plan.n_splits.max(1);
     let to = known.linear(n);
     // An older checkpoint moves `delivered` back, so more splits than that may have been made.
     let from = progress.horizon().slowest;
     let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0)?;
-    Some(Unseen { from, most: usize::try_from(more).unwrap_or(usize::MAX), to })
+    Some(UnseenSplits { from, most: usize::try_from(more).unwrap_or(usize::MAX), to })
 }
 
 /// Whether a trainer has begun a run before the end of a job that was done, or in an epoch whose bundles are deleted.
-pub fn goes_back(snapshot: &JobSnapshot, swept: Option<&Swept>) -> bool {
+pub fn goes_back(snapshot: &JobSnapshot, swept: Option<&SweepProgress>) -> bool {
     let JobSnapshot { item, progress, .. } = snapshot;
     let durable = progress.horizon().durable.epoch;
     match item.state {
@@ -127,18 +132,18 @@ pub fn goes_back(snapshot: &JobSnapshot, swept: Option<&Swept>) -> bool {
 pub fn answer(
     job: &JobName,
     snapshot: JobSnapshot,
-    (scale, seen): (ScaleState, Option<Frontier>),
-    ready: Prefix,
+    (scale, seen): (ScaleState, Option<WindowHints>),
+    ready: CommittedPrefix,
     reader: ReaderStanding,
     now_ms: u64,
-) -> Polled {
+) -> PollReply {
     let seen = seen.unwrap_or_else(|| snapshot.hints());
     let JobSnapshot { item, progress, .. } = snapshot;
     let is_planned = item.plan.is_some();
     let is_claimable = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
-    let Frontier { remote_workers, local_workers, claimable, indexed, trouble, .. } = seen;
-    let Frontier { window, window_full, ahead, .. } = seen;
-    Polled {
+    let WindowHints { remote_workers, local_workers, claimable, indexed, trouble, .. } = seen;
+    let WindowHints { window, window_full, ahead, .. } = seen;
+    PollReply {
         job: item.view(job),
         generation: progress.generation,
         delivered: progress.delivered,

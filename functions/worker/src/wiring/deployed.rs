@@ -1,13 +1,13 @@
 //! The worker of a stack on AWS: its settings, its ports, and its events.
 
 use crate::WorkerFunction;
-use gristmill_aws::{Aws, Settings};
+use gristmill_aws::{Aws, StackSettings};
 use gristmill_model::wire::{WorkerEvent, protocol};
-use gristmill_pipeline::Registry;
+use gristmill_pipeline::OperatorRegistry;
 use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{Metrics, SystemClock};
-use gristmill_runner::{Compute, Runner, RunnerConfig};
-use gristmill_web::{Reach, WithWeb};
+use gristmill_ports::{FunctionMetrics, SystemClock};
+use gristmill_runner::{ComputeMode, Runner, RunnerConfig};
+use gristmill_web::{AllowedServers, WebRoutedStore};
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use std::sync::Arc;
 
@@ -17,28 +17,29 @@ impl WorkerFunction {
     /// # Errors
     /// A setting is missing or invalid.
     pub fn from_settings(
-        settings: &Settings,
+        settings: &StackSettings,
         aws: &Aws,
         memory_mb: Option<u32>,
-        operators: Arc<Registry>,
+        operators: Arc<OperatorRegistry>,
     ) -> Result<Self, Error> {
         let bucket = settings.bucket()?.to_owned();
         let shape = FunctionShape::default();
         let shape = FunctionShape { memory_mb: memory_mb.unwrap_or(shape.memory_mb), ..shape };
         // The function may reach the account's private networks, and data addresses come from users: restrict
         // them to public addresses unless the deployment allows private ones.
-        let reach = if settings.private_sources { Reach::Any } else { Reach::Public };
+        let reach =
+            if settings.private_sources { AllowedServers::Any } else { AllowedServers::Public };
         let coordinator = aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?;
         let ns = settings.ns.clone();
         let runner = Runner {
             coordinator: Arc::new(coordinator),
-            objects: Arc::new(WithWeb::from_env(Arc::new(aws.objects()), reach)?),
+            objects: Arc::new(WebRoutedStore::from_env(Arc::new(aws.objects()), reach)?),
             clock: Arc::new(SystemClock),
-            compute: Compute::of_function(memory_mb),
+            compute: ComputeMode::from_function_memory(memory_mb),
             operators,
             config: RunnerConfig { ns, bucket, local: false, shape: Some(shape) },
         };
-        let metrics = Metrics::new("worker", settings.ns.clone(), settings.metrics);
+        let metrics = FunctionMetrics::new("worker", settings.ns.clone(), settings.metrics);
         Ok(Self::new(runner, metrics))
     }
 }

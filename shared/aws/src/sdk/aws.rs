@@ -1,11 +1,11 @@
 //! Endpoints and credentials of AWS, or of services that speak its protocols, and one lazily built client per service.
 
 use crate::sdk::{
-    Credentials, DynamoTable, Endpoints, HttpCoordinator, LambdaInvoker, Probes, S3Objects,
-    SettingsError,
+    AwsCredentials, AwsEndpoints, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker,
+    S3Objects, SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     coordinator::CallAddress,
-    counts::{CountRequests, RequestCounts},
+    counts::{RequestCountInterceptor, RequestCounts},
     dynamodb::DynamoClient,
     lambda::{LAMBDA, LambdaClient},
     service::endpoint_of,
@@ -49,7 +49,7 @@ struct Shared {
     region: Region,
     pool: HttpPool,
     counts: RequestCounts,
-    at: Endpoints,
+    at: AwsEndpoints,
     path_style: bool,
     dynamodb: OnceLock<DynamoClient>,
     s3: OnceLock<aws_sdk_s3::Client>,
@@ -67,7 +67,7 @@ impl Aws {
         let pool = HttpPool::default();
         let sdk = load(&pool, None).await;
         let region = sdk.region().cloned().ok_or(SettingsError::Missing("AWS_REGION"))?;
-        Ok(Self::new(sdk, region, pool, Endpoints::default(), has_own_endpoint()))
+        Ok(Self::new(sdk, region, pool, AwsEndpoints::default(), has_own_endpoint()))
     }
 
     /// The same, for reading public or other data: without a region it assumes us-east-1.
@@ -76,7 +76,7 @@ impl Aws {
         let region = Region::from_static("us-east-1");
         let sdk = load(&pool, Some(region.clone())).await;
         let region = sdk.region().cloned().unwrap_or(region);
-        Self::new(sdk, region, pool, Endpoints::default(), has_own_endpoint())
+        Self::new(sdk, region, pool, AwsEndpoints::default(), has_own_endpoint())
     }
 
     /// Configures itself from the environment variables of a function: region and credentials, which are valid for
@@ -84,18 +84,18 @@ impl Aws {
     ///
     /// # Errors
     /// Region or keys are not set.
-    pub fn of_function() -> Result<Self, SettingsError> {
+    pub fn from_function_env() -> Result<Self, SettingsError> {
         let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let needed = |name| get(name).ok_or(SettingsError::Missing(name));
         let region = needed("AWS_REGION")?;
-        let credentials = Credentials {
+        let credentials = AwsCredentials {
             access_key_id: needed("AWS_ACCESS_KEY_ID")?,
             secret_access_key: needed("AWS_SECRET_ACCESS_KEY")?,
             session_token: get("AWS_SESSION_TOKEN"),
         };
         let any = get("AWS_ENDPOINT_URL");
         let own = |name: &str| get(name).or_else(|| any.clone());
-        let at = Endpoints {
+        let at = AwsEndpoints {
             s3: own("AWS_ENDPOINT_URL_S3"),
             dynamodb: own("AWS_ENDPOINT_URL_DYNAMODB"),
             lambda: own("AWS_ENDPOINT_URL_LAMBDA"),
@@ -109,20 +109,20 @@ impl Aws {
     /// # Errors
     /// None, in a program with the SDK.
     pub fn with(
-        endpoints: Endpoints,
+        endpoints: AwsEndpoints,
         region: String,
-        credentials: Credentials,
+        credentials: AwsCredentials,
     ) -> Result<Self, SettingsError> {
         Ok(Self::known(region, credentials, endpoints, true))
     }
 
     pub(crate) fn known(
         region: String,
-        credentials: Credentials,
-        at: Endpoints,
+        credentials: AwsCredentials,
+        at: AwsEndpoints,
         path_style: bool,
     ) -> Self {
-        let Credentials { access_key_id, secret_access_key, session_token } = credentials;
+        let AwsCredentials { access_key_id, secret_access_key, session_token } = credentials;
         let credentials = aws_credential_types::Credentials::new(
             access_key_id,
             secret_access_key,
@@ -136,7 +136,7 @@ impl Aws {
     pub(crate) fn provided(
         region: String,
         credentials: SharedCredentialsProvider,
-        at: Endpoints,
+        at: AwsEndpoints,
         path_style: bool,
     ) -> Self {
         let pool = HttpPool::default();
@@ -158,7 +158,7 @@ impl Aws {
         sdk: SdkConfig,
         region: Region,
         pool: HttpPool,
-        at: Endpoints,
+        at: AwsEndpoints,
         path_style: bool,
     ) -> Self {
         Self(Arc::new(Shared {
@@ -230,9 +230,9 @@ impl Aws {
     }
 
     /// Read-only queries about the deployment, with short deadlines.
-    pub fn probes(&self) -> Probes {
+    pub fn probes(&self) -> DeploymentProbes {
         let Shared { sdk, at, path_style, .. } = &*self.0;
-        Probes::new(sdk, at, *path_style)
+        DeploymentProbes::new(sdk, at, *path_style)
     }
 
     /// Requests sent so far, retries included, by `service.Operation`; calls of the coordinator are
@@ -241,8 +241,8 @@ impl Aws {
         self.0.counts.snapshot()
     }
 
-    fn counting(&self, service: &'static str) -> CountRequests {
-        CountRequests { service, counts: self.0.counts.clone() }
+    fn counting(&self, service: &'static str) -> RequestCountInterceptor {
+        RequestCountInterceptor { service, counts: self.0.counts.clone() }
     }
 }
 
@@ -274,7 +274,7 @@ async fn load(pool: &HttpPool, fallback: Option<Region>) -> SdkConfig {
 /// S3 without the SDK's checksums: chunks carry their own, per frame; another pass over every byte would gain nothing.
 pub(crate) fn s3_config(
     sdk: &SdkConfig,
-    at: &Endpoints,
+    at: &AwsEndpoints,
     path_style: bool,
 ) -> aws_sdk_s3::config::Builder {
     let mut config = aws_sdk_s3::config::Builder::from(sdk)

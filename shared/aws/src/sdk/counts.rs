@@ -41,13 +41,13 @@ impl RequestCounts {
 
 /// RequestCounts the requests of one service's client.
 #[derive(Debug)]
-pub(crate) struct CountRequests {
+pub(crate) struct RequestCountInterceptor {
     pub service: &'static str,
     pub counts: RequestCounts,
 }
 
 #[dyn_dispatch_hint]
-impl Intercept for CountRequests {
+impl Intercept for RequestCountInterceptor {
     fn name(&self) -> &'static str {
         "CountRequests"
     }

@@ -1,12 +1,12 @@
 //! Lambda's asynchronous invocation as an [`Invoker`].
 
 use crate::sdk::{
-    fault::Fault,
+    fault::RequestFault,
     lambda::{LambdaClient, TOO_MANY_REQUESTS},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{InvokeError, Invoked, Invoker};
+use gristmill_ports::{InvokeError, InvokeOutcome, Invoker};
 
 /// Most bytes of an asynchronous event.
 const MAX_EVENT_BYTES: usize = 1 << 20;
@@ -26,18 +26,18 @@ impl LambdaInvoker {
 
 #[async_trait]
 impl Invoker for LambdaInvoker {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         let failed = |reason, gone| InvokeError { function: function.to_owned(), reason, gone };
         if payload.len() > MAX_EVENT_BYTES {
             let reason = format!("an event of {} bytes is over the 1 MiB limit", payload.len());
             return Err(failed(reason, false));
         }
         match self.client.invoke(function, payload).await {
-            Ok(_) => Ok(Invoked::Accepted),
+            Ok(_) => Ok(InvokeOutcome::Accepted),
             Err(error) => {
-                let fault = Fault::new("Invoke", function, &error);
+                let fault = RequestFault::new("Invoke", function, &error);
                 match fault.status {
-                    Some(TOO_MANY_REQUESTS) => Ok(Invoked::Throttled),
+                    Some(TOO_MANY_REQUESTS) => Ok(InvokeOutcome::Throttled),
                     status => Err(failed(fault.text, status == Some(NOT_FOUND))),
                 }
             }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::sdk::testing::{Answer, Server};
 
-    async fn invoked(answer: u16) -> (Result<Invoked, InvokeError>, Server) {
+    async fn invoked(answer: u16) -> (Result<InvokeOutcome, InvokeError>, Server) {
         let server = Server::start(move |_, _| Answer::status(answer, "{}")).await;
         let event = Bytes::from_static(b"{\"v\":1}");
         (server.aws().invoker().invoke("worker", event).await, server)
@@ -59,7 +59,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_is_sent_without_waiting() {
         let (outcome, server) = invoked(202).await;
-        assert_eq!(outcome.unwrap(), Invoked::Accepted);
+        assert_eq!(outcome.unwrap(), InvokeOutcome::Accepted);
         let asked = &server.asked()[0];
         assert_eq!(asked.target, "/2015-03-31/functions/worker/invocations");
         assert_eq!(asked.header("x-amz-invocation-type"), "Event");
@@ -69,7 +69,7 @@ mod tests {
     #[tokio::test]
     async fn a_throttle_is_an_answer_and_not_tried_again() {
         let (outcome, server) = invoked(429).await;
-        assert_eq!(outcome.unwrap(), Invoked::Throttled);
+        assert_eq!(outcome.unwrap(), InvokeOutcome::Throttled);
         assert_eq!(server.asked().len(), 1);
     }
 

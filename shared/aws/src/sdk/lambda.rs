@@ -1,6 +1,6 @@
 //! The part of Lambda's API that is used.
 
-use crate::sdk::service::{Prepared, Service, ServiceClient, ServiceError};
+use crate::sdk::service::{AwsService, AwsServiceError, JsonOperation, ServiceClient};
 use aws_config::SdkConfig;
 use aws_smithy_runtime_api::{
     box_error::BoxError,
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 pub(crate) const TOO_MANY_REQUESTS: u16 = 429;
-pub(crate) const LAMBDA: Service = Service {
+pub(crate) const LAMBDA: AwsService = AwsService {
     id: "Lambda",
     name: "lambda",
     gov_is_fips: false,
@@ -25,10 +25,10 @@ pub(crate) const LAMBDA: Service = Service {
 /// A client. Clones share connections and credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct LambdaClient {
-    invoke: Prepared<Value>,
-    configuration: Prepared<Value>,
-    concurrency: Prepared<Value>,
-    settings: Prepared<Value>,
+    invoke: JsonOperation<Value>,
+    configuration: JsonOperation<Value>,
+    concurrency: JsonOperation<Value>,
+    settings: JsonOperation<Value>,
 }
 
 impl LambdaClient {
@@ -48,32 +48,32 @@ impl LambdaClient {
     }
 
     /// Starts `function` with `event` without waiting for it to run.
-    pub async fn invoke(&self, function: &str, event: Bytes) -> Result<Value, ServiceError> {
+    pub async fn invoke(&self, function: &str, event: Bytes) -> Result<Value, AwsServiceError> {
         send(&self.invoke, &invocations(function), Some(event)).await
     }
 
-    pub async fn function_configuration(&self, function: &str) -> Result<Value, ServiceError> {
+    pub async fn function_configuration(&self, function: &str) -> Result<Value, AwsServiceError> {
         let path = format!("/2015-03-31/functions/{}/configuration", encoded(function));
         send(&self.configuration, &path, None).await
     }
 
-    pub async fn function_concurrency(&self, function: &str) -> Result<Value, ServiceError> {
+    pub async fn function_concurrency(&self, function: &str) -> Result<Value, AwsServiceError> {
         let path = format!("/2019-09-30/functions/{}/concurrency", encoded(function));
         send(&self.concurrency, &path, None).await
     }
 
-    pub async fn account_settings(&self) -> Result<Value, ServiceError> {
+    pub async fn account_settings(&self) -> Result<Value, AwsServiceError> {
         send(&self.settings, "/2016-08-19/account-settings", None).await
     }
 }
 
 /// Posts `event` if there is one, else gets. The response is JSON, or null if empty.
 async fn send(
-    operation: &Prepared<Value>,
+    operation: &JsonOperation<Value>,
     path: &str,
     event: Option<Bytes>,
-) -> Result<Value, ServiceError> {
-    operation.invoke(request(path, event).map_err(ServiceError::construction_failure)?).await
+) -> Result<Value, AwsServiceError> {
+    operation.invoke(request(path, event).map_err(AwsServiceError::construction_failure)?).await
 }
 
 fn request(path: &str, event: Option<Bytes>) -> Result<HttpRequest, BoxError> {

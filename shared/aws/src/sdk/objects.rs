@@ -1,13 +1,13 @@
-//! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
+//! S3 as [`ObjectStore`]: conditional single puts, and reads into one contiguous buffer.
 
 mod denial;
 mod read;
 mod regions;
 
 use crate::sdk::{
-    Aws, Credentials, Endpoints,
+    Aws, AwsCredentials, AwsEndpoints,
     aws::{DATA_OPERATION_TIMEOUT, timeouts},
-    fault::Fault,
+    fault::RequestFault,
 };
 use async_trait::async_trait;
 use aws_sdk_s3::{
@@ -22,9 +22,10 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{
-    BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PrefixPaces, PutOutcome, ReadPatience,
+    BufferPool, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PrefixReadLimits, PutOutcome,
+    ReadTimeout,
 };
-use regions::OtherRegions;
+use regions::OtherRegionClients;
 use std::{error::Error, fmt, ops::Range, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
@@ -47,10 +48,10 @@ const DELETES_AT_ONCE: usize = 4;
 #[derive(Debug, Clone, Default)]
 pub struct S3Objects {
     client: OnceCell<Client>,
-    elsewhere: OtherRegions,
+    elsewhere: OtherRegionClients,
     buffers: BufferPool,
-    patience: Arc<ReadPatience>,
-    paces: Arc<PrefixPaces>,
+    patience: Arc<ReadTimeout>,
+    paces: Arc<PrefixReadLimits>,
 }
 
 impl S3Objects {
@@ -64,8 +65,8 @@ impl S3Objects {
     }
 
     /// Those of the service at `endpoint`, with known credentials; reads no environment.
-    pub fn at(endpoint: String, region: String, credentials: Credentials) -> Self {
-        let endpoints = Endpoints { s3: Some(endpoint), ..Endpoints::default() };
+    pub fn at(endpoint: String, region: String, credentials: AwsCredentials) -> Self {
+        let endpoints = AwsEndpoints { s3: Some(endpoint), ..AwsEndpoints::default() };
         Aws::known(region, credentials, endpoints, true).objects()
     }
 
@@ -99,7 +100,7 @@ impl S3Objects {
 }
 
 #[async_trait]
-impl Objects for S3Objects {
+impl ObjectStore for S3Objects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -257,7 +258,7 @@ fn failed<E>(operation: &str, path: &ObjectPath, error: &SdkError<E, HttpRespons
 where
     E: Error + ProvideErrorMetadata + 'static,
 {
-    let fault = Fault::new(operation, path as &dyn fmt::Display, error);
+    let fault = RequestFault::new(operation, path as &dyn fmt::Display, error);
     match fault.status {
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),

@@ -1,14 +1,15 @@
 //! Read-only queries about a deployment: identity, access to the bucket, configuration of the functions. Each
-//! returns one answer or one [`Trouble`] within seconds.
+//! returns one answer or one [`ProbeError`] within seconds.
 
 mod dataset;
 mod responders;
 
 use crate::sdk::{
-    BucketRights, Caller, DeployedFunction, Endpoints, PROBE_DEADLINE, Quota, Responder, Trouble,
+    AwsEndpoints, BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction, PROBE_DEADLINE,
+    ProbeError, ServiceResponder,
     aws::s3_config,
     connect::CONNECT_TIMEOUT,
-    fault::{Fault, reason},
+    fault::{RequestFault, reason},
     lambda::LambdaClient,
 };
 use aws_config::{SdkConfig, imds, retry::RetryConfig, timeout::TimeoutConfig};
@@ -20,7 +21,7 @@ use aws_sdk_s3::{
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use gristmill_model::stored::keys;
 use gristmill_model::{Fingerprint, Namespace};
-use responders::{RecordResponder, Responders};
+use responders::{ResponderInterceptor, RespondersByService};
 use serde_json::Value;
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
@@ -45,16 +46,16 @@ const KEYS_REFUSED: [&str; 10] = [
 
 /// Sends the queries. Shares keys and connections with its [`crate::sdk::Aws`].
 #[derive(Debug)]
-pub struct Probes {
+pub struct DeploymentProbes {
     sdk: SdkConfig,
-    responders: Responders,
+    responders: RespondersByService,
     s3: aws_sdk_s3::Client,
     lambda: LambdaClient,
     sts: aws_sdk_sts::Client,
 }
 
-impl Probes {
-    pub(crate) fn new(sdk: &SdkConfig, at: &Endpoints, path_style: bool) -> Self {
+impl DeploymentProbes {
+    pub(crate) fn new(sdk: &SdkConfig, at: &AwsEndpoints, path_style: bool) -> Self {
         let sdk = sdk
             .to_builder()
             .retry_config(RetryConfig::standard().with_max_attempts(2))
@@ -65,17 +66,17 @@ impl Probes {
                     .build(),
             )
             .build();
-        let responders = Responders::default();
+        let responders = RespondersByService::default();
         let s3 = s3_config(&sdk, at, path_style);
-        let s3 = s3.interceptor(RecordResponder::of("s3", &responders));
+        let s3 = s3.interceptor(ResponderInterceptor::new("s3", &responders));
         let sts = aws_sdk_sts::config::Builder::from(&sdk)
-            .interceptor(RecordResponder::of("sts", &responders));
+            .interceptor(ResponderInterceptor::new("sts", &responders));
         Self {
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
             lambda: LambdaClient::new(
                 &sdk,
                 at.lambda.as_deref(),
-                RecordResponder::of("lambda", &responders),
+                ResponderInterceptor::new("lambda", &responders),
             ),
             sts: aws_sdk_sts::Client::from_conf(sts.build()),
             responders,
@@ -89,7 +90,7 @@ impl Probes {
     }
 
     /// Servers that have answered so far, by service.
-    pub fn responders(&self) -> BTreeMap<&'static str, Responder> {
+    pub fn responders(&self) -> BTreeMap<&'static str, ServiceResponder> {
         self.responders.snapshot()
     }
 
@@ -106,20 +107,20 @@ impl Probes {
     }
 
     /// Identity of the keys. Needs no permission.
-    pub async fn caller(&self) -> Result<Caller, Trouble> {
+    pub async fn caller(&self) -> Result<CallerIdentity, ProbeError> {
         let found = self.sts.get_caller_identity().send().await;
         let found =
             found.map_err(|error| self.trouble("sts", "GetCallerIdentity", "STS", &error))?;
         let Some((account, arn)) = found.account.zip(found.arn) else {
-            return Err(Trouble::Other(
+            return Err(ProbeError::Other(
                 "the service that answers GetCallerIdentity is not STS".to_owned(),
             ));
         };
-        Ok(Caller { account, arn })
+        Ok(CallerIdentity { account, arn })
     }
 
     /// Region of `bucket`, if the server reports it.
-    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, Trouble> {
+    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, ProbeError> {
         match self.s3.head_bucket().bucket(bucket).send().await {
             Ok(found) => Ok(found.bucket_region),
             Err(error) => {
@@ -147,7 +148,7 @@ impl Probes {
         BucketRights { list, get_chunks, put_indices }
     }
 
-    async fn may_list(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+    async fn may_list(&self, bucket: &str, ns: &Namespace) -> Result<(), ProbeError> {
         let prefix = keys::jobs_prefix(ns);
         let asked = self.s3.list_objects_v2().bucket(bucket).prefix(&prefix).max_keys(1).send();
         let place = format!("s3://{bucket}/{prefix}");
@@ -156,20 +157,20 @@ impl Probes {
     }
 
     /// Getting a missing object: with permission the answer is "not found".
-    async fn may_get_chunks(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+    async fn may_get_chunks(&self, bucket: &str, ns: &Namespace) -> Result<(), ProbeError> {
         let key = format!("{}gristmill-doctor", keys::jobs_prefix(ns));
         let asked = self.s3.head_object().bucket(bucket).key(&key).send().await;
         let place = format!("s3://{bucket}/{key}");
         let trouble = |error| self.trouble("s3", "HeadObject", &place, &error);
         match asked.map_err(trouble) {
-            Ok(_) | Err(Trouble::Missing(_)) => Ok(()),
+            Ok(_) | Err(ProbeError::Missing(_)) => Ok(()),
             Err(trouble) => Err(trouble),
         }
     }
 
     /// Puts with a wrong checksum: permission is checked before the content, and nothing is stored. Conditional, as the
     /// bucket's policy requires.
-    async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+    async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), ProbeError> {
         let key = keys::index(ns, Fingerprint([0; 32]), "probe", None);
         let put = self.s3.put_object().bucket(bucket).key(&key).if_none_match("*");
         let asked = put.content_md5(WRONG_MD5).body(ByteStream::from_static(b"")).send().await;
@@ -196,7 +197,7 @@ impl Probes {
     }
 
     /// Configuration of a function by name or ARN.
-    pub async fn function(&self, name: &str) -> Result<DeployedFunction, Trouble> {
+    pub async fn function(&self, name: &str) -> Result<DeployedFunction, ProbeError> {
         let found = self.lambda.function_configuration(name).await;
         let found = found
             .map_err(|error| self.trouble("lambda", "GetFunctionConfiguration", name, &error))?;
@@ -211,15 +212,15 @@ impl Probes {
     }
 
     /// Concurrency of the account.
-    pub async fn quota(&self) -> Result<Quota, Trouble> {
+    pub async fn quota(&self) -> Result<ConcurrencyQuota, ProbeError> {
         let found = self.lambda.account_settings().await;
         let found = found
             .map_err(|error| self.trouble("lambda", "GetAccountSettings", "the account", &error))?;
         let of = &found["AccountLimit"];
         let limit = count(&of["ConcurrentExecutions"])
-            .ok_or_else(|| Trouble::Other("GetAccountSettings reports no limits".to_owned()))?;
+            .ok_or_else(|| ProbeError::Other("GetAccountSettings reports no limits".to_owned()))?;
         let unreserved = count(&of["UnreservedConcurrentExecutions"]).unwrap_or(limit);
-        Ok(Quota { limit, unreserved })
+        Ok(ConcurrencyQuota { limit, unreserved })
     }
 
     /// VPC of this machine, if it is an EC2 instance with access to its metadata.
@@ -249,21 +250,21 @@ impl Probes {
         operation: &str,
         place: &str,
         error: &SdkError<E, HttpResponse>,
-    ) -> Trouble
+    ) -> ProbeError
     where
         E: Error + ProvideErrorMetadata + 'static,
     {
-        let fault = Fault::new(operation, place, error);
+        let fault = RequestFault::new(operation, place, error);
         let code = fault.code.as_deref().unwrap_or_default();
         match fault.status {
             None => match self.responders.address(service) {
-                Some(address) => Trouble::Unreachable(format!("{} (at {address})", fault.text)),
-                None => Trouble::Unreachable(fault.text),
+                Some(address) => ProbeError::Unreachable(format!("{} (at {address})", fault.text)),
+                None => ProbeError::Unreachable(fault.text),
             },
-            Some(_) if KEYS_REFUSED.contains(&code) => Trouble::KeysRefused(fault.text),
-            Some(401 | 403) => Trouble::Denied(fault.text),
-            Some(404) => Trouble::Missing(fault.text),
-            Some(_) => Trouble::Other(fault.text),
+            Some(_) if KEYS_REFUSED.contains(&code) => ProbeError::KeysRefused(fault.text),
+            Some(401 | 403) => ProbeError::Denied(fault.text),
+            Some(404) => ProbeError::Missing(fault.text),
+            Some(_) => ProbeError::Other(fault.text),
         }
     }
 }

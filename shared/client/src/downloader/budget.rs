@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 /// The share of an object in the budget. The fetcher takes it back when all batches made from the object have dropped
 /// theirs: with the batch, or before, by a trainer that keeps batches.
 #[derive(Debug, Clone, Default)]
-pub struct Room {
+pub struct MemoryShare {
     _share: Option<Arc<Share>>,
 }
 
@@ -37,12 +37,12 @@ struct Held {
 
 /// Memory for the objects of one stream that are being downloaded or still in use.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct MemoryBudget {
     bound: Arc<MemoryBound>,
     held: Arc<Held>,
 }
 
-impl Budget {
+impl MemoryBudget {
     pub fn new(bound: Arc<MemoryBound>) -> Self {
         Self { bound, held: Arc::default() }
     }
@@ -57,13 +57,13 @@ impl Budget {
     /// Room for two of them is always there: one to train on and one on its way. The objects that the assembler waits
     /// for are admitted however much is in use, because a trainer may keep batches; `is_next` says whether all that
     /// was admitted before has reached it.
-    pub async fn take(&self, bytes: u64, is_next: impl Fn() -> bool) -> Room {
+    pub async fn take(&self, bytes: u64, is_next: impl Fn() -> bool) -> MemoryShare {
         while !self.admits(bytes, &is_next) {
             self.held.changed.notified().await;
         }
         self.held.is_awaited.store(false, Ordering::Relaxed);
         self.held.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Room { _share: Some(Arc::new(Share { bytes, held: Arc::clone(&self.held) })) }
+        MemoryShare { _share: Some(Arc::new(Share { bytes, held: Arc::clone(&self.held) })) }
     }
 
     fn admits(&self, bytes: u64, is_next: &impl Fn() -> bool) -> bool {
@@ -81,12 +81,12 @@ mod tests {
     use futures::FutureExt as _;
     use gristmill_model::splits::ObjectSizes;
 
-    fn budget(bytes: u64) -> Budget {
+    fn budget(bytes: u64) -> MemoryBudget {
         let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (0, 1), ObjectSizes::Real);
-        Budget::new(Arc::new(bound))
+        MemoryBudget::new(Arc::new(bound))
     }
 
-    fn take(budget: &Budget, bytes: u64) -> Option<Room> {
+    fn take(budget: &MemoryBudget, bytes: u64) -> Option<MemoryShare> {
         budget.take(bytes, || true).now_or_never()
     }
 

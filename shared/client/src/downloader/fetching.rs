@@ -1,19 +1,19 @@
 //! Gets one split, or frames of it: computed here, downloaded, or recomputed.
 
-use super::{Downloader, needs::Share};
+use super::{SplitDownloader, needs::NeededPart};
 use crate::{
     FetchError,
-    ledger::Of,
+    ledger::FetchErrorSource,
     local::{committed_as, open, open_index, recompute},
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gristmill_chunk::{Chunk, Footer, FormatError, Limits};
-use gristmill_model::splits::{Place, SplitKind};
+use gristmill_chunk::{Chunk, ChunkFormatError, ChunkLimits, Footer};
+use gristmill_model::splits::{SplitKind, SplitPlace};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, ReadySplit};
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
-use gristmill_runner::{JobContext, RunError, Runner};
+use gristmill_runner::{JobContext, LeaseError, Runner};
 use std::{ops::Range, time::Duration};
 
 /// First and longest pause before a failing object store is retried.
@@ -22,12 +22,12 @@ const LONGEST_REST: Duration = Duration::from_secs(2);
 /// Parts of one object that are read at the same time.
 const PARTS_AT_ONCE: usize = 4;
 
-impl Downloader {
+impl SplitDownloader {
     /// `share` of the split committed as `entry`; `here` holds its bytes if this process computed it. A stored object
     /// that is missing, or in which any byte is damaged, is computed again.
     pub(super) async fn chunk(
         &self,
-        (entry, share): (&ReadySplit, &Share),
+        (entry, share): (&ReadySplit, &NeededPart),
         here: Option<Bytes>,
     ) -> Result<Chunk, FetchError> {
         let cached = self.ledger.cached_chunk(entry.place);
@@ -72,22 +72,22 @@ impl Downloader {
     async fn recomputed(
         &self,
         entry: &ReadySplit,
-        at: &(Place, CacheOrders),
-    ) -> Result<Bytes, RunError> {
+        at: &(SplitPlace, CacheOrders),
+    ) -> Result<Bytes, LeaseError> {
         let Runner { clock, .. } = &self.runner;
         let mut rest = FIRST_REST;
         loop {
             match recompute(&self.runner, &self.context, entry, at).await {
-                Err(RunError::Passing(why)) => {
-                    self.ledger.set_trouble(Of::Objects, Some(why.clone()));
+                Err(LeaseError::Passing(why)) => {
+                    self.ledger.set_trouble(FetchErrorSource::Objects, Some(why.clone()));
                     tokio::select! {
                         biased;
-                        _ = self.ledger.failed() => return Err(RunError::Passing(why)),
+                        _ = self.ledger.failed() => return Err(LeaseError::Passing(why)),
                         () = clock.sleep(rest) => rest = (rest * 2).min(LONGEST_REST),
                     }
                 }
                 computed => {
-                    self.ledger.set_trouble(Of::Objects, None);
+                    self.ledger.set_trouble(FetchErrorSource::Objects, None);
                     return computed;
                 }
             }
@@ -98,13 +98,13 @@ impl Downloader {
     async fn stored(
         &self,
         entry: &ReadySplit,
-        share: &Share,
+        share: &NeededPart,
         key: &str,
     ) -> Result<Result<Chunk, String>, FetchError> {
         let path = ObjectPath::new(&self.runner.config.bucket, key);
-        let damaged = |error: FormatError| format!("{path}: {error}");
+        let damaged = |error: ChunkFormatError| format!("{path}: {error}");
         let object_bytes = entry.outcome.object_bytes;
-        let Share::Frames { frames, .. } = share else {
+        let NeededPart::Frames { frames, .. } = share else {
             let object = match self.read(&path, 0..object_bytes).await? {
                 Ok(object) => object,
                 Err(lacking) => return Ok(Err(lacking)),
@@ -131,8 +131,9 @@ impl Downloader {
         let parts = stream::iter(runs).map(part).buffered(PARTS_AT_ONCE);
         let parts: Vec<Result<(u64, Bytes), String>> = parts.try_collect().await?;
         let parts = parts.into_iter().collect::<Result<Vec<_>, _>>();
-        Ok(parts
-            .and_then(|parts| Chunk::of_parts(index, parts, &Limits::default()).map_err(damaged)))
+        Ok(parts.and_then(|parts| {
+            Chunk::from_parts(index, parts, &ChunkLimits::default()).map_err(damaged)
+        }))
     }
 
     /// Bytes `range` of the object at `path`, or why they are not there. Retries a failing store.
@@ -146,7 +147,7 @@ impl Downloader {
         loop {
             let error = match get_long_range(&**objects, path, range.clone(), None).await {
                 Ok(bytes) => {
-                    self.ledger.set_trouble(Of::Objects, None);
+                    self.ledger.set_trouble(FetchErrorSource::Objects, None);
                     self.ledger.note_fetched(bytes.len() as u64);
                     return Ok(Ok(bytes));
                 }
@@ -156,7 +157,7 @@ impl Downloader {
                 Err(error) => error.to_string(),
             };
             let trouble = format!("{path} cannot be read: {error}");
-            self.ledger.set_trouble(Of::Objects, Some(trouble));
+            self.ledger.set_trouble(FetchErrorSource::Objects, Some(trouble));
             tokio::select! {
                 biased;
                 error = self.ledger.failed() => return Err(error),

@@ -3,21 +3,21 @@
 use super::*;
 use crate::samples::computed::key;
 use crate::{
-    Delivery, Fetcher, FetcherPorts, Folders,
+    Fetcher, FetcherPorts, FolderBuckets, StreamDelivery,
     samples::{SampleJob, batch, own, split},
-    steps::{StepDelivery, Steps},
+    steps::{StepDelivery, StepStream},
 };
-use gristmill_chunk::{Codec, Encoding};
+use gristmill_chunk::{FrameCodec, FrameEncoding};
 use gristmill_model::Nonce;
-use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::ranks::TailPolicy;
 use gristmill_ports::ObjectPath;
 use std::collections::BTreeSet;
 
-const CODECS: [Codec; 2] = [Codec::Stored, Codec::Zstd { level: 2 }];
+const CODECS: [FrameCodec; 2] = [FrameCodec::Stored, FrameCodec::Zstd { level: 2 }];
 
 /// Gets splits of a job, for a trainer that was admitted.
 struct Download {
-    source: Downloader,
+    source: SplitDownloader,
     entry: ReadySplit,
     path: ObjectPath,
     object: Bytes,
@@ -25,22 +25,24 @@ struct Download {
 
 impl Download {
     /// Gets the split at `position`.
-    async fn of(codec: Codec, position: usize) -> Self {
+    async fn of(codec: FrameCodec, position: usize) -> Self {
         let (job, ports, config) = SampleJob::computed(codec).await;
         let runner = ports.runner(&config);
         let context = Arc::new(JobContext::load(&runner, &config.job).await.unwrap());
         let entry = job.entries()[position].clone();
         let path = ObjectPath::new("b", key(&context.view, &entry));
         let object = ports.objects.get(&path).await.unwrap();
-        let ledger = Ledger::new((*context.view).clone(), split(0, 0), Folders::default());
-        let progress = Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
+        let ledger =
+            SplitLedger::new((*context.view).clone(), split(0, 0), FolderBuckets::default());
+        let progress =
+            FetcherProgress::new(ServedRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
         progress.acks().take_over(0, 1, Nonce([0; 8]));
         progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
         progress.announce();
         let first = progress.acks().request(true, false);
         progress.acknowledged(first.ack().unwrap());
         let bound = Arc::new(MemoryBound::new(config.prefetch, (0, 1), config.object_sizes));
-        let source = Downloader {
+        let source = SplitDownloader {
             runner,
             context,
             ledger: Arc::new(ledger),
@@ -52,7 +54,12 @@ impl Download {
     }
 
     /// `frames` of the split if `object` is stored, and whether they were computed again.
-    async fn with(&self, object: Vec<u8>, share: &Share, frames: &[u32]) -> (Vec<Bytes>, bool) {
+    async fn with(
+        &self,
+        object: Vec<u8>,
+        share: &NeededPart,
+        frames: &[u32],
+    ) -> (Vec<Bytes>, bool) {
         let objects = &self.source.runner.objects;
         objects.delete("b", std::slice::from_ref(&self.path.key)).await.unwrap();
         objects.put_if_absent(&self.path, object.into(), "damaged").await.unwrap();
@@ -77,14 +84,15 @@ async fn an_object_of_which_any_byte_is_damaged_or_cut_off_is_computed_again() {
         for position in [0, 2] {
             let download = Download::of(codec, position).await;
             let chunk = Chunk::open(download.object.clone(), &Default::default()).unwrap();
-            let is_packed = chunk.frames().iter().any(|info| info.encoding == Encoding::Zstd);
-            assert_eq!(is_packed, codec != Codec::Stored);
+            let is_packed = chunk.frames().iter().any(|info| info.encoding == FrameEncoding::Zstd);
+            assert_eq!(is_packed, codec != FrameCodec::Stored);
             let object = download.object.to_vec();
-            let (right, healed) = download.with(object, &Share::Whole, &[0, 1]).await;
+            let (right, healed) = download.with(object, &NeededPart::Whole, &[0, 1]).await;
             assert!(!healed, "nothing is damaged yet");
             for at in 0..download.object.len() {
                 for damaged in [flipped(&download.object, at), download.object[..at].to_vec()] {
-                    let (frames, healed) = download.with(damaged, &Share::Whole, &[0, 1]).await;
+                    let (frames, healed) =
+                        download.with(damaged, &NeededPart::Whole, &[0, 1]).await;
                     assert!(healed && frames == right, "byte {at}, {codec:?}");
                 }
             }
@@ -96,7 +104,7 @@ async fn an_object_of_which_any_byte_is_damaged_or_cut_off_is_computed_again() {
 async fn frames_of_an_object_are_right_whichever_byte_is_damaged() {
     for codec in CODECS {
         let download = Download::of(codec, 0).await;
-        let share = Share::Frames { frames: BTreeSet::from([1]), bytes: 1 };
+        let share = NeededPart::Frames { frames: BTreeSet::from([1]), bytes: 1 };
         let (right, healed) = download.with(download.object.to_vec(), &share, &[1]).await;
         assert!(!healed);
         let mut count = 0;
@@ -133,9 +141,9 @@ async fn batches(ports: &FetcherPorts, config: &crate::FetcherConfig) -> (Vec<By
     let mut batches = Vec::new();
     loop {
         match fetcher.next().await.unwrap() {
-            Delivery::Batch(batch) => batches.push(batch.frame),
-            Delivery::OfOthers { .. } | Delivery::EpochEnd(_) => {}
-            Delivery::End => return (batches, fetcher.snapshot().healed),
+            StreamDelivery::Batch(batch) => batches.push(batch.frame),
+            StreamDelivery::OfOthers { .. } | StreamDelivery::EpochEnd(_) => {}
+            StreamDelivery::End => return (batches, fetcher.snapshot().healed),
         }
     }
 }
@@ -157,8 +165,8 @@ async fn a_reader_of_one_rank_computes_what_it_needs_again() {
         let (_, ports, mut config) = SampleJob::computed(codec).await;
         let (right, _) = batches(&ports, &config).await;
         assert!(damage_all(&ports).await > 0);
-        config.own = Some(own(2, 1..2, batch(0, 0), Tail::Drop));
-        let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+        config.own = Some(own(2, 1..2, batch(0, 0), TailPolicy::Drop));
+        let mut steps = StepStream::new(Fetcher::start(ports, config).await.unwrap());
         let StepDelivery::Step { batches, .. } = steps.next().await.unwrap() else { panic!() };
         let frame = batches.into_iter().flatten().next().map(|own| own.batch.frame);
         assert_eq!(frame.as_ref(), right.get(1));
@@ -168,9 +176,9 @@ async fn a_reader_of_one_rank_computes_what_it_needs_again() {
 
 #[tokio::test]
 async fn a_split_that_is_computed_again_and_differs_ends_the_stream_in_one_line() {
-    let mut download = Download::of(Codec::Stored, 0).await;
+    let mut download = Download::of(FrameCodec::Stored, 0).await;
     download.entry.outcome.crc32c ^= 1;
-    let fetched = download.source.chunk((&download.entry, &Share::Whole), None).await;
+    let fetched = download.source.chunk((&download.entry, &NeededPart::Whole), None).await;
     let error = fetched.unwrap_err().to_string();
     assert!(error.contains("differs from the one committed") && !error.contains('\n'), "{error}");
 }

@@ -1,23 +1,23 @@
 //! Reports about a trainer's checkpoints, while another thread waits for the next batch.
 
 use super::Fetcher;
-use crate::{FetchError, ledger::Ledger, progress::Progress};
+use crate::{FetchError, ledger::SplitLedger, progress::FetcherProgress};
 use gristmill_model::splits::Cursor;
 use gristmill_ports::{Clock, outlast};
 use std::{pin::pin, sync::Arc, time::Duration};
 
 /// Records which batches of a fetcher are safe in a checkpoint.
 #[derive(Clone)]
-pub struct Acknowledger {
-    progress: Arc<Progress>,
-    ledger: Arc<Ledger>,
+pub struct BatchAcknowledger {
+    progress: Arc<FetcherProgress>,
+    ledger: Arc<SplitLedger>,
     clock: Arc<dyn Clock>,
     patience: Duration,
     /// Whether the fetcher serves all ranks.
     is_alone: bool,
 }
 
-impl Acknowledger {
+impl BatchAcknowledger {
     /// Records that everything before `next` is safe in a checkpoint.
     pub fn checkpointed_before(&self, next: Cursor) {
         self.progress.acks().make_durable(next);
@@ -62,8 +62,8 @@ impl Acknowledger {
 
 impl Fetcher {
     /// A handle that records checkpoints while another thread waits for the next batch.
-    pub fn acknowledger(&self) -> Acknowledger {
-        Acknowledger {
+    pub fn acknowledger(&self) -> BatchAcknowledger {
+        BatchAcknowledger {
             progress: Arc::clone(&self.progress),
             ledger: Arc::clone(&self.ledger),
             clock: Arc::clone(&self.ports.clock),

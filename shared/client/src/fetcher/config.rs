@@ -1,12 +1,12 @@
 //! Settings and services of a trainer's stream.
 
-use crate::{Folders, OwnRanks, PrefetchMemory};
+use crate::{FolderBuckets, PrefetchMemory, ServedRanks};
 use gristmill_model::splits::{Cursor, ObjectSizes};
-use gristmill_model::wire::Plan;
+use gristmill_model::wire::EpochPlan;
 use gristmill_model::{Epoch, JobName, Namespace, Nonce};
-use gristmill_pipeline::Registry;
-use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
-use gristmill_runner::{Compute, Runner, RunnerConfig};
+use gristmill_pipeline::OperatorRegistry;
+use gristmill_ports::{Clock, Coordinator, ObjectStore, SystemClock};
+use gristmill_runner::{ComputeMode, Runner, RunnerConfig};
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
@@ -28,15 +28,15 @@ pub struct FetcherConfig {
     /// exactly once, the coordinator's position replaces it if that is later.
     pub resume: Cursor,
     /// The ranks to serve; none for one trainer that takes every batch.
-    pub own: Option<OwnRanks>,
+    pub own: Option<ServedRanks>,
     /// Epochs to read; none for those of the run, or else of the job.
     pub epochs: Option<Epoch>,
     /// How long the service may fail to answer before the run fails.
     pub patience: Duration,
     /// Folders that errors name by their paths.
-    pub folders: Folders,
+    pub folders: FolderBuckets,
     /// Set once the dataset is indexed.
-    pub plan: Arc<OnceLock<Plan>>,
+    pub plan: Arc<OnceLock<EpochPlan>>,
 }
 
 impl FetcherConfig {
@@ -53,7 +53,7 @@ impl FetcherConfig {
             own: None,
             epochs: None,
             patience: Duration::from_secs(120),
-            folders: Folders::default(),
+            folders: FolderBuckets::default(),
             plan: Arc::default(),
         }
     }
@@ -61,8 +61,8 @@ impl FetcherConfig {
 
 impl FetcherConfig {
     /// The only rank of a run that begins at `from` and that nobody has named.
-    pub(crate) fn one(&self, lot: Nonce, from: Cursor) -> OwnRanks {
-        let mut own = OwnRanks::one(lot, from);
+    pub(crate) fn one(&self, lot: Nonce, from: Cursor) -> ServedRanks {
+        let mut own = ServedRanks::one(lot, from);
         (own.run.epochs, own.local_workers) = (self.epochs, self.local_workers);
         own
     }
@@ -72,22 +72,22 @@ impl FetcherConfig {
 #[derive(Clone)]
 pub struct FetcherPorts {
     pub coordinator: Arc<dyn Coordinator>,
-    pub objects: Arc<dyn Objects>,
+    pub objects: Arc<dyn ObjectStore>,
     pub clock: Arc<dyn Clock>,
     /// Runs the splits of local workers.
-    pub compute: Compute,
+    pub compute: ComputeMode,
     /// All operators, those of the user included.
-    pub operators: Arc<Registry>,
+    pub operators: Arc<OperatorRegistry>,
 }
 
 impl FetcherPorts {
     /// Uses this machine's clock and threads.
-    pub fn new(coordinator: Arc<dyn Coordinator>, objects: Arc<dyn Objects>) -> Self {
+    pub fn new(coordinator: Arc<dyn Coordinator>, objects: Arc<dyn ObjectStore>) -> Self {
         Self {
             coordinator,
             objects,
             clock: Arc::new(SystemClock),
-            compute: Compute::default(),
+            compute: ComputeMode::default(),
             operators: Arc::new(gristmill_operators::registry().clone()),
         }
     }

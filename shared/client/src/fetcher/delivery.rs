@@ -1,15 +1,15 @@
 //! Deliveries to a trainer: batches, and the totals of each epoch.
 
-use crate::{Waits, downloader::Room};
+use crate::{DeliveryWaits, downloader::MemoryShare};
 use bytes::Bytes;
 use gristmill_model::Epoch;
 use gristmill_model::splits::{Cursor, WorkerTimes};
-use gristmill_model::wire::{Plan, ScaleState, TrainerMetrics};
+use gristmill_model::wire::{EpochPlan, ScaleState, TrainerMetrics};
 use serde::{Deserialize, Serialize};
 
 /// One batch as delivered to the trainer.
 #[derive(Debug, Clone)]
-pub struct Batch {
+pub struct DeliveredBatch {
     pub epoch: Epoch,
     /// Number of the batch in its epoch.
     pub batch_index: u64,
@@ -18,10 +18,10 @@ pub struct Batch {
     /// (u64) and `__copy__` (u32).
     pub frame: Bytes,
     /// The share that the batch holds of the memory for objects that are fetched ahead.
-    pub room: Room,
+    pub room: MemoryShare,
 }
 
-impl Batch {
+impl DeliveredBatch {
     /// The batch's place in the order of delivery.
     pub fn cursor(&self) -> Cursor {
         Cursor { epoch: self.epoch, batch_index: self.batch_index }
@@ -30,8 +30,8 @@ impl Batch {
 
 /// The next item delivered to a trainer.
 #[derive(Debug)]
-pub enum Delivery {
-    Batch(Batch),
+pub enum StreamDelivery {
+    Batch(DeliveredBatch),
     /// The batches before `next` exist, and other readers take those that were not delivered here.
     OfOthers {
         next: Cursor,
@@ -55,12 +55,12 @@ pub struct EpochTotals {
     /// Stored bytes of its objects, written in this epoch or an earlier one.
     pub stored_bytes: u64,
     /// Time that the trainer waited, by cause.
-    pub waits: Waits,
+    pub waits: DeliveryWaits,
 }
 
 impl EpochTotals {
     /// Why the epoch delivered no batch; none if it delivered one.
-    pub fn why_empty(&self, plan: &Plan) -> Option<String> {
+    pub fn why_empty(&self, plan: &EpochPlan) -> Option<String> {
         let Self { batches: 0, rows, skipped, .. } = *self else { return None };
         let (records, batch) = (plan.records, plan.batch_size);
         if records == 0 {
@@ -91,7 +91,7 @@ impl EpochTotals {
 
 /// A job's numbers at one moment, for display.
 #[derive(Debug, Clone, Default)]
-pub struct Snapshot {
+pub struct JobStatistics {
     pub metrics: TrainerMetrics,
     pub scale: ScaleState,
     pub active_workers: u32,

@@ -2,22 +2,22 @@
 
 use super::{Fetcher, FetcherConfig, FetcherPorts};
 use crate::{
-    FetchError, OwnRanks,
+    FetchError, ServedRanks,
     asking::{beginning, insist},
     bounds::MemoryBound,
-    cached::Shelves,
-    downloader::Downloader,
-    ledger::Ledger,
+    cached::CacheManifestReader,
+    downloader::SplitDownloader,
+    ledger::SplitLedger,
     local::{self, LocalSink, LocalStore},
-    patience::Patience,
-    poller::Poller,
-    progress::Progress,
+    patience::ProgressWatchdog,
+    poller::CoordinatorPoller,
+    progress::FetcherProgress,
     stream::BatchSource,
-    waits::{StageClock, Waits},
+    waits::{DeliveryWaits, StageClock},
 };
-use gristmill_model::splits::Place;
+use gristmill_model::splits::SplitPlace;
 use gristmill_model::{Epoch, Visitation};
-use gristmill_runner::{JobContext, RunError, Runner};
+use gristmill_runner::{JobContext, LeaseError, Runner};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -39,10 +39,10 @@ impl Fetcher {
         let own = config.own.unwrap_or_else(|| config.one(ports.clock.nonce(), resume));
         let is_shared = is_shared(own, visitation)?;
         // Batches are counted from the start of the resumed epoch: request the entries of all its splits again.
-        let start = Place::start_of(resume.epoch);
-        let ledger = Ledger::new((*context.view).clone(), start, config.folders.clone());
+        let start = SplitPlace::start_of(resume.epoch);
+        let ledger = SplitLedger::new((*context.view).clone(), start, config.folders.clone());
         let ledger = Arc::new(ledger.with_job_epochs(job_epochs));
-        let progress = Arc::new(Progress::new(own, resume));
+        let progress = Arc::new(FetcherProgress::new(own, resume));
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
         }
@@ -51,9 +51,9 @@ impl Fetcher {
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
         let (objects, bucket) = (Arc::clone(&ports.objects), config.bucket.clone());
-        let poller = Poller {
+        let poller = CoordinatorPoller {
             stages: Arc::clone(&stages),
-            shelves: Shelves { objects, bucket },
+            shelves: CacheManifestReader { objects, bucket },
             job: config.job.clone(),
             registered_ms: context.view.registered_ms,
             coordinator: Arc::clone(&ports.coordinator),
@@ -64,13 +64,13 @@ impl Fetcher {
         tasks.spawn(poller.run());
         let (clock, limit) = (Arc::clone(&ports.clock), config.patience);
         let (ledger_of, progress_of) = (Arc::clone(&ledger), Arc::clone(&progress));
-        let patience = Patience { clock, ledger: ledger_of, progress: progress_of, limit };
+        let patience = ProgressWatchdog { clock, ledger: ledger_of, progress: progress_of, limit };
         tasks.spawn(patience.run());
         for _ in 0..config.local_workers {
             let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
             tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
         }
-        let downloader = Downloader {
+        let downloader = SplitDownloader {
             runner,
             context,
             ledger: Arc::clone(&ledger),
@@ -96,7 +96,7 @@ impl Fetcher {
             ended: false,
             stages,
             wait: Default::default(),
-            waits: Waits::default(),
+            waits: DeliveryWaits::default(),
             streaming,
             _tasks: tasks,
         })
@@ -105,7 +105,7 @@ impl Fetcher {
 
 /// Whether other readers serve the rest of the run. A step of several readers that is taken at most once would have to
 /// wait until the progress of the job, not only of its reader, is beyond it.
-fn is_shared(own: OwnRanks, visitation: Visitation) -> Result<bool, FetchError> {
+fn is_shared(own: ServedRanks, visitation: Visitation) -> Result<bool, FetchError> {
     let is_shared = !own.are_all();
     if is_shared && visitation == Visitation::AtMostOnce {
         Err(FetchError::Refused(
@@ -117,7 +117,7 @@ fn is_shared(own: OwnRanks, visitation: Visitation) -> Result<bool, FetchError> 
 }
 
 /// The bound on objects ahead of the trainer.
-fn bound(config: &FetcherConfig, own: OwnRanks) -> Arc<MemoryBound> {
+fn bound(config: &FetcherConfig, own: ServedRanks) -> Arc<MemoryBound> {
     let holders = (config.local_workers, own.range.count.get());
     Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
 }
@@ -128,8 +128,8 @@ async fn load(
     config: &FetcherConfig,
 ) -> Result<(Arc<JobContext>, Epoch), FetchError> {
     let loading = async || JobContext::load(runner, &config.job).await;
-    let refused = |error: RunError| FetchError::Refused(error.to_string());
-    let passes = |error: &RunError| matches!(error, RunError::Passing(_));
+    let refused = |error: LeaseError| FetchError::Refused(error.to_string());
+    let passes = |error: &LeaseError| matches!(error, LeaseError::Passing(_));
     let mut context = insist(&*runner.clock, config.patience, loading, passes, refused).await?;
     let job_epochs = context.view.spec.epochs;
     let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
@@ -141,11 +141,11 @@ async fn load(
 mod tests {
     use super::*;
     use crate::samples::{batch, own};
-    use gristmill_model::splits::ranks::Tail;
+    use gristmill_model::splits::ranks::TailPolicy;
 
     #[test]
     fn batches_are_visited_at_most_once_by_one_reader() {
-        let ranks = |range| own(4, range, batch(0, 0), Tail::Drop);
+        let ranks = |range| own(4, range, batch(0, 0), TailPolicy::Drop);
         let once = Visitation::AtMostOnce;
         assert!(!is_shared(ranks(0..4), once).unwrap());
         assert!(is_shared(ranks(0..2), Visitation::ExactlyOnce).unwrap());

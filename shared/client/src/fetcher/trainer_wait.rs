@@ -1,6 +1,6 @@
 //! Time in which the trainer waits, apart from the time in which it computes.
 
-use crate::waits::{StageClock, Waits};
+use crate::waits::{DeliveryWaits, StageClock};
 use std::time::Duration;
 
 /// The waits of one trainer. `now` is a time of a monotonic clock.
@@ -9,7 +9,7 @@ pub(super) struct TrainerWait {
     /// Whether the trainer computes although its next delivery was requested.
     computes: bool,
     /// Start of the present wait, and the stage clock at that time.
-    began: Option<(Duration, Waits)>,
+    began: Option<(Duration, DeliveryWaits)>,
     /// Waits that are over.
     total: Duration,
 }
@@ -31,7 +31,7 @@ impl TrainerWait {
     }
 
     /// The next delivery is ready. Returns the length of the wait, and its causes.
-    pub fn end(&mut self, now: Duration, stages: &StageClock) -> (Duration, Waits) {
+    pub fn end(&mut self, now: Duration, stages: &StageClock) -> (Duration, DeliveryWaits) {
         let Some((since, before)) = self.began.take() else { return Default::default() };
         let waited = now.saturating_sub(since);
         self.total += waited;

@@ -1,6 +1,6 @@
 //! Frames of a fetcher, as its client reads them.
 
-use super::{FrameKind, HEADER_BYTES};
+use super::{HEADER_BYTES, SocketFrameKind};
 use bytes::Bytes;
 use gristmill_model::splits::Cursor;
 use std::io;
@@ -11,13 +11,13 @@ const MAX_PAYLOAD_BYTES: u64 = 4 << 30;
 
 /// A received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
-    pub kind: FrameKind,
+pub struct SocketFrame {
+    pub kind: SocketFrameKind,
     pub at: Cursor,
     pub payload: Bytes,
 }
 
-impl Frame {
+impl SocketFrame {
     /// The payload as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.payload).into_owned()
@@ -28,7 +28,7 @@ impl Frame {
 ///
 /// # Errors
 /// The connection ended, or what came is not a frame.
-pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
+pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<SocketFrame> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header).await?;
     let mut fields = &header[..];
@@ -38,7 +38,7 @@ pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Fra
         Cursor { epoch: fields.read_u32_le().await?, batch_index: fields.read_u64_le().await? };
     let bytes = fields.read_u64_le().await?;
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let kind = FrameKind::of(magic)
+    let kind = SocketFrameKind::from_magic(magic)
         .ok_or_else(|| invalid(format!("{:?} begins no frame", String::from_utf8_lossy(&magic))))?;
     if bytes > MAX_PAYLOAD_BYTES {
         return Err(invalid(format!("a frame of {bytes} bytes")));
@@ -47,7 +47,7 @@ pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Fra
     let mut payload = Vec::new();
     reader.take(bytes).read_to_end(&mut payload).await?;
     if payload.len() as u64 == bytes {
-        Ok(Frame { kind, at, payload: payload.into() })
+        Ok(SocketFrame { kind, at, payload: payload.into() })
     } else {
         Err(io::ErrorKind::UnexpectedEof.into())
     }
@@ -61,12 +61,12 @@ mod tests {
     #[tokio::test]
     async fn frames_are_read_as_they_are_written() {
         let at = Cursor { epoch: 2, batch_index: 7 };
-        let mut bytes = header(FrameKind::Batch, at, 3).to_vec();
+        let mut bytes = header(SocketFrameKind::Batch, at, 3).to_vec();
         bytes.extend_from_slice(b"abc");
         let frame = read_frame(&mut &bytes[..]).await.unwrap();
         assert_eq!(
             frame,
-            Frame { kind: FrameKind::Batch, at, payload: Bytes::from_static(b"abc") }
+            SocketFrame { kind: SocketFrameKind::Batch, at, payload: Bytes::from_static(b"abc") }
         );
         for length in [0, 10, HEADER_BYTES, bytes.len() - 1] {
             let ended = read_frame(&mut &bytes[..length]).await.unwrap_err();
@@ -76,9 +76,9 @@ mod tests {
 
     #[tokio::test]
     async fn other_bytes_are_refused() {
-        let mut strange = header(FrameKind::End, Cursor::default(), 0);
+        let mut strange = header(SocketFrameKind::End, Cursor::default(), 0);
         strange[..4].copy_from_slice(b"HTTP");
-        let mut huge = header(FrameKind::Batch, Cursor::default(), 0);
+        let mut huge = header(SocketFrameKind::Batch, Cursor::default(), 0);
         huge[16..].fill(0xff);
         for bytes in [strange, huge] {
             let refused = read_frame(&mut &bytes[..]).await.unwrap_err();

@@ -3,7 +3,7 @@
 use crate::bounds::MemoryBound;
 use bytes::Bytes;
 use gristmill_model::wire::ReadySplit;
-use gristmill_model::{Epoch, Nonce, Position, splits::Place};
+use gristmill_model::{Epoch, Nonce, Position, splits::SplitPlace};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::Notify;
 
 /// Behind every split.
-const END: Place = Place { epoch: Epoch::MAX, position: Position::MAX };
+const END: SplitPlace = SplitPlace { epoch: Epoch::MAX, position: Position::MAX };
 
 /// Holds splits until they are taken. A full store delays claims. It accepts every split that is finished, because it
 /// may be the one that the trainer waits for.
@@ -27,10 +27,10 @@ pub(crate) struct LocalStore {
 
 #[derive(Debug, Default)]
 struct Inner {
-    outputs: BTreeMap<(Place, Nonce), Output>,
+    outputs: BTreeMap<(SplitPlace, Nonce), Output>,
     held_bytes: u64,
     /// The stream needs no split before this one.
-    needed: Place,
+    needed: SplitPlace,
 }
 
 #[derive(Debug)]
@@ -41,14 +41,14 @@ struct Output {
 }
 
 impl Inner {
-    fn remove(&mut self, key: &(Place, Nonce)) -> Option<Bytes> {
+    fn remove(&mut self, key: &(SplitPlace, Nonce)) -> Option<Bytes> {
         let Output { object, bytes } = self.outputs.remove(key)?;
         self.held_bytes -= bytes;
         Some(object)
     }
 
     /// The stream has come to `place`: drops what lies before.
-    fn pass(&mut self, place: Place) {
+    fn pass(&mut self, place: SplitPlace) {
         while let Some((key, _)) = self.outputs.first_key_value().filter(|((at, _), _)| *at < place)
         {
             let key = *key;
@@ -69,7 +69,7 @@ impl LocalStore {
 
     /// Keeps a finished split, unless the stream is past it. If it is an object too, keeps as many of the next ones as
     /// there is room for.
-    pub fn put(&self, place: Place, nonce: Nonce, object: Bytes) {
+    pub fn put(&self, place: SplitPlace, nonce: Nonce, object: Bytes) {
         let bytes = self.bound.size(place, object.len() as u64);
         let mut inner = self.lock();
         if place < inner.needed {
@@ -95,29 +95,29 @@ impl LocalStore {
     /// Takes the split committed as `entry`, if this process computed it. Other results for its place are of no use,
     /// nor are those of earlier places.
     pub fn take(&self, entry: &ReadySplit) -> Option<Bytes> {
-        let Place { epoch, position } = entry.place;
+        let SplitPlace { epoch, position } = entry.place;
         let mut inner = self.lock();
         let object = inner.remove(&(entry.place, entry.nonce));
-        inner.pass(Place::new(epoch, position.saturating_add(1)));
+        inner.pass(SplitPlace::new(epoch, position.saturating_add(1)));
         drop(inner);
         self.freed.notify_waiters();
         object
     }
 
     /// Drops a split that did not become known as committed.
-    pub fn discard(&self, place: Place, nonce: Nonce) {
+    pub fn discard(&self, place: SplitPlace, nonce: Nonce) {
         self.lock().remove(&(place, nonce));
         self.freed.notify_waiters();
     }
 
     /// The stream begins at `place`.
-    pub fn begins_at(&self, place: Place) {
+    pub fn begins_at(&self, place: SplitPlace) {
         self.lock().pass(place);
         self.freed.notify_waiters();
     }
 
     /// The stream will begin again, and may need splits from `place` on. What is held may be needed too.
-    pub fn reopen(&self, place: Place) {
+    pub fn reopen(&self, place: SplitPlace) {
         self.lock().needed = place;
     }
 
@@ -155,7 +155,7 @@ mod tests {
 
     /// Puts a split of ten bytes.
     fn put(store: &LocalStore, position: u32, nonce: u8) {
-        store.put(Place::new(0, position), Nonce([nonce; 8]), Bytes::from_static(&[0; 10]));
+        store.put(SplitPlace::new(0, position), Nonce([nonce; 8]), Bytes::from_static(&[0; 10]));
     }
 
     fn committed(position: u32, nonce: u8) -> ReadySplit {
@@ -185,8 +185,8 @@ mod tests {
         assert_eq!(store.held_bytes(), 20, "the results for it and for earlier places are gone");
         put(&store, 1, 3);
         assert_eq!(store.held_bytes(), 20, "the stream is past it");
-        store.discard(Place::new(0, 2), Nonce([1; 8]));
-        store.discard(Place::new(0, 2), Nonce([1; 8]));
+        store.discard(SplitPlace::new(0, 2), Nonce([1; 8]));
+        store.discard(SplitPlace::new(0, 2), Nonce([1; 8]));
         assert_eq!(store.held_bytes(), 10);
         store.end();
         assert_eq!((store.held_bytes(), store.has_room()), (0, true));
@@ -199,13 +199,13 @@ mod tests {
         let store = store(100, false);
         put(&store, 5, 1);
         assert!(store.take(&committed(4, 1)).is_none());
-        store.reopen(Place::default());
+        store.reopen(SplitPlace::default());
         put(&store, 2, 1);
-        store.begins_at(Place::new(0, 1));
+        store.begins_at(SplitPlace::new(0, 1));
         assert!(store.take(&committed(2, 1)).is_some() && store.take(&committed(5, 1)).is_some());
-        store.reopen(Place::default());
+        store.reopen(SplitPlace::default());
         put(&store, 0, 1);
-        store.begins_at(Place::new(0, 3));
+        store.begins_at(SplitPlace::new(0, 3));
         assert_eq!(store.held_bytes(), 0, "it begins behind that split");
     }
 

@@ -1,46 +1,48 @@
 //! Refusals as the poller takes them, and fetchers that join runs of a sample job.
 
 use super::*;
-use crate::{Delivery, Fetcher, FetcherConfig, FetcherPorts, OwnRanks, samples::SampleJob};
 use crate::{
-    Folders,
-    samples::{Silent, batch, split, view},
+    Fetcher, FetcherConfig, FetcherPorts, ServedRanks, StreamDelivery, samples::SampleJob,
+};
+use crate::{
+    FolderBuckets,
+    samples::{SilentCoordinator, batch, split, view},
 };
 use gristmill_model::Nonce;
 use gristmill_model::RunToken;
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use gristmill_ports::{SystemClock, memory::MemoryObjects};
 use std::num::NonZeroU32;
 
-fn poller() -> Poller {
+fn poller() -> CoordinatorPoller {
     let objects = Arc::new(MemoryObjects::default());
-    let progress = Progress::new(OwnRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
+    let progress = FetcherProgress::new(ServedRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
     progress.acks().take_over(0, 1, Nonce([0; 8]));
     progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
     progress.announce();
-    Poller {
+    CoordinatorPoller {
         job: "j".parse().unwrap(),
         registered_ms: 1,
-        coordinator: Arc::new(Silent),
+        coordinator: Arc::new(SilentCoordinator),
         clock: Arc::new(SystemClock),
-        ledger: Arc::new(Ledger::new(view(), split(0, 0), Folders::default())),
+        ledger: Arc::new(SplitLedger::new(view(), split(0, 0), FolderBuckets::default())),
         progress: Arc::new(progress),
         stages: Arc::new(StageClock::new(Duration::ZERO)),
-        shelves: Shelves { objects, bucket: "b".into() },
+        shelves: CacheManifestReader { objects, bucket: "b".into() },
     }
 }
 
 /// The first request of a trainer that begins.
-fn begins(poller: &Poller) -> Request {
+fn begins(poller: &CoordinatorPoller) -> ReaderRequest {
     let request = poller.progress.acks().request(true, false);
     assert!(request.ack().is_some());
     request
 }
 
-fn refusal(kind: RefusalKind) -> Refusal {
-    Refusal { kind, message: "no".into() }
+fn refusal(kind: RefusalKind) -> CallRefusal {
+    CallRefusal { kind, message: "no".into() }
 }
 
 #[test]
@@ -64,7 +66,7 @@ fn later_refusals_end_the_run() {
     for (kind, joins) in [(RefusalKind::Invalid, false), (RefusalKind::NotFound, true)] {
         let poller = poller();
         let request = begins(&poller);
-        let request = Request { join: request.join.filter(|_| joins), ..request };
+        let request = ReaderRequest { join: request.join.filter(|_| joins), ..request };
         assert!(poller.refused(refusal(kind), &request).is_none());
         assert_eq!(poller.ledger.error(), Some(FetchError::Refused("no".into())));
     }
@@ -90,10 +92,10 @@ fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
 /// `config` for `count` ranks from `first` on of a run of two ranks that begins at batch `from`.
 fn of_run(config: &FetcherConfig, (first, count): (u32, u32), from: u64) -> FetcherConfig {
     let count_of = |count| NonZeroU32::new(count).unwrap();
-    let ranks = Ranks { count: count_of(2), from: batch(0, from), tail: Tail::Drop };
-    let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
+    let ranks = RunRanks { count: count_of(2), from: batch(0, from), tail: TailPolicy::Drop };
+    let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
     let range = RankRange { first, count: count_of(count) };
-    let own = Some(OwnRanks { run, range, is_successor: false, local_workers: 0 });
+    let own = Some(ServedRanks { run, range, is_successor: false, local_workers: 0 });
     FetcherConfig { own, resume: batch(0, from), ..config.clone() }
 }
 
@@ -102,13 +104,13 @@ async fn take_all(fetcher: &mut Fetcher) -> Vec<u64> {
     let mut taken = Vec::new();
     loop {
         match fetcher.next().await.unwrap() {
-            Delivery::Batch(batch) => {
+            StreamDelivery::Batch(batch) => {
                 fetcher.checkpointed_before(batch.cursor().next());
                 taken.push(batch.batch_index);
             }
-            Delivery::OfOthers { next } => fetcher.checkpointed_before(next),
-            Delivery::EpochEnd(totals) => fetcher.checkpointed_epochs(totals.epoch + 1),
-            Delivery::End => return taken,
+            StreamDelivery::OfOthers { next } => fetcher.checkpointed_before(next),
+            StreamDelivery::EpochEnd(totals) => fetcher.checkpointed_epochs(totals.epoch + 1),
+            StreamDelivery::End => return taken,
         }
     }
 }
@@ -176,7 +178,8 @@ async fn a_reader_that_would_begin_elsewhere_learns_where_the_run_began() {
     second.located().await.unwrap();
     second.announce();
     second.admitted().await.unwrap();
-    let (Delivery::OfOthers { .. } | Delivery::Batch(_)) = second.next().await.unwrap() else {
+    let (StreamDelivery::OfOthers { .. } | StreamDelivery::Batch(_)) = second.next().await.unwrap()
+    else {
         panic!("it streams from the beginning of the run");
     };
 }

@@ -1,8 +1,8 @@
 //! The cursor protocol: the generation of this run, its progress, and the next acknowledgement.
 
-use super::membership::{Membership, Request, Said};
-use crate::OwnRanks;
-use gristmill_model::splits::{Ack, Cursor, Place};
+use super::membership::{ReaderAnswer, ReaderMembership, ReaderRequest};
+use crate::ServedRanks;
+use gristmill_model::splits::{Cursor, ProgressAck, SplitPlace};
 use gristmill_model::{Epoch, Nonce};
 use std::collections::BTreeMap;
 
@@ -11,29 +11,29 @@ const LOT_BITS: u32 = 16;
 
 /// A trainer's position, and the coordinator's knowledge of it. Times and nonces are arguments.
 #[derive(Debug)]
-pub(crate) struct Acks {
+pub(crate) struct AckTracker {
     /// The generation of this run, and that of the run it takes over from, once known.
     generation: Option<(u64, u64)>,
     /// Every generation of this process; none of them belongs to another trainer.
     own: Vec<u64>,
-    /// Whether [`Acks::first_refused`] has found that this fetcher takes over.
+    /// Whether [`AckTracker::first_refused`] has found that this fetcher takes over.
     was_refused: bool,
     began: Option<Began>,
     /// Whether the trainer has confirmed where it begins; only then may it take over the run.
     announced: bool,
     /// The furthest durable batch of this generation that may have reached the coordinator.
     sent: Option<Cursor>,
-    delivered: Place,
+    delivered: SplitPlace,
     durable: Cursor,
-    durable_place: Place,
+    durable_place: SplitPlace,
     /// First place that a restart needs, by the batch it restarts at.
-    resume_places: BTreeMap<Cursor, Place>,
+    resume_places: BTreeMap<Cursor, SplitPlace>,
     /// Batches of the epochs that the stream has passed.
     ended: BTreeMap<Epoch, u64>,
-    acked: Option<Ack>,
+    acked: Option<ProgressAck>,
     /// Whether the coordinator has accepted where this run of the trainer begins; the table may have lost that since.
     was_accepted: bool,
-    membership: Membership,
+    membership: ReaderMembership,
 }
 
 /// The consequence of a refusal of a first acknowledgement.
@@ -54,13 +54,13 @@ struct Began {
     at: Cursor,
     /// Durable according to its first report, and the first split that a restart there needs.
     durable: Cursor,
-    durable_place: Place,
+    durable_place: SplitPlace,
 }
 
-impl Acks {
+impl AckTracker {
     /// A reader of `own` that resumes at batch `durable`.
-    pub fn new(own: OwnRanks, durable: Cursor) -> Self {
-        let place = Place::start_of(durable.epoch);
+    pub fn new(own: ServedRanks, durable: Cursor) -> Self {
+        let place = SplitPlace::start_of(durable.epoch);
         Self {
             generation: None,
             own: Vec::new(),
@@ -75,7 +75,7 @@ impl Acks {
             ended: BTreeMap::new(),
             acked: None,
             was_accepted: false,
-            membership: Membership::new(own),
+            membership: ReaderMembership::new(own),
         }
     }
 
@@ -121,12 +121,12 @@ impl Acks {
     }
 
     /// The ranks of a run to serve from now on.
-    pub fn serve(&mut self, own: OwnRanks) {
+    pub fn serve(&mut self, own: ServedRanks) {
         self.withdraw();
-        self.membership = Membership::new(own);
+        self.membership = ReaderMembership::new(own);
     }
 
-    pub fn membership(&self) -> &Membership {
+    pub fn membership(&self) -> &ReaderMembership {
         &self.membership
     }
 
@@ -137,7 +137,7 @@ impl Acks {
 
     /// The content of the next poll. Progress is reported if that `is_due`, and by one of several readers that
     /// `beats` even if nothing is new.
-    pub fn request(&mut self, is_due: bool, beats: bool) -> Request {
+    pub fn request(&mut self, is_due: bool, beats: bool) -> ReaderRequest {
         let (is_joined, is_alone) = (self.membership.is_joined(), self.membership.is_alone());
         let news = if is_due || !is_joined { self.send() } else { None };
         let again = self.acked.filter(|_| beats && is_joined && !is_alone);
@@ -147,8 +147,8 @@ impl Acks {
     /// Records the answer to `request`. Returns why this reader must stop, if another has taken its place.
     pub fn answered(
         &mut self,
-        request: &Request,
-        said: Said<'_>,
+        request: &ReaderRequest,
+        said: ReaderAnswer<'_>,
         (now_ms, lot): (u64, Nonce),
     ) -> Option<String> {
         let (generation, standing) = said;
@@ -180,13 +180,18 @@ impl Acks {
     pub fn reopen(&mut self, at: Cursor) {
         (self.announced, self.began) = (false, None);
         self.resume_places.clear();
-        let place = Place::start_of(at.epoch);
+        let place = SplitPlace::start_of(at.epoch);
         (self.delivered, self.durable, self.durable_place) = (place, at, place);
     }
 
     /// The stream continues with batch `at` and the split at `next`; a restart at `durable` needs splits from
     /// `needed` on.
-    pub fn start_at(&mut self, at: Cursor, (durable, needed): (Cursor, Place), next: Place) {
+    pub fn start_at(
+        &mut self,
+        at: Cursor,
+        (durable, needed): (Cursor, SplitPlace),
+        next: SplitPlace,
+    ) {
         self.delivered = self.delivered.max(next);
         self.durable = self.durable.max(durable);
         self.durable_place = self.durable_place.max(needed);
@@ -210,12 +215,12 @@ impl Acks {
     }
 
     /// A batch is about to be handed over; a restart at it would need splits from `resume_place` on.
-    pub fn next_is(&mut self, batch: Cursor, resume_place: Place) {
+    pub fn next_is(&mut self, batch: Cursor, resume_place: SplitPlace) {
         self.resume_places.insert(batch, resume_place);
     }
 
     /// Every split before `place` is in this host's memory, or with the trainer.
-    pub fn passed(&mut self, place: Place) {
+    pub fn passed(&mut self, place: SplitPlace) {
         self.delivered = self.delivered.max(place);
     }
 
@@ -232,7 +237,7 @@ impl Acks {
     }
 
     /// The first place not consumed.
-    pub fn delivered(&self) -> Place {
+    pub fn delivered(&self) -> SplitPlace {
         self.delivered
     }
 
@@ -250,21 +255,21 @@ impl Acks {
         // The batch at `next` may not have been handed over yet. The place needed by the latest known
         // batch is a safe, slightly early answer.
         let known = self.resume_places.range(..=next).next_back().map(|(_, place)| *place);
-        let place = Place::start_of(next.epoch).max(known.unwrap_or_default());
+        let place = SplitPlace::start_of(next.epoch).max(known.unwrap_or_default());
         self.durable_place = self.durable_place.max(place);
         self.resume_places = self.resume_places.split_off(&next);
     }
 
     /// The acknowledgement to send now, if there is a new one. The first one holds only the start of this run,
     /// from which the coordinator detects whether another run came first.
-    pub fn send(&mut self) -> Option<Ack> {
+    pub fn send(&mut self) -> Option<ProgressAck> {
         let ack = self.next()?;
         self.sent = self.sent.max(Some(ack.durable));
         Some(ack)
     }
 
     /// Records that `ack` was written; returns whether it belongs to this generation.
-    pub fn acknowledged(&mut self, ack: Ack) -> bool {
+    pub fn acknowledged(&mut self, ack: ProgressAck) -> bool {
         // The stream may have restarted since.
         let is_current =
             self.generation.is_some_and(|(generation, _)| generation == ack.generation);
@@ -275,7 +280,7 @@ impl Acks {
     }
 
     /// The table is at `generation` and `delivered`. If it was further once, it has lost that: it is reported again.
-    pub fn table_is_at(&mut self, generation: u64, delivered: Place) {
+    pub fn table_is_at(&mut self, generation: u64, delivered: SplitPlace) {
         if !self.membership.is_alone() {
             return;
         }
@@ -299,7 +304,7 @@ impl Acks {
         self.delivered.linear(n_splits).saturating_sub(reported)
     }
 
-    fn next(&self) -> Option<Ack> {
+    fn next(&self) -> Option<ProgressAck> {
         let began = self.began.filter(|_| self.announced)?;
         let (durable, durable_place) = match self.acked {
             Some(_) => (self.durable, self.durable_place),
@@ -310,7 +315,15 @@ impl Acks {
         let delivered = self.delivered.max(durable_place);
         let local_workers = self.membership.own().local_workers;
         let ended = durable.epoch.checked_sub(1).and_then(|epoch| self.end_of(epoch));
-        let ack = Ack { generation, over, delivered, durable, durable_place, ended, local_workers };
+        let ack = ProgressAck {
+            generation,
+            over,
+            delivered,
+            durable,
+            durable_place,
+            ended,
+            local_workers,
+        };
         (self.acked != Some(ack)).then_some(ack)
     }
 }
@@ -328,16 +341,16 @@ fn later(last: u64, now_ms: u64, lot: Nonce) -> u64 {
 mod tests {
     use super::*;
     use crate::samples::{batch, split};
-    use gristmill_model::splits::ranks::Tail;
+    use gristmill_model::splits::ranks::TailPolicy;
     use gristmill_model::wire::ReaderStanding;
 
-    fn new() -> Acks {
-        let all = crate::samples::own(1, 0..1, batch(0, 0), Tail::Uneven);
-        Acks::new(all, batch(0, 0))
+    fn new() -> AckTracker {
+        let all = crate::samples::own(1, 0..1, batch(0, 0), TailPolicy::Uneven);
+        AckTracker::new(all, batch(0, 0))
     }
 
     /// The coordinator accepts what is sent.
-    fn accept(acks: &mut Acks) -> Ack {
+    fn accept(acks: &mut AckTracker) -> ProgressAck {
         let request = acks.request(true, false);
         let ack = request.ack().unwrap();
         let run = Some(acks.membership().own().run);
@@ -347,7 +360,7 @@ mod tests {
         ack
     }
 
-    fn begun() -> Acks {
+    fn begun() -> AckTracker {
         let mut acks = new();
         acks.take_over(0, 1, Nonce([0; 8]));
         acks.announce();
@@ -445,7 +458,7 @@ mod tests {
         assert_eq!((ack.generation, ack.durable, ack.delivered), (first, batch(0, 5), split(0, 2)));
         // In flight while the stream goes back before it.
         assert!(acks.may_go_on_at(batch(0, 5)) && !acks.may_go_on_at(batch(0, 3)));
-        acks.serve(OwnRanks::one(Nonce([1; 8]), batch(0, 3)));
+        acks.serve(ServedRanks::one(Nonce([1; 8]), batch(0, 3)));
         acks.reopen(batch(0, 3));
         assert!(!acks.acknowledged(ack));
         acks.start_at(batch(0, 3), (batch(0, 3), split(0, 1)), split(0, 1));

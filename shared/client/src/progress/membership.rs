@@ -1,27 +1,27 @@
 //! The part of a reader in its run: how it joins, what it reports, and how often it may poll.
 
-use crate::OwnRanks;
-use gristmill_model::splits::Ack;
-use gristmill_model::splits::readers::{RankRange, Report, poll_every_ms, report_every_ms};
-use gristmill_model::splits::run::Join;
+use crate::ServedRanks;
+use gristmill_model::splits::ProgressAck;
+use gristmill_model::splits::readers::{RankRange, ReaderReport, poll_every_ms, report_every_ms};
+use gristmill_model::splits::run::RunJoin;
 use gristmill_model::wire::ReaderStanding;
 use std::{num::NonZeroU32, time::Duration};
 
 /// The content of an answer: the generation of the run, and the reader's part in it.
-pub(crate) type Said<'a> = (u64, &'a ReaderStanding);
+pub(crate) type ReaderAnswer<'a> = (u64, &'a ReaderStanding);
 
 /// The content of a poll beside its measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(crate) struct ReaderRequest {
     pub ranks: RankRange,
     pub of: NonZeroU32,
-    pub join: Option<Join>,
-    pub report: Option<Report>,
+    pub join: Option<RunJoin>,
+    pub report: Option<ReaderReport>,
 }
 
-impl Request {
+impl ReaderRequest {
     /// The progress that it reports. The reader of all ranks reports its beginning as it joins.
-    pub fn ack(&self) -> Option<Ack> {
+    pub fn ack(&self) -> Option<ProgressAck> {
         let begins = self.join.filter(|_| self.ranks == RankRange::all(self.of));
         self.report.map(|report| report.ack).or(begins.map(|join| join.start))
     }
@@ -37,8 +37,8 @@ enum Standing {
 
 /// A reader of some or all ranks of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Membership {
-    own: OwnRanks,
+pub(crate) struct ReaderMembership {
+    own: ServedRanks,
     standing: Standing,
     /// Whether it has joined before. The table may have lost that.
     has_joined: bool,
@@ -48,8 +48,8 @@ pub(crate) struct Membership {
     next_report_ms: u64,
 }
 
-impl Membership {
-    pub fn new(own: OwnRanks) -> Self {
+impl ReaderMembership {
+    pub fn new(own: ServedRanks) -> Self {
         let readers = own.run.ranks.count.get().div_ceil(own.range.count.get());
         Self {
             own,
@@ -61,7 +61,7 @@ impl Membership {
         }
     }
 
-    pub fn own(&self) -> &OwnRanks {
+    pub fn own(&self) -> &ServedRanks {
         &self.own
     }
 
@@ -81,33 +81,38 @@ impl Membership {
     }
 
     /// The next request; `ack` is the progress to report, if that is due. One that has not joined begins with it.
-    pub fn request(&self, ack: Option<Ack>) -> Request {
-        let OwnRanks { run, range: ranks, is_successor, .. } = self.own;
+    pub fn request(&self, ack: Option<ProgressAck>) -> ReaderRequest {
+        let ServedRanks { run, range: ranks, is_successor, .. } = self.own;
         let of = run.ranks.count;
-        let nothing = Request { ranks, of, join: None, report: None };
+        let nothing = ReaderRequest { ranks, of, join: None, report: None };
         match (self.standing, ack) {
             (Standing::Apart, None) => nothing,
             (Standing::Apart, Some(start)) => {
                 let is_successor = is_successor || self.has_joined;
-                let join = Some(Join { run, start, is_successor });
+                let join = Some(RunJoin { run, start, is_successor });
                 // The only reader of several ranks reports once, so that a reader of some ranks finds that it is there.
                 let reports = self.is_alone() && of > NonZeroU32::MIN;
                 let number = start.generation;
-                let report = Report { reader: number, over_reader: 0, ranks, ack: start };
-                Request { join, report: reports.then_some(report), ..nothing }
+                let report = ReaderReport { reader: number, over_reader: 0, ranks, ack: start };
+                ReaderRequest { join, report: reports.then_some(report), ..nothing }
             }
             // First it learns whose place it takes.
             (Standing::Joined { .. }, _) if self.asks => nothing,
             (Standing::Joined { number, over, .. }, ack) => {
-                let report = |ack| Report { reader: number, over_reader: over, ranks, ack };
-                Request { report: ack.map(report), ..nothing }
+                let report = |ack| ReaderReport { reader: number, over_reader: over, ranks, ack };
+                ReaderRequest { report: ack.map(report), ..nothing }
             }
         }
     }
 
     /// Records that `join` was answered. `number` is the reader's own from now on.
     /// Returns whether it has joined by that; the stream may have begun elsewhere since.
-    pub fn joined(&mut self, join: &Join, (generation, said): Said<'_>, number: u64) -> bool {
+    pub fn joined(
+        &mut self,
+        join: &RunJoin,
+        (generation, said): ReaderAnswer<'_>,
+        number: u64,
+    ) -> bool {
         if join.run != self.own.run || self.is_joined() {
             return false;
         }
@@ -123,7 +128,7 @@ impl Membership {
 
     /// Takes the place of the reader that the answer names, with a number of at least `number`. Only before a report
     /// of this reader is accepted.
-    pub fn take_place(&mut self, (said_generation, said): Said<'_>, number: u64) {
+    pub fn take_place(&mut self, (said_generation, said): ReaderAnswer<'_>, number: u64) {
         let is_alone = self.is_alone();
         if let Standing::Joined { generation, number: own, over } = &mut self.standing
             && !is_alone
@@ -135,7 +140,7 @@ impl Membership {
     }
 
     /// Why this reader must stop, if the answer to a later request says so.
-    pub fn superseded(&self, (said_generation, said): Said<'_>) -> Option<String> {
+    pub fn superseded(&self, (said_generation, said): ReaderAnswer<'_>) -> Option<String> {
         let Standing::Joined { generation, number, .. } = self.standing else { return None };
         // A table that has lost the run is joined again by its only reader.
         let is_known = said_generation >= generation || !self.is_alone();
@@ -173,14 +178,14 @@ mod tests {
     use super::*;
     use crate::samples::{batch, split};
     use gristmill_model::RunToken;
-    use gristmill_model::splits::ranks::{Ranks, Tail};
+    use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
     use gristmill_model::splits::run::TrainingRun;
 
-    fn own(first: u32, count: u32, of: u32) -> OwnRanks {
+    fn own(first: u32, count: u32, of: u32) -> ServedRanks {
         let count_of = |n| NonZeroU32::new(n).unwrap();
-        let ranks = Ranks { count: count_of(of), from: batch(0, 0), tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
-        OwnRanks {
+        let ranks = RunRanks { count: count_of(of), from: batch(0, 0), tail: TailPolicy::Drop };
+        let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
+        ServedRanks {
             run,
             range: RankRange { first, count: count_of(count) },
             is_successor: false,
@@ -188,9 +193,9 @@ mod tests {
         }
     }
 
-    fn ack(generation: u64) -> Ack {
+    fn ack(generation: u64) -> ProgressAck {
         let (delivered, durable) = (split(0, 0), batch(0, 0));
-        Ack {
+        ProgressAck {
             generation,
             over: 0,
             delivered,
@@ -207,13 +212,13 @@ mod tests {
     }
 
     /// Whether the request only asks.
-    fn asks(request: Request) -> bool {
+    fn asks(request: ReaderRequest) -> bool {
         request.join.is_none() && request.report.is_none()
     }
 
     #[test]
     fn one_of_several_joins_and_then_reports_by_its_number() {
-        let mut second = Membership::new(own(2, 2, 4));
+        let mut second = ReaderMembership::new(own(2, 2, 4));
         assert!(asks(second.request(None)), "it only prefetches");
         let first = second.request(Some(ack(5)));
         assert_eq!(first.ack(), None, "it does not know the run's generation");
@@ -229,7 +234,7 @@ mod tests {
     #[test]
     fn the_only_reader_begins_the_run_with_its_first_report() {
         for (of, reports) in [(1, false), (4, true)] {
-            let mut all = Membership::new(own(0, of, of));
+            let mut all = ReaderMembership::new(own(0, of, of));
             let request = all.request(Some(ack(5)));
             assert_eq!((request.ack(), request.report.is_some()), (Some(ack(5)), reports));
             assert!(all.joined(&request.join.unwrap(), (5, &said(5)), 6));
@@ -243,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_reader_stops_for_a_later_run_and_for_its_successor() {
-        let mut reader = Membership::new(own(0, 1, 4));
+        let mut reader = ReaderMembership::new(own(0, 1, 4));
         let join = reader.request(Some(ack(5))).join.unwrap();
         assert_eq!(reader.superseded((3, &said(0))), None, "it has not joined");
         reader.joined(&join, (3, &said(40)), 41);
@@ -261,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_reader_refused_for_a_late_report_asks_whose_place_it_takes() {
-        let mut reader = Membership::new(own(2, 2, 4));
+        let mut reader = ReaderMembership::new(own(2, 2, 4));
         let join = reader.request(Some(ack(5))).join.unwrap();
         reader.joined(&join, (3, &said(0)), 41);
         reader.ask();
@@ -276,7 +281,7 @@ mod tests {
 
     #[test]
     fn an_answer_to_a_join_of_another_beginning_is_ignored() {
-        let mut reader = Membership::new(own(0, 1, 4));
+        let mut reader = ReaderMembership::new(own(0, 1, 4));
         let mut join = reader.request(Some(ack(5))).join.unwrap();
         join.run.ranks.from = batch(0, 8);
         assert!(!reader.joined(&join, (3, &said(40)), 41) && !reader.is_joined());
@@ -284,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_coordinator_sets_the_pace_of_many() {
-        let mut reader = Membership::new(own(9, 1, 256));
+        let mut reader = ReaderMembership::new(own(9, 1, 256));
         assert_eq!(reader.poll_every(), Duration::from_millis(1_024), "before its first answer");
         reader.set_pace(&said(0));
         assert_eq!((reader.poll_every(), reader.report_every_ms()), (Duration::from_millis(7), 9));

@@ -2,7 +2,7 @@
 
 use gristmill_model::Epoch;
 use gristmill_model::splits::{SplitKind, WorkerTimes};
-use gristmill_model::wire::{Polled, ReadySplit, TrainerMetrics, TrainingReport};
+use gristmill_model::wire::{PollReply, ReadySplit, TrainerMetrics, TrainingReport};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
@@ -56,7 +56,7 @@ impl RemoteWork {
 
 /// Measurements of a trainer, gathered into means and reports.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct DeliveryMeter {
     recent: VecDeque<BatchTimes>,
     batches: u64,
     queue_batches: u32,
@@ -79,7 +79,7 @@ fn add_to(mean: &mut f64, value: f64, n: f64) {
     *mean += (value - *mean) / n;
 }
 
-impl Meter {
+impl DeliveryMeter {
     /// The stream restarts: nothing is queued.
     pub fn reopen(&mut self) {
         self.queue_batches = 0;
@@ -102,11 +102,11 @@ impl Meter {
     }
 
     /// Records a poll's facts about workers, for a trainer in `epoch`.
-    pub fn polled(&mut self, polled: &Polled, epoch: Epoch) {
+    pub fn polled(&mut self, polled: &PollReply, epoch: Epoch) {
         let Some(plan) = polled.job.plan else { return };
         let batch_size = plan.batch_size.max(1);
         let caching = polled.job.caching.as_ref();
-        let mode_from = |epoch: Epoch| caching.and_then(|c| c.of(epoch)).map(|mode| mode.from);
+        let mode_from = |epoch: Epoch| caching.and_then(|c| c.mode_at(epoch)).map(|mode| mode.from);
         for entry in polled.ready.iter().filter(|entry| entry.outcome.kind == SplitKind::Object) {
             let of_mode = self.work.entry(mode_from(entry.place.epoch)).or_default();
             of_mode.add(entry, f64::from(batch_size));
@@ -176,7 +176,7 @@ impl Meter {
 mod tests {
     use super::*;
     use crate::samples::{entry, polled};
-    use gristmill_model::wire::{CacheMode, CachingView, EpochMode};
+    use gristmill_model::wire::{CacheMode, CachingView, EpochCacheMode};
 
     const TIMES: BatchTimes = BatchTimes {
         since_last: Duration::from_millis(50),
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_report_covers_the_batches_since_the_last_one() {
-        let mut meter = Meter::default();
+        let mut meter = DeliveryMeter::default();
         for _ in 0..9 {
             meter.handed_over(TIMES, 2);
         }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn costs_of_another_mode_are_kept_until_the_trainer_is_there() {
-        let mode = |from, mode| EpochMode { from, mode, reason: String::new(), shelf: None };
+        let mode = |from, mode| EpochCacheMode { from, mode, reason: String::new(), shelf: None };
         let modes = vec![mode(0, CacheMode::Profile), mode(1, CacheMode::Compute)];
         let caching = CachingView { points: Vec::new(), modes, unsettled: None };
         let poll = |epoch, compute_ms| {
@@ -226,8 +226,8 @@ mod tests {
             polled.ready[0].times.compute_ms = compute_ms;
             polled
         };
-        let mut meter = Meter::default();
-        let compute_s = |meter: &mut Meter| {
+        let mut meter = DeliveryMeter::default();
+        let compute_s = |meter: &mut DeliveryMeter| {
             (0..100).for_each(|_| meter.handed_over(TIMES, 0));
             (meter.report().unwrap().remote_compute_s * 1e3).round()
         };
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn means_are_of_the_last_batches() {
-        let mut meter = Meter::default();
+        let mut meter = DeliveryMeter::default();
         assert_eq!(meter.metrics().stall_fraction.to_bits(), 0.0_f64.to_bits());
         meter.handed_over(TIMES, 2);
         let metrics = meter.metrics();

@@ -4,7 +4,7 @@ use gristmill_pipeline::Pipeline;
 
 /// How a dataset is divided into splits.
 #[derive(Debug, Clone, Copy)]
-pub struct Division {
+pub struct DatasetDivision {
     pub records: u64,
     pub files: u64,
     /// Most records of a split.
@@ -13,7 +13,7 @@ pub struct Division {
     pub is_given: bool,
 }
 
-impl Division {
+impl DatasetDivision {
     /// Why batches of `pipeline` have mixed lengths despite its buckets, and a remedy; none if buckets work.
     pub fn idle_buckets(&self, pipeline: &Pipeline) -> Option<String> {
         let Self { records, files, split_records, is_given } = *self;
@@ -59,16 +59,16 @@ mod tests {
 
     #[test]
     fn splits_of_one_batch_are_named_with_a_remedy() {
-        let said = |ops: &str, division: Division| division.idle_buckets(&pipeline(ops));
-        let all = Division { records: 8000, files: 1, split_records: 96, is_given: false };
+        let said = |ops: &str, division: DatasetDivision| division.idle_buckets(&pipeline(ops));
+        let all = DatasetDivision { records: 8000, files: 1, split_records: 96, is_given: false };
         assert_eq!(said("", all), None);
-        let few = said("", Division { records: 8, ..all }).unwrap();
+        let few = said("", DatasetDivision { records: 8, ..all }).unwrap();
         assert!(few.contains("has 8 records") && few.contains("smaller `size`"), "{few}");
-        let given = said("", Division { split_records: 8, is_given: true, ..all }).unwrap();
+        let given = said("", DatasetDivision { split_records: 8, is_given: true, ..all }).unwrap();
         assert!(given.contains("--split-batches says so") && given.contains("12"), "{given}");
-        let large = said("", Division { split_records: 8, ..all }).unwrap();
+        let large = said("", DatasetDivision { split_records: 8, ..all }).unwrap();
         assert!(large.contains("records are large"), "{large}");
-        let files = Division { files: 1000, ..all };
+        let files = DatasetDivision { files: 1000, ..all };
         let small = said("", files).unwrap();
         assert!(small.contains("about 8 records") && small.contains("shuffle"), "{small}");
         assert_eq!(
@@ -78,7 +78,7 @@ mod tests {
         );
         let plain =
             "source: { jsonl: x, features: { t: { dtype: i64 } } }\nops: [batch: { size: 8 }]";
-        let none = Division { records: 1, ..all }
+        let none = DatasetDivision { records: 1, ..all }
             .idle_buckets(&gristmill_operators::parse(plain).unwrap());
         assert_eq!(none, None);
     }

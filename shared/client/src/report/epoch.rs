@@ -2,7 +2,7 @@
 
 use crate::server::EpochCounts;
 use gristmill_model::splits::WorkerTimes;
-use gristmill_model::wire::{CacheMode, EpochMode};
+use gristmill_model::wire::{CacheMode, EpochCacheMode};
 
 /// The part of an epoch after its first second, some of which the start takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,7 +27,7 @@ pub struct EpochReport {
     pub duplicates: u64,
     pub distinct: u64,
     /// The use of the pipeline's `autocache` points, if it has any.
-    pub caching: Option<EpochMode>,
+    pub caching: Option<EpochCacheMode>,
     /// CPU time of worker processes while the epoch was delivered, in milliseconds.
     pub worker_cpu_ms: u64,
 }

@@ -1,18 +1,18 @@
-//! The state of a run that an [`Observer`](super::Observer) reads while batches are delivered.
+//! The state of a run that an [`RunObserver`](super::Observer) reads while batches are delivered.
 
-use crate::{Fetcher, Snapshot};
+use crate::{Fetcher, JobStatistics};
 use gristmill_model::wire::{JobStatus, JobView};
 use gristmill_pipeline::Pipeline;
 use std::time::{Duration, Instant};
 
 /// A run that can be observed: over the fetcher of this process, or over fetchers that are processes of
 /// their own.
-pub trait Observable: Sync {
+pub trait ObservableRun: Sync {
     /// The pipeline of the job.
     fn pipeline(&self) -> &Pipeline;
 
     /// The job's numbers, as last known.
-    fn snapshot(&self) -> Snapshot;
+    fn snapshot(&self) -> JobStatistics;
 
     /// The job, as last known.
     fn view(&self) -> Option<JobView>;
@@ -21,12 +21,12 @@ pub trait Observable: Sync {
     fn waited(&self) -> Duration;
 }
 
-impl Observable for Fetcher {
+impl ObservableRun for Fetcher {
     fn pipeline(&self) -> &Pipeline {
         Fetcher::pipeline(self)
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self) -> JobStatistics {
         Fetcher::snapshot(self)
     }
 
@@ -43,7 +43,7 @@ impl Observable for Fetcher {
 pub struct PolledJob {
     pipeline: Pipeline,
     view: JobView,
-    snapshot: Snapshot,
+    snapshot: JobStatistics,
     /// Waits that are over, and the start of the present one.
     waited: Duration,
     waits_since: Option<Instant>,
@@ -52,7 +52,7 @@ pub struct PolledJob {
 impl PolledJob {
     /// A job of which no status has been read yet.
     pub fn new(pipeline: Pipeline, view: JobView) -> Self {
-        let (snapshot, waited) = (Snapshot::default(), Duration::ZERO);
+        let (snapshot, waited) = (JobStatistics::default(), Duration::ZERO);
         Self { pipeline, view, snapshot, waited, waits_since: None }
     }
 
@@ -83,12 +83,12 @@ impl PolledJob {
     }
 }
 
-impl Observable for PolledJob {
+impl ObservableRun for PolledJob {
     fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self) -> JobStatistics {
         self.snapshot.clone()
     }
 
@@ -142,7 +142,8 @@ mod tests {
         assert_eq!(job.view().unwrap().state, JobState::Running);
         job.update(status(5, 6));
         job.update(status(2, 4));
-        let Snapshot { active_workers, workers_max, indexed_files, scale, .. } = job.snapshot();
+        let JobStatistics { active_workers, workers_max, indexed_files, scale, .. } =
+            job.snapshot();
         assert_eq!((active_workers, workers_max, indexed_files, scale.target), (2, 5, 3, 4));
         assert_eq!(job.view().unwrap().state, JobState::Done);
     }

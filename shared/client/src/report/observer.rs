@@ -2,17 +2,18 @@
 
 use super::{
     epoch::{EpochReport, SteadyPart},
-    observable::Observable,
-    recorder::{Recorded, Recorder},
-    recount::Recount,
-    usage::Usage,
+    observable::ObservableRun,
+    recorder::{RunRecorder, RunRecording},
+    recount::VisitCounter,
+    usage::ResourceUsage,
 };
 use crate::{
-    Batch, EpochTotals, Failure, Job, Service, Snapshot, StepDelivery, server::EpochCounts,
+    DeliveredBatch, EpochTotals, JobHandle, JobStatistics, ProgramFailure, ServiceConnection,
+    StepDelivery, server::EpochCounts,
 };
-use gristmill_chunk::{Frame, Limits};
+use gristmill_chunk::{ChunkFrame, ChunkLimits};
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::{JobView, Plan, ScaleDecision};
+use gristmill_model::wire::{EpochPlan, JobView, ScaleDecision};
 use gristmill_model::{Epoch, ErrorPolicy};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline};
 use std::{
@@ -27,7 +28,7 @@ const SETTLES: Duration = Duration::from_secs(1);
 
 /// All deliveries to a trainer in a run.
 #[derive(Debug)]
-pub struct Observed {
+pub struct RunObservations {
     pub pipeline: Pipeline,
     pub epochs: Vec<EpochReport>,
     /// The first batch delivered.
@@ -44,7 +45,7 @@ pub struct Observed {
     /// Splits that were computed again because their objects were missing or damaged.
     pub recomputed_splits: u32,
     pub scaling: Vec<ScaleDecision>,
-    pub recorded: Recorded,
+    pub recorded: RunRecording,
     /// BLAKE3 over the frames of all batches in order, those left out included.
     pub batches_blake3: String,
     /// Why there was no batch at all, if so.
@@ -52,8 +53,8 @@ pub struct Observed {
 }
 
 /// Watches the deliveries of one run.
-pub struct Observer {
-    service: Service,
+pub struct RunObserver {
+    service: ServiceConnection,
     pipeline: Pipeline,
     /// Whether other fetchers deliver the rest of the job.
     is_part: bool,
@@ -70,10 +71,10 @@ pub struct Observer {
     settled: Option<(Instant, u64)>,
     /// Elements of the epoch so far.
     rows: u64,
-    recount: Recount,
+    recount: VisitCounter,
     epochs: Vec<EpochReport>,
     scaling: Vec<ScaleDecision>,
-    recorder: Recorder,
+    recorder: RunRecorder,
     /// Batches taken over all epochs.
     taken: u64,
     /// Batches that no rank got, and their rows.
@@ -85,14 +86,14 @@ pub struct Observer {
     /// Why the latest epoch had no batch, if it had none.
     empty: Option<String>,
     looked: Instant,
-    used: Usage,
+    used: ResourceUsage,
 }
 
-impl Observer {
+impl RunObserver {
     /// Observes `run` of `job`, which began at `began`.
-    pub async fn new(job: &Job, run: &impl Observable, began: Instant) -> Self {
+    pub async fn new(job: &JobHandle, run: &impl ObservableRun, began: Instant) -> Self {
         Self {
-            used: Usage::now(&job.service).await,
+            used: ResourceUsage::now(&job.service).await,
             service: job.service.clone(),
             pipeline: run.pipeline().clone(),
             is_part: false,
@@ -105,10 +106,10 @@ impl Observer {
             epoch: EpochReport::default(),
             settled: None,
             rows: 0,
-            recount: Recount::default(),
+            recount: VisitCounter::default(),
             epochs: Vec::new(),
             scaling: Vec::new(),
-            recorder: Recorder::new(began),
+            recorder: RunRecorder::new(began),
             taken: 0,
             left_out: (0, 0),
             lacks_totals: false,
@@ -145,8 +146,8 @@ impl Observer {
     pub async fn delivered(
         &mut self,
         delivery: &StepDelivery,
-        run: &impl Observable,
-    ) -> Result<(), Failure> {
+        run: &impl ObservableRun,
+    ) -> Result<(), ProgramFailure> {
         let waited = run.waited();
         let before = std::mem::replace(&mut self.waited, waited);
         self.epoch.waited_seconds += waited.saturating_sub(before).as_secs_f64();
@@ -162,7 +163,7 @@ impl Observer {
                 left_batches.iter().for_each(|batch| self.leave_out(batch));
                 if let Some(mut epoch) = self.end_epoch(totals, run) {
                     epoch.known.left_out = *left_out;
-                    let now = Usage::now(&self.service).await;
+                    let now = ResourceUsage::now(&self.service).await;
                     epoch.worker_cpu_ms = now.since(&self.used).worker_cpu_ms;
                     self.used = now;
                     self.epochs.push(epoch);
@@ -174,12 +175,12 @@ impl Observer {
     }
 
     /// The training goes on with `run`.
-    pub fn resumes(&mut self, run: &impl Observable) {
+    pub fn resumes(&mut self, run: &impl ObservableRun) {
         self.waited = run.waited();
     }
 
     /// Records a last batch of an epoch that no rank gets.
-    fn leave_out(&mut self, batch: &Batch) {
+    fn leave_out(&mut self, batch: &DeliveredBatch) {
         let (batches, rows) = self.left_out;
         self.left_out = (batches + 1, rows + u64::from(batch.rows));
         self.next = batch.cursor().next();
@@ -189,7 +190,7 @@ impl Observer {
     }
 
     /// Corrects epochs that ended before their totals were known. `plan` is the job's.
-    pub fn amend(&mut self, known: &BTreeMap<Epoch, EpochCounts>, plan: Option<Plan>) {
+    pub fn amend(&mut self, known: &BTreeMap<Epoch, EpochCounts>, plan: Option<EpochPlan>) {
         for epoch in &mut self.epochs {
             let Some(counts) = known.get(&epoch.known.totals.epoch) else {
                 self.lacks_totals = true;
@@ -205,7 +206,7 @@ impl Observer {
         }
     }
 
-    fn count(&mut self, batch: &Batch) -> Result<(), Failure> {
+    fn count(&mut self, batch: &DeliveredBatch) -> Result<(), ProgramFailure> {
         let at = batch.cursor();
         self.began.get_or_insert(at);
         if at < self.next {
@@ -227,17 +228,17 @@ impl Observer {
             return Ok(());
         }
         self.hasher.update(&batch.frame);
-        let frame =
-            Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+        let frame = ChunkFrame::parse(batch.frame.clone(), &ChunkLimits::default())
+            .map_err(ProgramFailure::failed)?;
         match (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) {
             (Some(keys), Some(copies)) => self.recount.add(keys.values(), copies.values()),
-            _ => return Err(Failure::failed("a batch has no record keys")),
+            _ => return Err(ProgramFailure::failed("a batch has no record keys")),
         }
         Ok(())
     }
 
     /// The report of an ended epoch; none if it had already ended and its trainer went back.
-    fn end_epoch(&mut self, totals: &EpochTotals, run: &impl Observable) -> Option<EpochReport> {
+    fn end_epoch(&mut self, totals: &EpochTotals, run: &impl ObservableRun) -> Option<EpochReport> {
         if self.epochs.iter().any(|known| known.known.totals.epoch == totals.epoch) {
             return None;
         }
@@ -251,7 +252,7 @@ impl Observer {
         let plan = view.as_ref().and_then(|view| view.plan);
         self.empty = plan.and_then(|plan| totals.why_empty(&plan));
         let caching = view.and_then(|view| view.caching);
-        epoch.caching = caching.as_ref().and_then(|caching| caching.of(totals.epoch)).cloned();
+        epoch.caching = caching.as_ref().and_then(|caching| caching.mode_at(totals.epoch)).cloned();
         epoch.seconds = self.epoch_began.elapsed().as_secs_f64();
         let rows = std::mem::take(&mut self.rows);
         epoch.steady = self.settled.take().and_then(|(since, before)| {
@@ -263,7 +264,7 @@ impl Observer {
     }
 
     /// Samples the run, unless the last sample is recent; returns the sample, if any.
-    pub fn look(&mut self, run: &impl Observable) -> Option<Snapshot> {
+    pub fn look(&mut self, run: &impl ObservableRun) -> Option<JobStatistics> {
         let snapshot = run.snapshot();
         let started = snapshot.scale.outstanding.len();
         let workers = snapshot.active_workers.max(started);
@@ -286,7 +287,7 @@ impl Observer {
     }
 
     /// Everything observed, once the job has ended. `last` is the last snapshot, `job` the job as it knew it.
-    pub fn finish(mut self, last: &Snapshot, job: Option<JobView>) -> Observed {
+    pub fn finish(mut self, last: &JobStatistics, job: Option<JobView>) -> RunObservations {
         self.note_scaling(&last.scale.log);
         // A short epoch may end before any report includes its workers.
         let most = self.scaling.iter().map(|decision| decision.workers).max().unwrap_or(0);
@@ -313,7 +314,7 @@ impl Observer {
             totals().map(|totals| totals.rows % u64::from(plan.batch_size)).sum()
         });
         let (left_out_batches, left_out_rows) = self.left_out;
-        Observed {
+        RunObservations {
             pipeline: self.pipeline,
             epochs,
             began,

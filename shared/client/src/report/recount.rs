@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 /// Visits in one epoch: a bit per record and copy.
 #[derive(Debug, Default)]
-pub struct Recount {
+pub struct VisitCounter {
     files: BTreeMap<(u32, u32), Vec<u64>>,
     pub elements: u64,
     pub duplicates: u64,
 }
 
-impl Recount {
+impl VisitCounter {
     /// Counts the `__key__` and `__copy__` tensors of a batch: u64 and u32, little-endian.
     pub fn add(&mut self, keys: &[u8], copies: &[u8]) {
         let (keys, _) = keys.as_chunks::<8>();
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn doubles_are_seen() {
-        let mut recount = Recount::default();
+        let mut recount = VisitCounter::default();
         let keys: Vec<u8> =
             [0u64, 1 << 32 | 200, 0, 64].iter().flat_map(|key| key.to_le_bytes()).collect();
         recount.add(&keys, &[0; 16]);

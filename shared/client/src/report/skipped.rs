@@ -1,9 +1,9 @@
 //! The records that a job left out, with reasons.
 
-use crate::{Failure, Folders, Service};
+use crate::{FolderBuckets, ProgramFailure, ServiceConnection};
 use futures::{StreamExt, TryStreamExt, stream};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::SkippedAt;
+use gristmill_model::wire::SkippedRecordLocation;
 use gristmill_model::{Epoch, JobName, RecordKey};
 use gristmill_ports::ObjectPath;
 use serde_json::json;
@@ -15,7 +15,7 @@ const READS_AHEAD: usize = 16;
 /// One record, and the epochs that left it out.
 #[derive(Debug)]
 struct Left {
-    at: SkippedAt,
+    at: SkippedRecordLocation,
     epochs: BTreeSet<Epoch>,
 }
 
@@ -30,10 +30,11 @@ pub struct SkippedRecords {
 
 impl SkippedRecords {
     /// Collects the workers' reports of `job`.
-    pub async fn read(service: &Service, job: &JobName) -> Result<Self, Failure> {
+    pub async fn read(service: &ServiceConnection, job: &JobName) -> Result<Self, ProgramFailure> {
         let prefix = keys::quarantine_prefix(&service.ns, job);
         let objects = &service.ports.objects;
-        let listed = objects.list(&service.bucket, &prefix).await.map_err(Failure::failed)?;
+        let listed =
+            objects.list(&service.bucket, &prefix).await.map_err(ProgramFailure::failed)?;
         let all = listed.len();
         let reports = listed.into_iter().filter_map(|info| {
             let epoch = keys::parse_skipped(&prefix, &info.key)?;
@@ -42,11 +43,13 @@ impl SkippedRecords {
         let reports: Vec<(Epoch, ObjectPath)> = reports.collect();
         let quarantined = all - reports.len();
         let read = |(epoch, path): (Epoch, ObjectPath)| async move {
-            let stored = objects.get(&path).await.map_err(Failure::failed)?;
-            let lines = serde_json::Deserializer::from_slice(&stored).into_iter::<SkippedAt>();
+            let stored = objects.get(&path).await.map_err(ProgramFailure::failed)?;
+            let lines =
+                serde_json::Deserializer::from_slice(&stored).into_iter::<SkippedRecordLocation>();
             let lines = lines.collect::<Result<Vec<_>, _>>();
-            let lines = lines.map_err(|error| Failure::failed(format!("{path}: {error}")))?;
-            Ok::<_, Failure>((epoch, lines))
+            let lines =
+                lines.map_err(|error| ProgramFailure::failed(format!("{path}: {error}")))?;
+            Ok::<_, ProgramFailure>((epoch, lines))
         };
         let mut reads = stream::iter(reports.into_iter().map(read)).buffered(READS_AHEAD);
         let mut records = BTreeMap::new();
@@ -61,7 +64,7 @@ impl SkippedRecords {
     }
 
     /// Replaces the buckets of `folders` by their paths.
-    pub fn in_words_of(mut self, folders: &Folders) -> Self {
+    pub fn in_words_of(mut self, folders: &FolderBuckets) -> Self {
         for left in self.records.values_mut() {
             left.at.source = folders.in_words(&left.at.source);
             // The reason may name the other record of a zip.
@@ -91,7 +94,7 @@ impl SkippedRecords {
     /// One object per record: key, source, operator, reason and epochs.
     pub fn as_json(&self) -> Vec<serde_json::Value> {
         let records = self.records.values().map(|Left { at, epochs }| {
-            let SkippedAt { record, source } = at;
+            let SkippedRecordLocation { record, source } = at;
             let key = record.key.packed();
             json!({ "key": key, "source": source, "op": record.op, "reason": record.reason, "epochs": epochs })
         });
@@ -101,7 +104,9 @@ impl SkippedRecords {
     /// A line for each of the first `most`.
     pub fn as_text(&self, most: usize) -> String {
         let mut text = String::new();
-        for Left { at: SkippedAt { record, source }, epochs } in self.records.values().take(most) {
+        for Left { at: SkippedRecordLocation { record, source }, epochs } in
+            self.records.values().take(most)
+        {
             let epochs: Vec<String> = epochs.iter().map(Epoch::to_string).collect();
             let (op, reason, epochs) = (&record.op, &record.reason, epochs.join(", "));
             text += &format!("left out: {source} ({op}): {reason} [epoch {epochs}]\n");

@@ -1,6 +1,6 @@
 //! The steps of ranks: of all, or of those of one fetcher.
 
-use crate::{RankBatch, Waits};
+use crate::{DeliveryWaits, RankBatch};
 use serde::Serialize;
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub struct RankCounts {
     pub repeats: u64,
     /// Its waits, if a fetcher of another process measured them; else it waited as all ranks did together.
     #[serde(skip)]
-    pub waits: Option<Waits>,
+    pub waits: Option<DeliveryWaits>,
 }
 
 /// Steps of each rank, and those of each run of a training.
@@ -43,7 +43,7 @@ impl RankSteps {
     }
 
     /// The fetcher of `rank` measured these waits in an epoch.
-    pub fn waited(&mut self, rank: u32, waits: Waits) {
+    pub fn waited(&mut self, rank: u32, waits: DeliveryWaits) {
         if let Some(counts) = self.ranks.iter_mut().find(|counts| counts.rank == rank) {
             *counts.waits.get_or_insert_default() += waits;
         }
@@ -63,12 +63,18 @@ impl RankSteps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Batch, Room};
+    use crate::{DeliveredBatch, MemoryShare};
     use std::time::Duration;
 
     fn given(repeated_for: Option<u64>) -> Option<RankBatch> {
         let frame = bytes::Bytes::new();
-        let batch = Batch { epoch: 0, batch_index: 0, rows: 8, frame, room: Room::default() };
+        let batch = DeliveredBatch {
+            epoch: 0,
+            batch_index: 0,
+            rows: 8,
+            frame,
+            room: MemoryShare::default(),
+        };
         Some(RankBatch { batch, repeated_for })
     }
 
@@ -89,8 +95,11 @@ mod tests {
         let mut steps = RankSteps::default();
         steps.begin_run(0..2);
         let fetch = Duration::from_secs(2);
-        (0..2).for_each(|_| steps.waited(1, Waits { fetch, ..Waits::default() }));
+        (0..2).for_each(|_| steps.waited(1, DeliveryWaits { fetch, ..DeliveryWaits::default() }));
         let waits: Vec<_> = steps.iter().map(|counts| counts.waits).collect();
-        assert_eq!(waits, [None, Some(Waits { fetch: 2 * fetch, ..Waits::default() })]);
+        assert_eq!(
+            waits,
+            [None, Some(DeliveryWaits { fetch: 2 * fetch, ..DeliveryWaits::default() })]
+        );
     }
 }

@@ -1,18 +1,18 @@
 //! The facts of a run: a table for people, one JSON object for programs, a page.
 
 use super::{
-    division::Division,
+    division::DatasetDivision,
     epoch::EpochReport,
-    observer::Observed,
+    observer::RunObservations,
     skipped::SkippedRecords,
     steps::{RankCounts, RankSteps},
     timeline,
-    usage::Usage,
+    usage::ResourceUsage,
 };
-use crate::{Failure, Job, LeftOut, server::EpochCounts};
+use crate::{JobHandle, LeftOutFiles, ProgramFailure, server::EpochCounts};
 use gristmill_model::wire::{JobStatus, JobView, WorkProfile};
 use gristmill_pipeline::Pipeline;
-use gristmill_report::{Advice, Stalls, Timeline};
+use gristmill_report::{EpochStalls, StallAdvice, Timeline};
 use serde_json::{Value, json};
 use std::{
     io::{self, Write},
@@ -29,7 +29,7 @@ const SHOWN_SKIPPED: usize = 10;
 const WORTH_NAMING_PERCENT: f64 = 3.0;
 
 /// A whole run.
-pub struct Report {
+pub struct RunReport {
     job: JobView,
     profile: WorkProfile,
     /// Processes that were killed on purpose.
@@ -38,24 +38,28 @@ pub struct Report {
     pub ranks: RankSteps,
     /// Fetchers that are processes of their own, one for each host.
     pub hosts: Option<NonZeroU32>,
-    observed: Observed,
-    usage: Usage,
+    observed: RunObservations,
+    usage: ResourceUsage,
     left_out: SkippedRecords,
     /// Files of the dataset that are not read.
-    files: LeftOut,
+    files: LeftOutFiles,
     timeline: Timeline,
     /// Why buckets have no effect, if they have none.
     idle_buckets: Option<String>,
 }
 
-impl Report {
+impl RunReport {
     /// Combines the trainer's observations of `job` with the service's data. `before` is the usage at the start
     /// of the run.
     ///
     /// # Errors
     /// The service does not answer.
-    pub async fn new(job: &Job, observed: Observed, before: &Usage) -> Result<Self, Failure> {
-        let usage = Usage::now(&job.service).await.since(before);
+    pub async fn new(
+        job: &JobHandle,
+        observed: RunObservations,
+        before: &ResourceUsage,
+    ) -> Result<Self, ProgramFailure> {
+        let usage = ResourceUsage::now(&job.service).await.since(before);
         let left_out = if observed.epochs.iter().any(|epoch| epoch.known.totals.skipped > 0) {
             let records = SkippedRecords::read(&job.service, &job.view.job).await?;
             records.in_words_of(&job.folders)
@@ -88,10 +92,10 @@ impl Report {
     /// Checks, before a run, that a page can be written to `path`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if `path` is a directory, or its directory does not exist.
-    pub fn check_page(path: &Path) -> Result<(), Failure> {
+    /// [`ProgramFailure::Usage`] if `path` is a directory, or its directory does not exist.
+    pub fn check_page(path: &Path) -> Result<(), ProgramFailure> {
         let cannot = |why: &str| {
-            Failure::usage(format!("--report {} cannot be written: {why}", path.display()))
+            ProgramFailure::usage(format!("--report {} cannot be written: {why}", path.display()))
         };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         match (path.is_dir(), dir.unwrap_or(Path::new(".")).is_dir()) {
@@ -105,9 +109,12 @@ impl Report {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn write_page(&self, path: &Path) -> Result<(), Failure> {
+    pub fn write_page(&self, path: &Path) -> Result<(), ProgramFailure> {
         std::fs::write(path, gristmill_report::render(&self.timeline)).map_err(|error| {
-            Failure::failed(format!("the report cannot be written to {}: {error}", path.display()))
+            ProgramFailure::failed(format!(
+                "the report cannot be written to {}: {error}",
+                path.display()
+            ))
         })
     }
 
@@ -163,7 +170,7 @@ impl Report {
     }
 
     /// CPU and requests of the run.
-    pub fn usage(&self) -> &Usage {
+    pub fn usage(&self) -> &ResourceUsage {
         &self.usage
     }
 
@@ -243,7 +250,7 @@ impl Report {
     }
 
     /// Causes of the waits in an epoch, or in all of them as one.
-    fn stalls(&self, epoch: &EpochReport) -> Stalls {
+    fn stalls(&self, epoch: &EpochReport) -> EpochStalls {
         timeline::stalls((&self.observed.pipeline, &self.job.spec, &self.profile), epoch)
     }
 
@@ -345,12 +352,12 @@ impl Report {
     /// Fails a run that lost an element or delivered one twice.
     ///
     /// # Errors
-    /// [`Failure::Failed`], with both numbers.
-    pub fn verdict(&self) -> Result<(), Failure> {
+    /// [`ProgramFailure::Failed`], with both numbers.
+    pub fn verdict(&self) -> Result<(), ProgramFailure> {
         match (self.lost().unwrap_or(0), self.sum(|epoch| epoch.duplicates)) {
             (0, 0) => Ok(()),
             (lost, twice) => {
-                Err(Failure::failed(format!("{lost} records lost, {twice} delivered twice")))
+                Err(ProgramFailure::failed(format!("{lost} records lost, {twice} delivered twice")))
             }
         }
     }
@@ -359,7 +366,7 @@ impl Report {
 /// Why buckets have no effect on the job, if they have none.
 fn idle_buckets(job: &JobView, pipeline: &Pipeline) -> Option<String> {
     let plan = job.plan?;
-    let division = Division {
+    let division = DatasetDivision {
         records: plan.records / u64::from(plan.copies.max(1)),
         files: u64::from(job.n_files),
         split_records: u64::from(plan.split_records),
@@ -369,16 +376,17 @@ fn idle_buckets(job: &JobView, pipeline: &Pipeline) -> Option<String> {
 }
 
 /// The parts of a wait in seconds, and the remedies.
-fn stalls_json(stalls: &Stalls) -> Value {
-    let part =
-        |part: &gristmill_report::Part| (part.cause.to_string(), rounded(part.seconds, 3).into());
+fn stalls_json(stalls: &EpochStalls) -> Value {
+    let part = |part: &gristmill_report::StallPart| {
+        (part.cause.to_string(), rounded(part.seconds, 3).into())
+    };
     json!({
         "seconds": rounded(stalls.total_s, 3),
         "parts": stalls.parts.iter().map(part).collect::<serde_json::Map<String, Value>>(),
         "advice": stalls.advice.to_string(),
         "more_workers_help": matches!(
             stalls.advice,
-            Advice::MoreWorkers { .. } | Advice::AtMaximum { .. }
+            StallAdvice::MoreWorkers { .. } | StallAdvice::AtMaximum { .. }
         ),
     })
 }

@@ -1,20 +1,21 @@
 //! The data of a run's page: the causes of each epoch's waits, and the cost of the run on AWS.
 
-use super::{epoch::EpochReport, observer::Observed};
+use super::{epoch::EpochReport, observer::RunObservations};
 use crate::service::stack_shape;
 use gristmill_model::wire::{CacheMode, JobSpec, JobView, OpWork, WorkProfile};
 use gristmill_pipeline::Pipeline;
-use gristmill_policy::cost::{FunctionShape, Prices, Requests};
+use gristmill_policy::cost::{BilledRequests, FunctionShape, PriceList};
 use gristmill_report::{
-    Cost, Epoch, Job, Mode, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
+    EpochStalls, EpochWaits, OpSeconds, Timeline, TimelineCost, TimelineEpoch, TimelineJob,
+    TimelineMode, WorkerShares, attribute,
 };
 
 /// A job's pipeline and settings, and what its operators cost.
-pub type Known<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
+pub type CostedJob<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
 
 /// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
 /// cache point that the epoch reads are left out.
-fn shares((pipeline, spec, profile): Known<'_>, epoch: &EpochReport) -> WorkerShares {
+fn shares((pipeline, spec, profile): CostedJob<'_>, epoch: &EpochReport) -> WorkerShares {
     let [source_s, compute_s, put_s] = epoch.worker_seconds();
     let read_point = match epoch.mode() {
         CacheMode::Get { point } => pipeline.cache_points().into_iter().nth(point as usize),
@@ -42,9 +43,9 @@ fn shares((pipeline, spec, profile): Known<'_>, epoch: &EpochReport) -> WorkerSh
 }
 
 /// Causes of an epoch's waits.
-pub fn stalls(job: Known<'_>, epoch: &EpochReport) -> Stalls {
+pub fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
     let known = epoch.known.totals.waits;
-    let waits = Waits {
+    let waits = EpochWaits {
         total_s: epoch.waited_seconds,
         unclaimed_s: known.unclaimed.as_secs_f64(),
         working_s: known.working.as_secs_f64(),
@@ -55,12 +56,12 @@ pub fn stalls(job: Known<'_>, epoch: &EpochReport) -> Stalls {
     attribute(&waits, &shares(job, epoch), epoch.seconds)
 }
 
-fn mode(mode: CacheMode) -> Mode {
+fn mode(mode: CacheMode) -> TimelineMode {
     match mode {
-        CacheMode::Profile => Mode::Profile,
-        CacheMode::Compute => Mode::Compute,
-        CacheMode::Put { point } => Mode::Put { point },
-        CacheMode::Get { point } => Mode::Get { point },
+        CacheMode::Profile => TimelineMode::Profile,
+        CacheMode::Compute => TimelineMode::Compute,
+        CacheMode::Put { point } => TimelineMode::Put { point },
+        CacheMode::Get { point } => TimelineMode::Get { point },
     }
 }
 
@@ -68,13 +69,13 @@ fn mode(mode: CacheMode) -> Mode {
 pub fn timeline(
     pipeline: &Pipeline,
     (view, dataset): (&JobView, &str),
-    observed: &Observed,
+    observed: &RunObservations,
     profile: &WorkProfile,
 ) -> Timeline {
     let (spec, known) = (&view.spec, (pipeline, &view.spec, profile));
-    let (shape, prices) = (stack_shape(), Prices::default());
+    let (shape, prices) = (stack_shape(), PriceList::default());
     let mut start_s = 0.0;
-    let mut total = Cost { basis: BASIS.to_owned(), ..Cost::default() };
+    let mut total = TimelineCost { basis: BASIS.to_owned(), ..TimelineCost::default() };
     let epochs = observed.epochs.iter().map(|epoch| {
         let (compute_usd, requests_usd) = cost(epoch, &shape, &prices);
         *total.compute_usd.get_or_insert(0.0) += compute_usd;
@@ -82,7 +83,7 @@ pub fn timeline(
         let began_s = start_s;
         start_s += epoch.seconds;
         let totals = &epoch.known.totals;
-        Epoch {
+        TimelineEpoch {
             epoch: totals.epoch,
             mode: mode(epoch.mode()),
             reason: epoch.reason().unwrap_or_default().to_owned(),
@@ -101,7 +102,7 @@ pub fn timeline(
     let ops = pipeline.stages().iter().map(|stage| stage.op.name().to_owned());
     let records = view.plan.map(|plan| plan.records);
     Timeline {
-        job: Job {
+        job: TimelineJob {
             name: view.job.to_string(),
             pipeline: pipeline.name().unwrap_or_default().to_owned(),
             ops: ops.collect(),
@@ -121,11 +122,11 @@ pub fn timeline(
 const BASIS: &str = "list prices of us-east-1, for the stack's workers, had this run been on AWS";
 
 /// Dollars of an epoch for its workers, and for its requests.
-fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &Prices) -> (f64, f64) {
+fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &PriceList) -> (f64, f64) {
     let [source_s, compute_s, put_s] = epoch.worker_seconds();
     // Objects are stored while the next split is computed.
     let worker_s = (source_s + compute_s).max(put_s);
-    let split = if worker_s > 0.0 { Requests::SPLIT } else { Requests::CACHED_SPLIT };
+    let split = if worker_s > 0.0 { BilledRequests::SPLIT } else { BilledRequests::CACHED_SPLIT };
     let requests_usd = split.usd(prices).0 * f64::from(epoch.known.totals.splits);
     (shape.usd_per_second(prices).0 * worker_s, requests_usd)
 }

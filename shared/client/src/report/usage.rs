@@ -1,13 +1,13 @@
 //! CPU of each part of a run, and requests of each service.
 
-use crate::Service;
+use crate::ServiceConnection;
 use gristmill_host::process_cpu_ms;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Counters at one moment, or their difference.
 #[derive(Debug, Clone, Default)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// CPU of this process (fetcher and trainer), user and system.
     pub fetcher_cpu_ms: u64,
     pub worker_cpu_ms: u64,
@@ -19,9 +19,9 @@ pub struct Usage {
     pub local: bool,
 }
 
-impl Usage {
+impl ResourceUsage {
     /// Reads all counters.
-    pub async fn now(service: &Service) -> Self {
+    pub async fn now(service: &ServiceConnection) -> Self {
         let mut usage =
             Self { fetcher_cpu_ms: process_cpu_ms(std::process::id()), ..Self::default() };
         if let Some(aws) = &service.aws {

@@ -3,14 +3,14 @@
 use super::{SampleJob, entry, view};
 use crate::{FetcherConfig, FetcherPorts};
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Codec, Limits, checksum, repack};
-use gristmill_model::splits::Place;
+use gristmill_chunk::{Chunk, ChunkLimits, FrameCodec, checksum, repack};
+use gristmill_model::splits::SplitPlace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    CacheOrders, Dataset, JobView, Manifest, ManifestFile, ReadySplit, SourceFile,
+    CacheOrders, Dataset, DatasetManifest, JobView, ManifestFile, ReadySplit, SourceFile,
 };
-use gristmill_ports::{ObjectPath, Objects as _, memory::MemoryObjects};
-use gristmill_runner::{Compute, JobContext, Runner};
+use gristmill_ports::{ObjectPath, ObjectStore as _, memory::MemoryObjects};
+use gristmill_runner::{ComputeMode, JobContext, Runner};
 use std::sync::Arc;
 
 const PIPELINE: &str = "
@@ -23,13 +23,13 @@ const SPLIT_ROWS: u32 = 16;
 
 impl SampleJob {
     /// A job of one epoch over the numbers of a file, all of whose splits are committed and stored as `codec` has it.
-    pub async fn computed(codec: Codec) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
+    pub async fn computed(codec: FrameCodec) -> (Arc<Self>, FetcherPorts, FetcherConfig) {
         let objects = Arc::new(MemoryObjects::default());
         let view = planned(&objects).await;
         let config = FetcherConfig::new("a".parse().unwrap(), "b".into(), view.job.clone());
         let without = Arc::new(Self::committed(view.clone(), Vec::new()));
         let ports = FetcherPorts {
-            compute: Compute::Inline,
+            compute: ComputeMode::Inline,
             ..FetcherPorts::new(without, Arc::clone(&objects) as _)
         };
         let runner = ports.runner(&config);
@@ -65,7 +65,7 @@ async fn planned(objects: &MemoryObjects) -> JobView {
     (plan.records, plan.split_records) = (u64::from(ROWS), SPLIT_ROWS);
     plan.n_splits = ROWS.div_ceil(SPLIT_ROWS);
     let files = vec![ManifestFile { file, records: ROWS }];
-    let manifest = Manifest { bucket: dataset.bucket, files, members: dataset.members };
+    let manifest = DatasetManifest { bucket: dataset.bucket, files, members: dataset.members };
     let manifest = serde_json::to_vec(&manifest).unwrap();
     let key = keys::manifest(&"a".parse().unwrap(), view.dataset_version);
     let path = ObjectPath::new("b", key);
@@ -74,10 +74,15 @@ async fn planned(objects: &MemoryObjects) -> JobView {
 }
 
 /// Computes and stores the split at `position`.
-async fn store(runner: &Runner, context: &JobContext, codec: Codec, position: u32) -> ReadySplit {
-    let place = Place::new(0, position);
+async fn store(
+    runner: &Runner,
+    context: &JobContext,
+    codec: FrameCodec,
+    position: u32,
+) -> ReadySplit {
+    let place = SplitPlace::new(0, position);
     let split = context.compute_again(runner, &CacheOrders::default(), place).await.unwrap();
-    let chunk = Chunk::open(split.object, &Limits::default()).unwrap();
+    let chunk = Chunk::open(split.object, &ChunkLimits::default()).unwrap();
     let object = Bytes::from(repack(&chunk, codec).unwrap());
     let mut entry = entry(0, position, 0);
     entry.outcome = split.outcome;

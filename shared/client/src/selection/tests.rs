@@ -6,15 +6,19 @@ use gristmill_sources::{
     webdataset::WebDataset,
 };
 
-fn there(keys: &[&str]) -> There {
+fn there(keys: &[&str]) -> LocationListing {
     let info = |key: &&str| ObjectInfo { key: (*key).to_owned(), size: 1, etag: String::new() };
     let mut files: Vec<ObjectInfo> = keys.iter().map(info).collect();
     files.sort_by(|a, b| a.key.cmp(&b.key));
-    There { files, ..There::default() }
+    LocationListing { files, ..LocationListing::default() }
 }
 
-fn chosen(there: &There, pattern: &str, format: &Definition) -> (Vec<String>, String) {
-    let selectors = Selector::all(pattern).unwrap();
+fn chosen(
+    there: &LocationListing,
+    pattern: &str,
+    format: &FormatDefinition,
+) -> (Vec<String>, String) {
+    let selectors = PathSelector::all(pattern).unwrap();
     let (read, left_out) = select(&selectors, format, there, "/place").unwrap();
     let said = if left_out.is_empty() { String::new() } else { left_out.to_string() };
     (read.into_iter().map(|info| info.key).collect(), said)
@@ -70,7 +74,7 @@ fn images_are_what_is_called_so() {
 #[test]
 fn images_of_other_formats_are_named_with_those_that_are_read() {
     let set = there(&["t/cat/a.gif", "t/cat/b.HEIC", "t/x.txt"]);
-    let selectors = Selector::all("t").unwrap();
+    let selectors = PathSelector::all("t").unwrap();
     let error = select(&selectors, &Images::DEFINITION, &set, "/place").unwrap_err();
     let expected = "no file matches /place/t: left out 3 of 3 files: t/cat/a.gif (.gif is not read), \
                     t/cat/b.HEIC (.heic is not read), t/x.txt (not an image); \
@@ -86,7 +90,7 @@ fn braces_select_in_their_order_and_each_of_them_something() {
         ["s-001.tar", "s-002.tar"]
     );
     assert_eq!(chosen(&set, "{y,x}/*.tar", &WebDataset::DEFINITION).0, ["y/0.tar", "x/0.tar"]);
-    let selectors = Selector::all("s-{002..004}.tar").unwrap();
+    let selectors = PathSelector::all("s-{002..004}.tar").unwrap();
     assert_eq!(shared_prefix(&selectors), "s-00");
     let error = select(&selectors, &WebDataset::DEFINITION, &set, "/place").unwrap_err();
     assert_eq!(error.to_string(), "no file matches /place/s-004.tar");
@@ -95,7 +99,7 @@ fn braces_select_in_their_order_and_each_of_them_something() {
 #[test]
 fn folders_are_entered_only_where_something_may_match() {
     let entered = |pattern: &str, key: &str| {
-        enters(&Selector::all(pattern).unwrap(), key, &TfRecord::DEFINITION)
+        enters(&PathSelector::all(pattern).unwrap(), key, &TfRecord::DEFINITION)
     };
     for (pattern, key) in [
         ("", "a/"),
@@ -128,9 +132,9 @@ fn folders_are_entered_only_where_something_may_match() {
 fn what_is_no_file_is_named_and_what_would_be_read_is_an_error() {
     let mut set = there(&["a"]);
     set.others = vec![
-        ("broken".to_owned(), Some(Why::BrokenLink)),
+        ("broken".to_owned(), Some(UnreadableReason::BrokenLink)),
         (".git/".to_owned(), None),
-        ("notes.md".to_owned(), Some(Why::Unreadable("permission denied".to_owned()))),
+        ("notes.md".to_owned(), Some(UnreadableReason::Unreadable("permission denied".to_owned()))),
     ];
     let (read, said) = chosen(&set, "", &TfRecord::DEFINITION);
     assert_eq!(read, ["a"]);
@@ -138,9 +142,12 @@ fn what_is_no_file_is_named_and_what_would_be_read_is_an_error() {
         said.starts_with("left out 3 of 4 files: .git/ (hidden), broken (broken link), "),
         "{said}"
     );
-    set.others.push(("shard".to_owned(), Some(Why::Unreadable("permission denied".to_owned()))));
+    set.others.push((
+        "shard".to_owned(),
+        Some(UnreadableReason::Unreadable("permission denied".to_owned())),
+    ));
     let refused = |pattern: &str| {
-        let selectors = Selector::all(pattern).unwrap();
+        let selectors = PathSelector::all(pattern).unwrap();
         select(&selectors, &TfRecord::DEFINITION, &set, "/place").unwrap_err().to_string()
     };
     assert_eq!(refused(""), "cannot read /place/shard: permission denied");

@@ -1,12 +1,12 @@
 //! The beginning of the ranks of a fetcher.
 
-use crate::OwnRanks;
-use gristmill_model::splits::{Cursor, Refusal, ranks::Ranks};
+use crate::ServedRanks;
+use gristmill_model::splits::{Cursor, TransitionRefusal, ranks::RunRanks};
 use gristmill_model::wire::JobStatus;
 
 /// The positions that name the beginning, before any rank says hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Beginning {
+pub struct StartCandidates {
     /// An earlier fetcher of the same run had made this durable for these ranks.
     pub succeeds: Option<Cursor>,
     /// A person named the beginning of the run.
@@ -19,9 +19,9 @@ pub struct Beginning {
     pub ended: Option<Cursor>,
 }
 
-impl Beginning {
+impl StartCandidates {
     /// The beginning of a trainer that names no run, after what the job's status says is durable.
-    pub fn of_one(status: &JobStatus, kept: Option<Cursor>) -> Self {
+    pub fn from_job_status(status: &JobStatus, kept: Option<Cursor>) -> Self {
         Self { kept, durable: status.durable, ended: ended(status), ..Self::default() }
     }
 
@@ -33,12 +33,12 @@ impl Beginning {
     ///
     /// # Errors
     /// One line, if the run began elsewhere than at `resume`, or this reader disagrees about it.
-    pub fn of(
+    pub fn from_run_status(
         status: &JobStatus,
-        mut own: OwnRanks,
+        mut own: ServedRanks,
         resume: Option<Cursor>,
         kept: Option<Cursor>,
-    ) -> Result<(Self, OwnRanks), String> {
+    ) -> Result<(Self, ServedRanks), String> {
         let run = &mut own.run;
         let (durable, ended) = (status.durable, ended(status));
         let Some(known) = status.run.as_ref().filter(|known| known.run.token == run.token) else {
@@ -47,7 +47,7 @@ impl Beginning {
             return Ok((new, own));
         };
         if !known.run.is_alike(run) {
-            return Err(Refusal::RunDiffers { run: known.run, reader: *run }.to_string());
+            return Err(TransitionRefusal::RunDiffers { run: known.run, reader: *run }.to_string());
         }
         let from = known.run.ranks.from;
         if let Some(resume) = resume.filter(|resume| *resume != from) {
@@ -81,8 +81,8 @@ impl Beginning {
 
     /// The place at which one of `ranks` goes on that wants `at` next: the next epoch, if it has no batch left in that of
     /// `at`. They may be of a run that has yet to begin there.
-    pub fn past_end(&self, ranks: Ranks, rank: u32, at: Cursor) -> Cursor {
-        let ranks = Ranks { from: ranks.from.min(at), ..ranks };
+    pub fn past_end(&self, ranks: RunRanks, rank: u32, at: Cursor) -> Cursor {
+        let ranks = RunRanks { from: ranks.from.min(at), ..ranks };
         self.ended.map_or(at, |ended| ranks.past_end(rank, at, ended))
     }
 
@@ -107,8 +107,8 @@ fn ended(status: &JobStatus) -> Option<Cursor> {
 mod tests {
     use super::*;
     use gristmill_model::RunToken;
-    use gristmill_model::splits::Place;
-    use gristmill_model::splits::ranks::{Assignment, KnownBatches, Tail};
+    use gristmill_model::splits::SplitPlace;
+    use gristmill_model::splits::ranks::{KnownBatches, RankAssignment, TailPolicy};
     use gristmill_model::splits::readers::{RankRange, ReaderProgress};
     use gristmill_model::splits::run::TrainingRun;
     use gristmill_model::wire::{ReaderStatus, RunStatus};
@@ -117,14 +117,14 @@ mod tests {
     #[test]
     fn a_run_goes_on_before_a_person_a_checkpoint_and_a_file_are_asked() {
         let at = |batch_index| Cursor::new(0, batch_index);
-        let job = Beginning { durable: at(1), ..Beginning::default() };
+        let job = StartCandidates { durable: at(1), ..StartCandidates::default() };
         assert_eq!((job.known(), job.with(Some(at(9)))), (at(1), at(9)));
-        let file = Beginning { kept: Some(at(2)), ..job };
+        let file = StartCandidates { kept: Some(at(2)), ..job };
         assert_eq!((file.known(), file.with(Some(at(9)))), (at(2), at(9)));
-        let person = Beginning { resume: Some(at(3)), ..file };
+        let person = StartCandidates { resume: Some(at(3)), ..file };
         assert_eq!(person.with(Some(at(9))), at(3));
         assert!(file.is_open() && !person.is_open() && !person.is_successor());
-        let successor = Beginning { succeeds: Some(at(4)), ..person };
+        let successor = StartCandidates { succeeds: Some(at(4)), ..person };
         assert_eq!(successor.with(Some(at(9))), at(4));
         assert!(successor.is_successor() && !successor.is_open());
     }
@@ -139,36 +139,42 @@ mod tests {
         let at = |batch_index| Cursor::new(0, batch_index);
         let of = NonZeroU32::new(4).unwrap();
         let range = RankRange { first: 2, count: NonZeroU32::new(2).unwrap() };
-        let ranks = Ranks { count: of, from: Cursor::default(), tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of("r"), ranks, epochs: None };
-        let own = OwnRanks { range, ..OwnRanks::all(run) };
-        let (new, begun) = Beginning::of(&status(None), own, Some(at(8)), Some(at(6))).unwrap();
+        let ranks = RunRanks { count: of, from: Cursor::default(), tail: TailPolicy::Drop };
+        let run = TrainingRun { token: RunToken::from_name("r"), ranks, epochs: None };
+        let own = ServedRanks { range, ..ServedRanks::all(run) };
+        let (new, begun) =
+            StartCandidates::from_run_status(&status(None), own, Some(at(8)), Some(at(6))).unwrap();
         assert_eq!((new.known(), begun.run.ranks.from, begun.is_successor), (at(8), at(8), false));
-        let (new, begun) = Beginning::of(&status(None), own, None, None).unwrap();
+        let (new, begun) =
+            StartCandidates::from_run_status(&status(None), own, None, None).unwrap();
         assert_eq!((new.known(), begun.run.ranks.from), (at(4), at(4)));
 
-        let ranks = Ranks { count: of, from: at(8), tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of("r"), ranks, epochs: Some(3) };
+        let ranks = RunRanks { count: of, from: at(8), tail: TailPolicy::Drop };
+        let run = TrainingRun { token: RunToken::from_name("r"), ranks, epochs: Some(3) };
         let begun = RunStatus { run, readers: Vec::new(), uncovered: None, ended: None };
         let known = status(Some(begun.clone()));
-        let (joins, joined) = Beginning::of(&known, own, None, Some(at(6))).unwrap();
+        let (joins, joined) =
+            StartCandidates::from_run_status(&known, own, None, Some(at(6))).unwrap();
         assert_eq!((joins.known(), joined.run, joined.is_successor), (at(8), run, true));
         let progress = ReaderProgress { ranks: range, durable: at(12), ..progress() };
         let earlier = ReaderStatus { progress, lag_batches: 0, silent_ms: 0 };
         let served = status(Some(RunStatus { readers: vec![earlier], ..begun.clone() }));
-        let (goes_on, joined) = Beginning::of(&served, own, Some(at(8)), None).unwrap();
+        let (goes_on, joined) =
+            StartCandidates::from_run_status(&served, own, Some(at(8)), None).unwrap();
         assert_eq!((goes_on.known(), joined.run, joined.is_successor), (at(12), run, true));
-        let why = Beginning::of(&served, own, Some(at(9)), None).unwrap_err();
+        let why = StartCandidates::from_run_status(&served, own, Some(at(9)), None).unwrap_err();
         assert!(
             why.contains("--resume is at batch 9 of epoch 0, and this run began at batch 8"),
             "{why}"
         );
-        let tail = TrainingRun { ranks: Ranks { tail: Tail::Uneven, ..run.ranks }, ..run };
-        let tail = OwnRanks { run: tail, ..own };
-        let why = Beginning::of(&served, tail, None, None).unwrap_err();
+        let tail = TrainingRun { ranks: RunRanks { tail: TailPolicy::Uneven, ..run.ranks }, ..run };
+        let tail = ServedRanks { run: tail, ..own };
+        let why = StartCandidates::from_run_status(&served, tail, None, None).unwrap_err();
         assert!(why.contains("tail drop for 3 epochs") && why.contains("tail uneven"), "{why}");
-        let other = OwnRanks { run: TrainingRun { token: RunToken::of("s"), ..run }, ..own };
-        let (later, begun) = Beginning::of(&served, other, Some(at(9)), None).unwrap();
+        let other =
+            ServedRanks { run: TrainingRun { token: RunToken::from_name("s"), ..run }, ..own };
+        let (later, begun) =
+            StartCandidates::from_run_status(&served, other, Some(at(9)), None).unwrap();
         assert_eq!((later.known(), begun.is_successor), (at(9), false));
     }
 
@@ -177,20 +183,21 @@ mod tests {
         let known = |count| KnownBatches { count, is_all: true };
         for count in 1..=4 {
             let count = NonZeroU32::new(count).unwrap();
-            for (tail, batches, from) in
-                [Tail::Drop, Tail::Repeat, Tail::Uneven].into_iter().flat_map(|tail| {
+            for (tail, batches, from) in [TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven]
+                .into_iter()
+                .flat_map(|tail| {
                     (0..9).flat_map(move |batches| (0..9).map(move |from| (tail, batches, from)))
                 })
             {
                 let (end, at) = (Cursor::new(1, batches), Cursor::new(1, from));
-                let beginning = Beginning { ended: Some(end), ..Beginning::default() };
-                let own = Ranks { count, from: at, tail };
+                let beginning = StartCandidates { ended: Some(end), ..StartCandidates::default() };
+                let own = RunRanks { count, from: at, tail };
                 for rank in 0..count.get() {
                     let step = own.step_of(at).unwrap();
-                    let is_over = own.assign(step, rank, known(batches)) == Assignment::End;
+                    let is_over = own.assign(step, rank, known(batches)) == RankAssignment::End;
                     let expected = if is_over && at <= end { Cursor::start_of(2) } else { at };
                     // The fetcher of a job that is done knows its end only, and not where the ranks were.
-                    let begun = Ranks { from: Cursor::start_of(2), ..own };
+                    let begun = RunRanks { from: Cursor::start_of(2), ..own };
                     for ranks in [own, begun] {
                         assert_eq!(
                             beginning.past_end(ranks, rank, at),
@@ -209,9 +216,9 @@ mod tests {
             generation: 1,
             reader: 1,
             ranks,
-            delivered: Place::default(),
+            delivered: SplitPlace::default(),
             durable: Cursor::default(),
-            durable_place: Place::default(),
+            durable_place: SplitPlace::default(),
             ended: None,
             heartbeat_ms: 0,
             local_workers: 0,

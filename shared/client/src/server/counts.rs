@@ -42,12 +42,13 @@ impl ServedCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Waits;
+    use crate::DeliveryWaits;
     use std::time::Duration;
 
     #[test]
     fn an_epoch_is_the_same_in_the_last_frame() {
-        let waits = Waits { unclaimed: Duration::from_millis(1500), ..Waits::default() };
+        let waits =
+            DeliveryWaits { unclaimed: Duration::from_millis(1500), ..DeliveryWaits::default() };
         let totals = EpochTotals { epoch: 3, splits: 4, waits, ..EpochTotals::default() };
         let counts = EpochCounts { totals, left_out: 2 };
         let json = serde_json::to_value(counts).unwrap();
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn waits_of_an_epoch_that_ends_again_add_up() {
-        let waits = Waits { fetch: Duration::from_secs(1), ..Waits::default() };
+        let waits = DeliveryWaits { fetch: Duration::from_secs(1), ..DeliveryWaits::default() };
         let mut counts = ServedCounts::new(0..1);
         for _ in 0..2 {
             counts.end_epoch(&EpochTotals { rows: 5, waits, ..EpochTotals::default() }, 0);

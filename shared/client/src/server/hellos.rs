@@ -1,28 +1,28 @@
 //! Hellos of clients: who may sit down, and where the run begins.
 
 use super::{
-    Beginning, Phase, ServeError, Server,
-    links::{Event, Frame, What},
-    seats::{LinkId, Seats},
+    Phase, RankServer, ServeError, StartCandidates,
+    links::{OutgoingFrame, RankLinkEvent, RankLinkEventKind},
+    seats::{RankLinkId, RankStates},
 };
 use crate::{
-    FetchError, OwnRanks,
-    cursor::Identity,
-    framing::{ClientHello, FrameKind, HelloOfRank},
+    FetchError, ServedRanks,
+    cursor::StreamIdentity,
+    framing::{ClientHello, RankHello, SocketFrameKind},
 };
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::Plan;
+use gristmill_model::wire::EpochPlan;
 use gristmill_model::{RunToken, Visitation};
 use std::time::Duration;
 
 /// How long ranks that have yet to come back to a restarted fetcher keep the others waiting.
 const UNKNOWN_PATIENCE: Duration = Duration::from_secs(3);
 
-impl Server {
+impl RankServer {
     /// Seats a client; the inner error is why it is refused.
     pub(super) async fn on_hello(
         &mut self,
-        link: LinkId,
+        link: RankLinkId,
         hello: ClientHello,
     ) -> Result<Result<(), String>, ServeError> {
         let seat = match self.seat_of(&hello) {
@@ -86,21 +86,21 @@ impl Server {
     }
 
     /// Takes the splits of the job, which tell its batches from those of others.
-    pub(super) fn divide(&mut self, plan: Plan) {
+    pub(super) fn divide(&mut self, plan: EpochPlan) {
         self.view.plan = Some(plan);
-        self.identity = Identity::of(&self.view);
+        self.identity = StreamIdentity::from_view(&self.view);
     }
 
     /// The seat of a rank of this fetcher.
     fn seat_of(&self, ClientHello { identity, rank, .. }: &ClientHello) -> Result<usize, String> {
-        let OwnRanks { run, range, .. } = self.own();
+        let ServedRanks { run, range, .. } = self.own();
         let holder =
             if rank.is_some() { "the rank's checkpoint" } else { "the trainer's checkpoint" };
         if let Some(why) = identity.mismatch(&self.identity, holder) {
             return Err(why);
         }
         let count = run.ranks.count.get();
-        let Some(HelloOfRank { rank, of, run: name }) = rank else {
+        let Some(RankHello { rank, of, run: name }) = rank else {
             return match count {
                 1 => Ok(0),
                 _ => Err("this fetcher serves ranks: say hello with GMH1, which names the rank"
@@ -117,7 +117,7 @@ impl Server {
                 "rank {rank} is of {of} ranks, and this fetcher's run has {count}: start all with the same number"
             ));
         }
-        let token = name.as_deref().map(RunToken::of);
+        let token = name.as_deref().map(RunToken::from_name);
         if let Some(token) = token.filter(|token| *token != run.token) {
             let name = plain(name.as_deref().unwrap_or_default());
             return Err(format!(
@@ -137,13 +137,13 @@ impl Server {
     }
 
     /// Answers a rank of a job that was done before.
-    fn tell_end(&mut self, link: LinkId, at: Option<Cursor>) -> Result<(), String> {
+    fn tell_end(&mut self, link: RankLinkId, at: Option<Cursor>) -> Result<(), String> {
         let end = Cursor::start_of(self.view.spec.epochs);
         if at != Some(end) {
             return Err(self.done());
         }
         self.has_reported_end = true;
-        let frame = Frame::new(FrameKind::End, end, self.summary(true));
+        let frame = OutgoingFrame::new(SocketFrameKind::End, end, self.summary(true));
         self.links.send(link, vec![frame]);
         Ok(())
     }
@@ -172,9 +172,9 @@ impl Server {
     }
 
     /// The seats of a run that begins at `at`.
-    pub(super) fn seats_at(&self, at: Cursor) -> Seats {
+    pub(super) fn seats_at(&self, at: Cursor) -> RankStates {
         let from = (self.view.spec.epochs, at);
-        let mut seats = Seats::new(self.own(), from, self.acknowledged);
+        let mut seats = RankStates::new(self.own(), from, self.acknowledged);
         seats.know_end(self.beginning.ended);
         seats
     }
@@ -224,7 +224,7 @@ impl Server {
 
     /// Whether the run is to begin where the state file says.
     fn is_of_kept(&self) -> bool {
-        let Beginning { kept, .. } = self.beginning;
+        let StartCandidates { kept, .. } = self.beginning;
         self.can_adopt() && kept.is_some() && self.cursors.name().is_some()
     }
 
@@ -269,7 +269,7 @@ impl Server {
     }
 
     /// A seat is free: a client that waits for it sits down.
-    pub(super) async fn free(&mut self, seat: usize, link: LinkId) -> Result<(), ServeError> {
+    pub(super) async fn free(&mut self, seat: usize, link: RankLinkId) -> Result<(), ServeError> {
         if self.seats.link(seat) != Some(link) {
             return Ok(());
         }
@@ -280,7 +280,7 @@ impl Server {
             self.links.refuse(link, &why);
         }
         for message in self.links.take_deferred(link) {
-            let event = Event { link, what: What::Message(message) };
+            let event = RankLinkEvent { link, what: RankLinkEventKind::Message(message) };
             Box::pin(self.on_event(event)).await?;
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! The connections of ranks: a task that reads and one that writes for each, so that no rank waits for another.
 
-use super::{HELLO_PATIENCE, seats::LinkId};
-use crate::framing::{ClientHello, ClientMessage, FrameKind, HEADER_BYTES, header, read_message};
+use super::{HELLO_PATIENCE, seats::RankLinkId};
+use crate::framing::{
+    ClientHello, ClientMessage, HEADER_BYTES, SocketFrameKind, header, read_message,
+};
 use bytes::Bytes;
 use gristmill_model::splits::Cursor;
 use gristmill_ports::Clock;
@@ -22,14 +24,14 @@ const MAX_OUTGOING: usize = 8;
 const MAX_DEFERRED: usize = 16;
 
 /// A connected client, and the permit that it releases when it disconnects.
-pub struct Visitor<S> {
+pub struct ConnectedClient<S> {
     pub stream: S,
     pub seat: Option<OwnedSemaphorePermit>,
     /// Whether it says nothing, and is to have all batches.
     pub(super) only_reads: bool,
 }
 
-impl<S> Visitor<S> {
+impl<S> ConnectedClient<S> {
     /// A client that holds `permit`.
     pub fn new(stream: S, permit: OwnedSemaphorePermit) -> Self {
         Self { stream, seat: Some(permit), only_reads: false }
@@ -40,7 +42,7 @@ impl<S> Visitor<S> {
     }
 }
 
-impl<S> From<S> for Visitor<S> {
+impl<S> From<S> for ConnectedClient<S> {
     fn from(stream: S) -> Self {
         Self { stream, seat: None, only_reads: false }
     }
@@ -48,31 +50,31 @@ impl<S> From<S> for Visitor<S> {
 
 /// An error as a frame.
 pub fn error_frame(why: &str) -> Vec<u8> {
-    [&header(FrameKind::Error, Cursor::default(), why.len())[..], why.as_bytes()].concat()
+    [&header(SocketFrameKind::Error, Cursor::default(), why.len())[..], why.as_bytes()].concat()
 }
 
 /// A frame to write.
-pub(super) struct Frame {
+pub(super) struct OutgoingFrame {
     header: [u8; HEADER_BYTES],
     payload: Bytes,
 }
 
-impl Frame {
-    pub fn new(kind: FrameKind, at: Cursor, payload: impl Into<Bytes>) -> Self {
+impl OutgoingFrame {
+    pub fn new(kind: SocketFrameKind, at: Cursor, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
         Self { header: header(kind, at, payload.len()), payload }
     }
 }
 
 /// Something that happened to a connection.
-pub(super) struct Event {
-    pub link: LinkId,
-    pub what: What,
+pub(super) struct RankLinkEvent {
+    pub link: RankLinkId,
+    pub what: RankLinkEventKind,
 }
 
-pub(super) enum What {
+pub(super) enum RankLinkEventKind {
     Message(ClientMessage),
-    /// All frames of one call of [`Links::send`] are written.
+    /// All frames of one call of [`RankLinks::send`] are written.
     Written,
     /// Nothing more can be written.
     Unwritable(io::Error),
@@ -82,7 +84,7 @@ pub(super) enum What {
 
 /// The role of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum RankLinkRole {
     /// It has yet to say hello.
     New,
     /// It said hello as a rank whose seat is taken.
@@ -97,8 +99,8 @@ pub(super) enum Role {
 }
 
 struct Link {
-    outgoing: mpsc::Sender<Vec<Frame>>,
-    role: Role,
+    outgoing: mpsc::Sender<Vec<OutgoingFrame>>,
+    role: RankLinkRole,
     /// When it is given up; a time of the monotonic clock.
     deadline: Option<Duration>,
     deferred: Vec<ClientMessage>,
@@ -109,23 +111,27 @@ struct Link {
 }
 
 /// All connections.
-pub(super) struct Links {
+pub(super) struct RankLinks {
     clock: Arc<dyn Clock>,
-    links: BTreeMap<LinkId, Link>,
-    opened: LinkId,
+    links: BTreeMap<RankLinkId, Link>,
+    opened: RankLinkId,
 }
 
-impl Links {
+impl RankLinks {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, links: BTreeMap::new(), opened: 0 }
     }
 
     /// Adds a connection, which must say hello soon.
-    pub fn open<S>(&mut self, visitor: Visitor<S>, events: mpsc::Sender<Event>) -> LinkId
+    pub fn open<S>(
+        &mut self,
+        visitor: ConnectedClient<S>,
+        events: mpsc::Sender<RankLinkEvent>,
+    ) -> RankLinkId
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let Visitor { stream, seat, only_reads } = visitor;
+        let ConnectedClient { stream, seat, only_reads } = visitor;
         let link = self.opened;
         self.opened += 1;
         let (reader, writer) = tokio::io::split(stream);
@@ -136,7 +142,7 @@ impl Links {
         }
         tasks.spawn(write(link, writer, frames, events));
         let deadline = Some(self.clock.monotonic() + HELLO_PATIENCE);
-        let (role, deferred) = (Role::New, Vec::new());
+        let (role, deferred) = (RankLinkRole::New, Vec::new());
         let opened =
             Link { outgoing, role, deadline, deferred, only_reads, _tasks: tasks, _permit: seat };
         self.links.insert(link, opened);
@@ -144,17 +150,17 @@ impl Links {
     }
 
     /// The role of a connection; none if it is gone.
-    pub fn role(&self, link: LinkId) -> Option<&Role> {
+    pub fn role(&self, link: RankLinkId) -> Option<&RankLinkRole> {
         self.links.get(&link).map(|link| &link.role)
     }
 
     /// The connection said hello as a rank, or, if it `is_plain`, as a trainer of all batches.
-    pub fn seat(&mut self, link: LinkId, seat: usize, is_plain: bool) {
-        self.set(link, Role::Seated { seat, is_plain }, None);
+    pub fn seat(&mut self, link: RankLinkId, seat: usize, is_plain: bool) {
+        self.set(link, RankLinkRole::Seated { seat, is_plain }, None);
     }
 
     /// Whether the client says nothing, so that only writing to it shows that it is gone.
-    pub fn only_reads(&self, link: LinkId) -> bool {
+    pub fn only_reads(&self, link: RankLinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.only_reads)
     }
 
@@ -164,16 +170,16 @@ impl Links {
     }
 
     /// Whether the connection is that of a trainer of all batches.
-    pub fn is_plain(&self, link: LinkId) -> bool {
-        matches!(self.role(link), Some(Role::Seated { is_plain: true, .. }))
+    pub fn is_plain(&self, link: RankLinkId) -> bool {
+        matches!(self.role(link), Some(RankLinkRole::Seated { is_plain: true, .. }))
     }
 
     /// The connection waits for another of its rank to end.
-    pub fn wait(&mut self, link: LinkId, seat: usize, hello: ClientHello) {
-        self.set(link, Role::Waiting(seat, hello), Some(SEAT_PATIENCE));
+    pub fn wait(&mut self, link: RankLinkId, seat: usize, hello: ClientHello) {
+        self.set(link, RankLinkRole::Waiting(seat, hello), Some(SEAT_PATIENCE));
     }
 
-    fn set(&mut self, link: LinkId, role: Role, patience: Option<Duration>) {
+    fn set(&mut self, link: RankLinkId, role: RankLinkRole, patience: Option<Duration>) {
         let now = self.clock.monotonic();
         if let Some(link) = self.links.get_mut(&link) {
             (link.role, link.deadline) = (role, patience.map(|patience| now + patience));
@@ -181,15 +187,17 @@ impl Links {
     }
 
     /// The first connection that waits for the seat.
-    pub fn waiting_for(&self, seat: usize) -> Option<(LinkId, ClientHello)> {
+    pub fn waiting_for(&self, seat: usize) -> Option<(RankLinkId, ClientHello)> {
         self.links.iter().find_map(|(link, Link { role, .. })| match role {
-            Role::Waiting(waiting, hello) if *waiting == seat => Some((*link, hello.clone())),
+            RankLinkRole::Waiting(waiting, hello) if *waiting == seat => {
+                Some((*link, hello.clone()))
+            }
             _ => None,
         })
     }
 
     /// Writes frames after those that wait.
-    pub fn send(&self, link: LinkId, frames: Vec<Frame>) {
+    pub fn send(&self, link: RankLinkId, frames: Vec<OutgoingFrame>) {
         if let Some(known) = self.links.get(&link) {
             // A writer that has ended could not write: the reader says when the client is gone.
             let _ = known.outgoing.try_send(frames);
@@ -197,7 +205,7 @@ impl Links {
     }
 
     /// Keeps a message of a connection that waits for its seat; whether there was room.
-    pub fn defer(&mut self, link: LinkId, message: ClientMessage) -> bool {
+    pub fn defer(&mut self, link: RankLinkId, message: ClientMessage) -> bool {
         let Some(link) = self.links.get_mut(&link) else { return true };
         let has_room = link.deferred.len() < MAX_DEFERRED;
         link.deferred.extend(has_room.then_some(message));
@@ -205,21 +213,24 @@ impl Links {
     }
 
     /// The messages that were kept for a connection.
-    pub fn take_deferred(&mut self, link: LinkId) -> Vec<ClientMessage> {
+    pub fn take_deferred(&mut self, link: RankLinkId) -> Vec<ClientMessage> {
         let link = self.links.get_mut(&link);
         link.map(|link| std::mem::take(&mut link.deferred)).unwrap_or_default()
     }
 
     /// Tells a connection why it ends, and ends it.
-    pub fn refuse(&mut self, link: LinkId, why: &str) {
+    pub fn refuse(&mut self, link: RankLinkId, why: &str) {
         tracing::warn!("refused a client: {why}");
-        self.send(link, vec![Frame::new(FrameKind::Error, Cursor::default(), why.to_owned())]);
+        self.send(
+            link,
+            vec![OutgoingFrame::new(SocketFrameKind::Error, Cursor::default(), why.to_owned())],
+        );
         self.let_go(link);
     }
 
     /// Ends a connection once everything is written.
-    fn let_go(&mut self, link: LinkId) {
-        self.set(link, Role::Leaving, Some(HELLO_PATIENCE));
+    fn let_go(&mut self, link: RankLinkId) {
+        self.set(link, RankLinkRole::Leaving, Some(HELLO_PATIENCE));
         if let Some(link) = self.links.get_mut(&link) {
             // The writer ends when nobody can send any more.
             link.outgoing = mpsc::channel(1).0;
@@ -227,7 +238,11 @@ impl Links {
     }
 
     /// Ends all connections with a last frame to each that `gets` one.
-    pub fn end_all(&mut self, gets: impl Fn(&Self, LinkId) -> bool, frame: impl Fn() -> Frame) {
+    pub fn end_all(
+        &mut self,
+        gets: impl Fn(&Self, RankLinkId) -> bool,
+        frame: impl Fn() -> OutgoingFrame,
+    ) {
         let links: Vec<_> = self.links.keys().copied().collect();
         for link in links {
             if gets(self, link) {
@@ -238,11 +253,11 @@ impl Links {
     }
 
     /// Waits until all connections have ended, or had time to.
-    pub async fn drain(&mut self, events: &mut mpsc::Receiver<Event>) {
+    pub async fn drain(&mut self, events: &mut mpsc::Receiver<RankLinkEvent>) {
         while let Some(deadline) = self.deadline() {
             tokio::select! {
                 biased;
-                event = events.recv() => if let Some(Event { link, what: What::Gone }) = event {
+                event = events.recv() => if let Some(RankLinkEvent { link, what: RankLinkEventKind::Gone }) = event {
                     self.remove(link);
                 },
                 () = self.clock.sleep(deadline.saturating_sub(self.clock.monotonic())) => {
@@ -252,7 +267,7 @@ impl Links {
         }
     }
 
-    pub fn remove(&mut self, link: LinkId) {
+    pub fn remove(&mut self, link: RankLinkId) {
         self.links.remove(&link);
     }
 
@@ -262,50 +277,61 @@ impl Links {
     }
 
     /// Connections that are given up now.
-    pub fn overdue(&self) -> Vec<LinkId> {
+    pub fn overdue(&self) -> Vec<RankLinkId> {
         let now = self.clock.monotonic();
         let is_due = |link: &Link| link.deadline.is_some_and(|deadline| deadline <= now);
         self.links.iter().filter(|(_, link)| is_due(link)).map(|(id, _)| *id).collect()
     }
 }
 
-async fn read(link: LinkId, mut reader: impl AsyncRead + Unpin, events: mpsc::Sender<Event>) {
+async fn read(
+    link: RankLinkId,
+    mut reader: impl AsyncRead + Unpin,
+    events: mpsc::Sender<RankLinkEvent>,
+) {
     while let Some(message) = read_message(&mut reader).await {
         let is_last = matches!(message, ClientMessage::Invalid(_));
-        if events.send(Event { link, what: What::Message(message) }).await.is_err() || is_last {
+        if events
+            .send(RankLinkEvent { link, what: RankLinkEventKind::Message(message) })
+            .await
+            .is_err()
+            || is_last
+        {
             return;
         }
     }
     // Nobody listens once serving has ended.
-    let _ = events.send(Event { link, what: What::Gone }).await;
+    let _ = events.send(RankLinkEvent { link, what: RankLinkEventKind::Gone }).await;
 }
 
 async fn write(
-    link: LinkId,
+    link: RankLinkId,
     mut writer: impl AsyncWrite + Unpin,
-    mut outgoing: mpsc::Receiver<Vec<Frame>>,
-    events: mpsc::Sender<Event>,
+    mut outgoing: mpsc::Receiver<Vec<OutgoingFrame>>,
+    events: mpsc::Sender<RankLinkEvent>,
 ) {
     while let Some(frames) = outgoing.recv().await {
         if let Err(error) = write_frames(&mut writer, frames).await {
             // The reader says when the client is gone, after its last messages.
-            let _ = events.send(Event { link, what: What::Unwritable(error) }).await;
+            let _ = events
+                .send(RankLinkEvent { link, what: RankLinkEventKind::Unwritable(error) })
+                .await;
             return;
         }
-        if events.send(Event { link, what: What::Written }).await.is_err() {
+        if events.send(RankLinkEvent { link, what: RankLinkEventKind::Written }).await.is_err() {
             break;
         }
     }
     // The client may be gone, and nobody may listen any more.
     let _ = writer.shutdown().await;
-    let _ = events.send(Event { link, what: What::Gone }).await;
+    let _ = events.send(RankLinkEvent { link, what: RankLinkEventKind::Gone }).await;
 }
 
 async fn write_frames(
     writer: &mut (impl AsyncWrite + Unpin),
-    frames: Vec<Frame>,
+    frames: Vec<OutgoingFrame>,
 ) -> io::Result<()> {
-    for Frame { header, payload } in frames {
+    for OutgoingFrame { header, payload } in frames {
         writer.write_all(&header).await?;
         writer.write_all(&payload).await?;
     }

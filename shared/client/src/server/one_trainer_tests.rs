@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    cursor::NoCursor,
+    cursor::NoCursorStore,
     samples::{self, SampleJob, batch},
 };
 use gristmill_model::wire::RefusalKind;
@@ -14,14 +14,14 @@ use tokio::{
 
 /// A position in memory.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Option<Saved>>>);
+struct Kept(Arc<Mutex<Option<SavedCursor>>>);
 
 impl CursorStore for Kept {
-    fn load(&mut self) -> io::Result<Option<Saved>> {
+    fn load(&mut self) -> io::Result<Option<SavedCursor>> {
         Ok(self.0.lock().unwrap().clone())
     }
 
-    fn save(&mut self, saved: &Saved) -> io::Result<()> {
+    fn save(&mut self, saved: &SavedCursor) -> io::Result<()> {
         *self.0.lock().unwrap() = Some(saved.clone());
         Ok(())
     }
@@ -33,7 +33,7 @@ impl CursorStore for Kept {
 
 /// A server that runs, and the way to connect to it.
 struct Serving {
-    visitors: mpsc::Sender<Visitor<DuplexStream>>,
+    visitors: mpsc::Sender<ConnectedClient<DuplexStream>>,
     served: JoinHandle<(Result<(), ServeError>, f64)>,
 }
 
@@ -44,7 +44,8 @@ impl Serving {
     ) -> Self {
         let fetcher = Fetcher::open(ports.clone(), config.clone()).await.unwrap();
         assert_eq!(job.progress(), None, "a stream that is only open takes nothing over");
-        let mut server = Server::new(fetcher, Box::new(store), Beginning::default()).unwrap();
+        let mut server =
+            RankServer::new(fetcher, Box::new(store), StartCandidates::default()).unwrap();
         let (visitors, arriving) = mpsc::channel(1);
         let served = tokio::spawn(async move {
             let served = server.serve(arriving).await;
@@ -72,7 +73,7 @@ impl Serving {
 /// A trainer at the other end of a connection.
 struct Client {
     stream: DuplexStream,
-    identity: Option<Identity>,
+    identity: Option<StreamIdentity>,
 }
 
 impl Client {
@@ -118,7 +119,7 @@ impl Client {
 #[tokio::test]
 async fn a_trainer_gets_every_batch_and_the_job_is_closed_after_its_last_acknowledgement() {
     let sample = SampleJob::new(2, 2).await;
-    let serving = Serving::start(&sample, NoCursor).await;
+    let serving = Serving::start(&sample, NoCursorStore).await;
     let mut client = serving.connect().await;
     client.hello(None).await;
     for index in 0..8 {
@@ -158,7 +159,7 @@ async fn a_trainer_that_returns_goes_on_after_its_last_acknowledgement() {
 #[tokio::test]
 async fn what_a_trainer_may_not_say_is_refused_and_the_next_one_is_served() {
     let sample = SampleJob::new(2, 2).await;
-    let serving = Serving::start(&sample, NoCursor).await;
+    let serving = Serving::start(&sample, NoCursorStore).await;
     let mut client = serving.connect().await;
     client.ack(0).await;
     assert!(client.error().await.contains("before a hello"));
@@ -189,7 +190,7 @@ async fn what_a_trainer_may_not_say_is_refused_and_the_next_one_is_served() {
 async fn a_start_that_the_coordinator_refuses_ends_the_visit() {
     let sample = SampleJob::new(2, 2).await;
     sample.0.refuse(RefusalKind::Collected);
-    let serving = Serving::start(&sample, NoCursor).await;
+    let serving = Serving::start(&sample, NoCursorStore).await;
     let mut client = serving.connect().await;
     client.hello(Some(batch(0, 3))).await;
     assert!(client.error().await.contains("refused as asked"));
@@ -201,7 +202,7 @@ async fn a_start_that_the_coordinator_refuses_ends_the_visit() {
 #[tokio::test]
 async fn only_time_in_which_the_trainer_waits_counts_if_it_says_so() {
     let sample = SampleJob::new(2, 1).await;
-    let serving = Serving::start(&sample, NoCursor).await;
+    let serving = Serving::start(&sample, NoCursorStore).await;
     let mut client = serving.connect().await;
     client.hello(None).await;
     for index in 0..4 {
@@ -238,7 +239,7 @@ async fn frames(stream: &mut DuplexStream, most: usize) -> Vec<([u8; 4], u64)> {
 #[tokio::test]
 async fn a_trainer_may_speak_as_rank_0_of_1() {
     let sample = SampleJob::new(2, 2).await;
-    let serving = Serving::start(&sample, NoCursor).await;
+    let serving = Serving::start(&sample, NoCursorStore).await;
     let mut client = serving.connect().await;
     let mut hello = serde_json::to_value(&client.identity).unwrap();
     (hello["rank"], hello["of"]) = (0.into(), 1.into());
@@ -262,7 +263,8 @@ async fn a_reader_that_says_nothing_gets_every_frame_and_acknowledges_by_reading
     let (job, ports, config) = SampleJob::new(2, 2).await;
     let fetcher = Fetcher::open(ports, config).await.unwrap();
     let kept = Kept::default();
-    let mut server = Server::new(fetcher, Box::new(kept.clone()), Beginning::default()).unwrap();
+    let mut server =
+        RankServer::new(fetcher, Box::new(kept.clone()), StartCandidates::default()).unwrap();
     let (out, mut reads) = duplex(600);
     let served = tokio::spawn(async move { server.write_all(out).await });
     assert_eq!(samples::frame(&mut reads).await.0, *b"GMBH");
@@ -281,7 +283,8 @@ async fn a_reader_that_says_nothing_gets_every_frame_and_acknowledges_by_reading
 async fn a_reader_that_closes_its_end_ends_serving() {
     let (job, ports, config) = SampleJob::new(2, 2).await;
     let fetcher = Fetcher::open(ports, config).await.unwrap();
-    let mut server = Server::new(fetcher, Box::new(NoCursor), Beginning::default()).unwrap();
+    let mut server =
+        RankServer::new(fetcher, Box::new(NoCursorStore), StartCandidates::default()).unwrap();
     let (out, mut reads) = duplex(600);
     let (silent, _end) = duplex(1);
     let served = tokio::spawn(async move { server.write_all(tokio::io::join(silent, out)).await });
@@ -297,7 +300,7 @@ async fn without_acknowledgements_no_batch_comes_twice() {
         let mut sample = SampleJob::new(2, 2).await;
         sample.0 = sample.0.visited(visitation);
         sample.1.coordinator = Arc::<SampleJob>::clone(&sample.0);
-        let serving = Serving::start(&sample, NoCursor).await;
+        let serving = Serving::start(&sample, NoCursorStore).await;
         let mut client = serving.connect_by(600).await;
         client.hello(None).await;
         for index in 0..3 {
@@ -320,11 +323,11 @@ async fn without_acknowledgements_no_batch_comes_twice() {
 async fn a_position_that_is_not_of_the_job_is_named_by_its_file() {
     let sample = SampleJob::new(2, 2).await;
     let (_, ports, config) = &sample;
-    let beginning = Beginning { kept: Some(batch(0, 99)), ..Beginning::default() };
+    let beginning = StartCandidates { kept: Some(batch(0, 99)), ..StartCandidates::default() };
     let config = crate::FetcherConfig { resume: batch(0, 99), ..config.clone() };
     let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
-    let mut server = Server::new(fetcher, Box::new(Kept::default()), beginning).unwrap();
-    let (_visitors, arriving) = mpsc::channel::<Visitor<DuplexStream>>(1);
+    let mut server = RankServer::new(fetcher, Box::new(Kept::default()), beginning).unwrap();
+    let (_visitors, arriving) = mpsc::channel::<ConnectedClient<DuplexStream>>(1);
     let error = server.serve(arriving).await.unwrap_err();
     assert!(
         matches!(&error, ServeError::State(why) if why.starts_with("state file s: ")),
@@ -339,9 +342,9 @@ async fn a_job_whose_last_batch_was_acknowledged_is_closed_without_its_trainer()
         let (job, ports, config) = &sample;
         let config = crate::FetcherConfig { resume: kept, ..config.clone() };
         let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
-        let beginning = Beginning { kept: Some(kept), ..Beginning::default() };
-        let mut server = Server::new(fetcher, Box::new(Kept::default()), beginning).unwrap();
-        let (_visitors, arriving) = mpsc::channel::<Visitor<DuplexStream>>(1);
+        let beginning = StartCandidates { kept: Some(kept), ..StartCandidates::default() };
+        let mut server = RankServer::new(fetcher, Box::new(Kept::default()), beginning).unwrap();
+        let (_visitors, arriving) = mpsc::channel::<ConnectedClient<DuplexStream>>(1);
         server.serve(arriving).await.unwrap();
         assert!(job.is_done(), "{kept}");
     }

@@ -15,7 +15,7 @@ pub(super) struct PassedStep {
 
 /// Steps in order, and the ends of epochs.
 #[derive(Debug)]
-pub(super) struct Passed {
+pub(super) struct PassedSteps {
     steps: VecDeque<PassedStep>,
     /// The first batch behind the last step of an epoch, by epoch.
     ends: BTreeMap<Epoch, u64>,
@@ -23,7 +23,7 @@ pub(super) struct Passed {
     head: Cursor,
 }
 
-impl Passed {
+impl PassedSteps {
     /// The steps of a stream that begins at `at`.
     pub fn new(at: Cursor) -> Self {
         Self { steps: VecDeque::new(), ends: BTreeMap::new(), head: at }

@@ -1,33 +1,33 @@
 //! The progress of each rank, and the steps that are kept for ranks which have yet to take them.
 //!
 //! Cursors are first batches of steps. The end of an epoch has two: one behind its last step, which ranks save
-//! before it is known that no step follows, and the start of the next epoch. [`Passed::normal`] makes them one.
+//! before it is known that no step follows, and the start of the next epoch. [`PassedSteps::normal`] makes them one.
 
 mod acks;
 mod sitting;
 mod turns;
 mod unknown;
 
-pub(super) use acks::Acknowledged;
+pub(super) use acks::AckTiming;
 
-use super::passed::{Passed, PassedStep};
-use crate::{OwnRanks, RankBatch};
+use super::passed::{PassedStep, PassedSteps};
+use crate::{RankBatch, ServedRanks};
 use gristmill_model::Epoch;
-use gristmill_model::splits::ranks::Ranks;
+use gristmill_model::splits::ranks::RunRanks;
 use gristmill_model::splits::{Cursor, readers::RankRange};
 use std::collections::{BTreeMap, VecDeque};
-use turns::Turns;
+use turns::WaitCounts;
 
 /// Steps that are kept for ranks which have yet to take them.
 const MAX_KEPT: usize = 2;
 
 /// A connection.
-pub(super) type LinkId = u64;
+pub(super) type RankLinkId = u64;
 
 /// The place of one rank.
 #[derive(Debug, Clone, Copy)]
 struct Seat {
-    link: Option<LinkId>,
+    link: Option<RankLinkId>,
     /// Whether its rank has ever been connected to this fetcher.
     is_known: bool,
     /// Whether its rank may return to a place before steps in which it has no batch, because it was handed the
@@ -44,7 +44,7 @@ struct Seat {
     /// Whether a step is on its way.
     is_sending: bool,
     was_sent_end: bool,
-    turns: Turns,
+    turns: WaitCounts,
 }
 
 /// A step that was released, and not yet taken by all.
@@ -56,14 +56,14 @@ struct Kept {
 
 /// The next thing for a rank.
 #[derive(Debug)]
-pub(super) enum Handed {
+pub(super) enum RankOutput {
     Step { batch: RankBatch, next: Cursor },
     End,
 }
 
 /// The next use of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum StreamAction {
     Release,
     /// A rank went back to a step that is no longer kept, or no rank needs what comes next. The stream begins again
     /// at what is durable for all ranks, as it counts as durable what comes before its beginning.
@@ -74,19 +74,19 @@ pub(super) enum Wanted {
 
 /// The ranks that one fetcher serves.
 #[derive(Debug)]
-pub(super) struct Seats {
-    ranks: Ranks,
+pub(super) struct RankStates {
+    ranks: RunRanks,
     range: RankRange,
     epochs: Epoch,
     /// Whether ranks may have been handed more by an earlier fetcher.
     is_successor: bool,
-    acknowledged: Acknowledged,
+    acknowledged: AckTiming,
     seats: Vec<Seat>,
     /// Whether ranks that have never connected keep the others waiting, as those that are slow do.
     waits_for_unknown: bool,
     /// Whether everything was durable before, so that the ranks may be gone.
     has_nothing_left: bool,
-    passed: Passed,
+    passed: PassedSteps,
     /// Batches of the epochs that have ended.
     ended: BTreeMap<Epoch, u64>,
     kept: VecDeque<Kept>,
@@ -94,10 +94,10 @@ pub(super) struct Seats {
     is_at_end: bool,
 }
 
-impl Seats {
+impl RankStates {
     /// Ranks that begin at `at`, of a run of `epochs` epochs.
-    pub fn new(own: OwnRanks, (epochs, at): (Epoch, Cursor), acknowledged: Acknowledged) -> Self {
-        let OwnRanks { run, range, is_successor, .. } = own;
+    pub fn new(own: ServedRanks, (epochs, at): (Epoch, Cursor), acknowledged: AckTiming) -> Self {
+        let ServedRanks { run, range, is_successor, .. } = own;
         let seat = Seat {
             link: None,
             is_known: false,
@@ -108,7 +108,7 @@ impl Seats {
             early_ack: None,
             is_sending: false,
             was_sent_end: false,
-            turns: Turns::default(),
+            turns: WaitCounts::default(),
         };
         let seats = vec![seat; range.count.get() as usize];
         Self {
@@ -120,7 +120,7 @@ impl Seats {
             seats,
             waits_for_unknown: true,
             has_nothing_left: false,
-            passed: Passed::new(at),
+            passed: PassedSteps::new(at),
             ended: BTreeMap::new(),
             kept: VecDeque::new(),
             is_at_end: false,
@@ -168,7 +168,7 @@ impl Seats {
     }
 
     /// The connection of a rank.
-    pub fn link(&self, seat: usize) -> Option<LinkId> {
+    pub fn link(&self, seat: usize) -> Option<RankLinkId> {
         self.seats.get(seat)?.link
     }
 
@@ -213,7 +213,7 @@ impl Seats {
     /// A rank has taken the step that was on its way.
     pub fn taken(&mut self, seat: usize) {
         self.seats[seat].is_sending = false;
-        if self.acknowledged == Acknowledged::Taken {
+        if self.acknowledged == AckTiming::Taken {
             self.keep(seat, self.seats[seat].next);
         }
         if self.seats[seat].was_sent_end {
@@ -239,24 +239,24 @@ impl Seats {
     }
 
     /// The next use of the stream.
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> StreamAction {
         let head = self.passed.head();
         let first = self.kept.front().map_or(head, |kept| kept.step.start);
         let least = self.least_next();
         match () {
             () if least < first || head < self.passed.normal(self.durable()) => {
-                Wanted::Reopen(self.durable())
+                StreamAction::Reopen(self.durable())
             }
-            () if self.kept.len() < self.most_kept() && !self.is_at_end => Wanted::Release,
-            () => Wanted::Hold,
+            () if self.kept.len() < self.most_kept() && !self.is_at_end => StreamAction::Release,
+            () => StreamAction::Hold,
         }
     }
 
     /// Most steps to keep. One that is released may count as acknowledged, and would be lost with this process.
     fn most_kept(&self) -> usize {
         match self.acknowledged {
-            Acknowledged::Said => MAX_KEPT,
-            Acknowledged::HandedOver | Acknowledged::Taken => {
+            AckTiming::Said => MAX_KEPT,
+            AckTiming::HandedOver | AckTiming::Taken => {
                 usize::from(self.seats.iter().all(|seat| seat.link.is_some()))
             }
         }
@@ -267,7 +267,7 @@ impl Seats {
         self.kept.clear();
         self.is_at_end = false;
         self.passed.reopened(at);
-        if self.acknowledged != Acknowledged::Said {
+        if self.acknowledged != AckTiming::Said {
             // It goes on no earlier than with what has not counted as acknowledged.
             for seat in &mut self.seats {
                 seat.next = seat.next.max(at);
@@ -310,7 +310,7 @@ impl Seats {
     }
 
     /// The next thing to send to some rank, and its connection.
-    pub fn hand_over(&mut self) -> Option<(LinkId, Handed)> {
+    pub fn hand_over(&mut self) -> Option<(RankLinkId, RankOutput)> {
         for index in 0..self.seats.len() {
             let seat = &mut self.seats[index];
             let (Some(link), false) = (seat.link, seat.is_sending) else { continue };
@@ -319,7 +319,7 @@ impl Seats {
             if is_over && !seat.was_sent_end {
                 seat.was_sent_end = true;
                 seat.is_sending = true;
-                return Some((link, Handed::End));
+                return Some((link, RankOutput::End));
             }
             let Some(kept) = self.kept.iter().find(|kept| kept.step.start == place) else {
                 continue;
@@ -330,11 +330,11 @@ impl Seats {
             seat.handed = seat.handed.max(next);
             (seat.is_sending, seat.may_return) = (true, true);
             seat.turns.send();
-            if self.acknowledged == Acknowledged::HandedOver {
+            if self.acknowledged == AckTiming::HandedOver {
                 seat.durable = next;
             }
             self.drop_taken();
-            return Some((link, Handed::Step { batch, next }));
+            return Some((link, RankOutput::Step { batch, next }));
         }
         None
     }

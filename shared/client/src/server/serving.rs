@@ -1,15 +1,15 @@
 //! The loop of a server of ranks.
 
 use super::{
-    Activity, END_NOTICE, LOOK_EVERY, Phase, ServeError, Server, Visitor,
-    links::{Event, Frame, Role, What},
-    seats::{Handed, LinkId, Wanted},
+    ConnectedClient, END_NOTICE, LOOK_EVERY, Phase, RankServer, ServeError, ServerActivity,
+    links::{OutgoingFrame, RankLinkEvent, RankLinkEventKind, RankLinkRole},
+    seats::{RankLinkId, RankOutput, StreamAction},
 };
 use crate::{
-    FetchError, RankBatch, StepDelivery, Steps,
-    framing::{ClientHello, ClientMessage, FrameKind},
+    FetchError, RankBatch, StepDelivery, StepStream,
+    framing::{ClientHello, ClientMessage, SocketFrameKind},
 };
-use gristmill_model::{splits::Cursor, wire::Plan};
+use gristmill_model::{splits::Cursor, wire::EpochPlan};
 use std::{future::pending, io, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -18,10 +18,10 @@ use tokio::{
 
 /// Something to deal with.
 enum Happened<S> {
-    Visitor(Visitor<S>),
-    Event(Event),
+    Visitor(ConnectedClient<S>),
+    Event(RankLinkEvent),
     /// The dataset is indexed.
-    Indexed(Result<Plan, FetchError>),
+    Indexed(Result<EpochPlan, FetchError>),
     /// The stream has come to the next point, or failed.
     Stream(Result<Stream, FetchError>),
     Overdue,
@@ -38,12 +38,12 @@ enum Stream {
     Over,
 }
 
-impl Server {
+impl RankServer {
     pub(super) async fn run<S>(
         &mut self,
-        visitors: &mut mpsc::Receiver<Visitor<S>>,
-        sender: &mpsc::Sender<Event>,
-        events: &mut mpsc::Receiver<Event>,
+        visitors: &mut mpsc::Receiver<ConnectedClient<S>>,
+        sender: &mpsc::Sender<RankLinkEvent>,
+        events: &mut mpsc::Receiver<RankLinkEvent>,
     ) -> Result<(), ServeError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -110,8 +110,8 @@ impl Server {
 
     async fn on_visitor<S>(
         &mut self,
-        visitor: Visitor<S>,
-        sender: &mpsc::Sender<Event>,
+        visitor: ConnectedClient<S>,
+        sender: &mpsc::Sender<RankLinkEvent>,
     ) -> Result<(), ServeError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -139,19 +139,19 @@ impl Server {
     }
 
     /// Sends ranks what is due, and brings the stream to where it is needed.
-    async fn hand_over(&mut self) -> Result<Wanted, ServeError> {
+    async fn hand_over(&mut self) -> Result<StreamAction, ServeError> {
         if ![Phase::Serving, Phase::Closing].contains(&self.phase) {
-            return Ok(Wanted::Hold);
+            return Ok(StreamAction::Hold);
         }
         while let Some((link, handed)) = self.seats.hand_over() {
             let frames = self.frames(handed, self.links.is_plain(link));
             self.links.send(link, frames);
         }
         if self.phase == Phase::Closing {
-            return Ok(Wanted::Hold);
+            return Ok(StreamAction::Hold);
         }
         let wanted = match self.seats.wanted() {
-            Wanted::Reopen(at) => {
+            StreamAction::Reopen(at) => {
                 tracing::info!(
                     "a rank returned to its checkpoint: the stream begins again at {at}"
                 );
@@ -167,51 +167,55 @@ impl Server {
     }
 
     /// The frames of what is handed to a rank, or to a trainer of all batches.
-    fn frames(&self, handed: Handed, is_plain: bool) -> Vec<Frame> {
-        let Handed::Step { batch: RankBatch { batch, repeated_for }, next } = handed else {
+    fn frames(&self, handed: RankOutput, is_plain: bool) -> Vec<OutgoingFrame> {
+        let RankOutput::Step { batch: RankBatch { batch, repeated_for }, next } = handed else {
             let end = Cursor::start_of(self.view.spec.epochs);
-            return vec![Frame::new(FrameKind::End, end, self.summary(false))];
+            return vec![OutgoingFrame::new(SocketFrameKind::End, end, self.summary(false))];
         };
         if is_plain {
-            return vec![Frame::new(FrameKind::Batch, batch.cursor(), batch.frame)];
+            return vec![OutgoingFrame::new(SocketFrameKind::Batch, batch.cursor(), batch.frame)];
         }
-        let checkpoint = Frame::new(FrameKind::Checkpoint, next, self.checkpoint(next));
+        let checkpoint =
+            OutgoingFrame::new(SocketFrameKind::Checkpoint, next, self.checkpoint(next));
         let at = batch.cursor();
         let batch = match repeated_for {
-            None => Frame::new(FrameKind::Batch, at, batch.frame),
+            None => OutgoingFrame::new(SocketFrameKind::Batch, at, batch.frame),
             Some(slot) => {
                 let at = Cursor { batch_index: slot, ..at };
-                Frame::new(FrameKind::Repeat, at, batch.frame)
+                OutgoingFrame::new(SocketFrameKind::Repeat, at, batch.frame)
             }
         };
         vec![checkpoint, batch]
     }
 
-    pub(super) async fn on_event(&mut self, Event { link, what }: Event) -> Result<(), ServeError> {
+    pub(super) async fn on_event(
+        &mut self,
+        RankLinkEvent { link, what }: RankLinkEvent,
+    ) -> Result<(), ServeError> {
         let role = self.links.role(link).cloned();
         let seat = match role {
-            Some(Role::Seated { seat, .. }) => Some(seat),
+            Some(RankLinkRole::Seated { seat, .. }) => Some(seat),
             _ => None,
         };
         match (what, role) {
-            (_, None) | (What::Message(_), Some(Role::Leaving)) => {}
-            (What::Unwritable(error), Some(_)) => {
+            (_, None) | (RankLinkEventKind::Message(_), Some(RankLinkRole::Leaving)) => {}
+            (RankLinkEventKind::Unwritable(error), Some(_)) => {
                 if self.links.only_reads(link) {
                     return Err(error.into());
                 }
             }
-            (What::Gone, Some(_)) => {
+            (RankLinkEventKind::Gone, Some(_)) => {
                 self.links.remove(link);
                 if let Some(seat) = seat {
                     self.free(seat, link).await?;
                 }
             }
-            (What::Written, Some(_)) => {
+            (RankLinkEventKind::Written, Some(_)) => {
                 if let Some(seat) = seat.filter(|seat| self.seats.link(*seat) == Some(link)) {
                     self.seats.taken(seat);
                 }
             }
-            (What::Message(message), Some(role)) => {
+            (RankLinkEventKind::Message(message), Some(role)) => {
                 if let Err(why) = self.on_message(link, role, message).await? {
                     self.links.refuse(link, &why);
                     if let Some(seat) = seat {
@@ -226,26 +230,28 @@ impl Server {
     /// Processes a message; the inner error is why its client is refused.
     async fn on_message(
         &mut self,
-        link: LinkId,
-        role: Role,
+        link: RankLinkId,
+        role: RankLinkRole,
         message: ClientMessage,
     ) -> Result<Result<(), String>, ServeError> {
         Ok(match (message, role) {
-            (ClientMessage::Hello(hello), Role::New) => return self.on_hello(link, hello).await,
+            (ClientMessage::Hello(hello), RankLinkRole::New) => {
+                return self.on_hello(link, hello).await;
+            }
             (ClientMessage::Hello(_), _) => Err("a second hello: a client says it once".to_owned()),
-            (ClientMessage::Ack(batch), Role::Seated { seat, .. }) => {
+            (ClientMessage::Ack(batch), RankLinkRole::Seated { seat, .. }) => {
                 self.seats.acknowledge(seat, batch)
             }
-            (ClientMessage::JobAck(at), Role::Seated { seat, .. }) => {
+            (ClientMessage::JobAck(at), RankLinkRole::Seated { seat, .. }) => {
                 self.seats.acknowledge_job(seat, at)
             }
-            (ClientMessage::Waits, Role::Seated { seat, .. }) => {
+            (ClientMessage::Waits, RankLinkRole::Seated { seat, .. }) => {
                 self.seats.waits(seat);
                 Ok(())
             }
             (
                 message @ (ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits),
-                Role::Waiting(..),
+                RankLinkRole::Waiting(..),
             ) => {
                 if self.links.defer(link, message) {
                     Ok(())
@@ -306,11 +312,11 @@ impl Server {
         self.look();
         for link in self.links.overdue() {
             match self.links.role(link) {
-                Some(Role::New) => self.links.refuse(
+                Some(RankLinkRole::New) => self.links.refuse(
                     link,
                     "no hello within 5 s: a client answers the fetcher's hello with its own, and gets batches then",
                 ),
-                Some(Role::Waiting(seat, _)) => {
+                Some(RankLinkRole::Waiting(seat, _)) => {
                     let rank = self.own().range.first as usize + seat;
                     let why = match self.own().run.ranks.count.get() {
                         1 => "another trainer is connected to this fetcher: end it first, because a fetcher serves \
@@ -352,20 +358,20 @@ impl Server {
     fn show(&self) {
         let (absent, slow) = (self.seats.absent(), self.seats.slowest());
         let activity = match self.phase {
-            Phase::Over(_) => Activity::Over,
-            Phase::Closing => Activity::Closing,
-            _ if self.view.plan.is_none() => Activity::Fetching,
-            Phase::Greeting | Phase::Misplaced => Activity::Absent(absent),
-            Phase::Locating | Phase::Joining => Activity::Fetching,
-            Phase::Serving if !absent.is_empty() => Activity::Absent(absent),
+            Phase::Over(_) => ServerActivity::Over,
+            Phase::Closing => ServerActivity::Closing,
+            _ if self.view.plan.is_none() => ServerActivity::Fetching,
+            Phase::Greeting | Phase::Misplaced => ServerActivity::Absent(absent),
+            Phase::Locating | Phase::Joining => ServerActivity::Fetching,
+            Phase::Serving if !absent.is_empty() => ServerActivity::Absent(absent),
             Phase::Serving if self.seats.are_at_end() => {
-                Activity::LastAck(self.seats.unacknowledged())
+                ServerActivity::LastAck(self.seats.unacknowledged())
             }
-            Phase::Serving if slow.is_empty() && !self.seats.compute() => Activity::Fetching,
+            Phase::Serving if slow.is_empty() && !self.seats.compute() => ServerActivity::Fetching,
             Phase::Serving if slow.is_empty() || slow.len() == self.seats.len() => {
-                Activity::Training
+                ServerActivity::Training
             }
-            Phase::Serving => Activity::Slow(slow),
+            Phase::Serving => ServerActivity::Slow(slow),
         };
         self.activity.send_if_modified(|before| {
             let is_new = *before != activity;
@@ -377,9 +383,9 @@ impl Server {
 
 /// Brings the stream to its next point.
 async fn advance(
-    steps: &mut Steps,
+    steps: &mut StepStream,
     (phase, may_be_gone): (Phase, bool),
-    wanted: Wanted,
+    wanted: StreamAction,
 ) -> Result<Stream, FetchError> {
     match phase {
         Phase::Over(_) | Phase::Misplaced => pending().await,
@@ -398,7 +404,9 @@ async fn advance(
         Phase::Locating => steps.fetcher().located().await.map(|()| Stream::Located),
         Phase::Joining => steps.fetcher().admitted().await.map(|()| Stream::Joined),
         Phase::Closing => steps.fetcher().settle().await.map(|()| Stream::Closed),
-        Phase::Serving if wanted == Wanted::Release => steps.next().await.map(Stream::Delivered),
+        Phase::Serving if wanted == StreamAction::Release => {
+            steps.next().await.map(Stream::Delivered)
+        }
         Phase::Serving => Err(steps.fetcher().failed().await),
     }
 }

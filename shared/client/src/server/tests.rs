@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::{
-    OwnRanks,
-    cursor::NoCursor,
+    ServedRanks,
+    cursor::NoCursorStore,
     samples::{self, SampleJob, batch},
 };
 use gristmill_model::RunToken;
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::run::TrainingRun;
 use std::num::NonZeroU32;
 use tokio::{
@@ -19,26 +19,26 @@ use tokio::{
 struct Serving {
     job: Arc<SampleJob>,
     of: u32,
-    visitors: mpsc::Sender<Visitor<DuplexStream>>,
+    visitors: mpsc::Sender<ConnectedClient<DuplexStream>>,
     served: JoinHandle<(Result<(), ServeError>, ServedCounts)>,
 }
 
 impl Serving {
     /// Serves all ranks of a run of `of`.
-    async fn start(of: u32, tail: Tail, beginning: Beginning) -> Self {
+    async fn start(of: u32, tail: TailPolicy, beginning: StartCandidates) -> Self {
         let (job, ports, mut config) = SampleJob::new(2, 2).await;
         let count = NonZeroU32::new(of).unwrap();
         let from = beginning.resume.unwrap_or_default();
         let run = TrainingRun {
-            token: RunToken::of("r"),
-            ranks: Ranks { count, from, tail },
+            token: RunToken::from_name("r"),
+            ranks: RunRanks { count, from, tail },
             epochs: None,
         };
         let is_successor = beginning.is_successor();
-        config.own = Some(OwnRanks { is_successor, ..OwnRanks::all(run) });
+        config.own = Some(ServedRanks { is_successor, ..ServedRanks::all(run) });
         config.resume = beginning.known();
         let fetcher = Fetcher::open(ports, config).await.unwrap();
-        let mut server = Server::new(fetcher, Box::new(NoCursor), beginning).unwrap();
+        let mut server = RankServer::new(fetcher, Box::new(NoCursorStore), beginning).unwrap();
         let (visitors, arriving) = mpsc::channel(1);
         let served = tokio::spawn(async move {
             let served = server.serve(arriving).await;
@@ -137,7 +137,7 @@ impl Client {
 
 #[tokio::test]
 async fn each_rank_gets_its_batch_of_every_step_and_the_last_acknowledgement_closes_the_job() {
-    let serving = Serving::start(2, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(2, TailPolicy::Repeat, StartCandidates::default()).await;
     let (mut zero, mut one) = (serving.rank(0, None).await, serving.rank(1, None).await);
     for step in 0..4 {
         let next = zero.step().await.0;
@@ -158,7 +158,7 @@ async fn each_rank_gets_its_batch_of_every_step_and_the_last_acknowledgement_clo
 
 #[tokio::test]
 async fn a_rank_that_returns_gets_the_same_bytes_and_no_other_rank_a_step_twice() {
-    let serving = Serving::start(2, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(2, TailPolicy::Repeat, StartCandidates::default()).await;
     let (mut zero, mut one) = (serving.rank(0, None).await, serving.rank(1, None).await);
     let mut first = Vec::new();
     for step in 0..3 {
@@ -183,7 +183,7 @@ async fn a_rank_that_returns_gets_the_same_bytes_and_no_other_rank_a_step_twice(
 
 #[tokio::test]
 async fn a_second_client_of_a_rank_takes_its_seat_once_the_first_leaves() {
-    let serving = Serving::start(1, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(1, TailPolicy::Repeat, StartCandidates::default()).await;
     let mut first = serving.rank(0, None).await;
     first.takes(0).await;
     let mut second = serving.rank(0, Some(batch(0, 1))).await;
@@ -194,7 +194,7 @@ async fn a_second_client_of_a_rank_takes_its_seat_once_the_first_leaves() {
 
 #[tokio::test]
 async fn a_hello_that_does_not_fit_is_refused_by_what_differs() {
-    let serving = Serving::start(2, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(2, TailPolicy::Repeat, StartCandidates::default()).await;
     let refused = async |rank, of, run: Option<&'static str>| {
         let mut client = serving.connect().await;
         client.greet(rank, of, run, None).await;
@@ -221,7 +221,7 @@ async fn a_hello_that_does_not_fit_is_refused_by_what_differs() {
 
 #[tokio::test]
 async fn the_first_rank_with_a_checkpoint_decides_where_a_run_begins() {
-    let serving = Serving::start(2, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(2, TailPolicy::Repeat, StartCandidates::default()).await;
     let mut one = serving.rank(1, Some(batch(0, 3))).await;
     one.takes(4).await;
     let mut zero = serving.rank(0, Some(batch(0, 5))).await;
@@ -234,7 +234,7 @@ async fn the_first_rank_with_a_checkpoint_decides_where_a_run_begins() {
 
 #[tokio::test]
 async fn a_beginning_beyond_the_job_is_refused_and_another_may_be_named() {
-    let serving = Serving::start(2, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(2, TailPolicy::Repeat, StartCandidates::default()).await;
     let mut zero = serving.rank(0, Some(batch(0, 30))).await;
     let why = zero.error().await;
     assert!(why.contains("there is no batch 30 of epoch 0 to continue at"), "{why}");
@@ -245,7 +245,7 @@ async fn a_beginning_beyond_the_job_is_refused_and_another_may_be_named() {
 
 #[tokio::test]
 async fn a_last_step_that_is_too_short_has_a_repeat() {
-    let serving = Serving::start(3, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(3, TailPolicy::Repeat, StartCandidates::default()).await;
     let mut ranks = Vec::new();
     for rank in 0..3 {
         ranks.push(serving.rank(rank, None).await);
@@ -277,7 +277,7 @@ async fn a_last_step_that_is_too_short_has_a_repeat() {
 
 #[tokio::test]
 async fn one_rank_may_say_that_the_whole_job_is_safe() {
-    let serving = Serving::start(2, Tail::Repeat, Beginning::default()).await;
+    let serving = Serving::start(2, TailPolicy::Repeat, StartCandidates::default()).await;
     let (mut zero, mut one) = (serving.rank(0, None).await, serving.rank(1, None).await);
     for step in 0..4 {
         zero.takes(2 * step).await;
@@ -292,8 +292,8 @@ async fn one_rank_may_say_that_the_whole_job_is_safe() {
 
 #[tokio::test]
 async fn ranks_go_on_with_the_fetcher_that_succeeds_theirs() {
-    let beginning = Beginning { succeeds: Some(batch(0, 2)), ..Beginning::default() };
-    let serving = Serving::start(2, Tail::Repeat, beginning).await;
+    let beginning = StartCandidates { succeeds: Some(batch(0, 2)), ..StartCandidates::default() };
+    let serving = Serving::start(2, TailPolicy::Repeat, beginning).await;
     let (mut zero, mut one) =
         (serving.rank(0, Some(batch(0, 6))).await, serving.rank(1, Some(batch(0, 4))).await);
     zero.acks(4).await;

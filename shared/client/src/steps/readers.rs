@@ -1,14 +1,14 @@
 //! Several readers of one run: each takes the batches of its ranks, and reads only their bytes.
 
 use super::*;
-use crate::samples::{SampleJob, Shape, batch, own};
+use crate::samples::{SampleJob, SampleJobShape, batch, own};
 use bytes::Bytes;
-use gristmill_chunk::Codec;
-use gristmill_model::splits::ranks::Tail;
+use gristmill_chunk::FrameCodec;
+use gristmill_model::splits::ranks::TailPolicy;
 use gristmill_ports::ObjectPath;
 use std::{ops::Range, time::Duration};
 
-const TAILS: [Tail; 3] = [Tail::Drop, Tail::Repeat, Tail::Uneven];
+const TAILS: [TailPolicy; 3] = [TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven];
 /// Splits with and without remainders, some smaller than a batch, two without rows.
 const UNEVEN: [u32; 12] = [13, 3, 30, 0, 8, 5, 21, 17, 2, 40, 0, 9];
 
@@ -25,14 +25,14 @@ struct Read {
 }
 
 /// Reads the ranks `range` of a run.
-async fn read(shape: &Shape, range: Range<u32>, run: (u32, Cursor, Tail)) -> Read {
+async fn read(shape: &SampleJobShape, range: Range<u32>, run: (u32, Cursor, TailPolicy)) -> Read {
     let (count, from, tail) = run;
-    let (_, ports, mut config) = SampleJob::of(shape).await;
+    let (_, ports, mut config) = SampleJob::from_shape(shape).await;
     config.resume = from;
     // Two objects of the usual size at a time.
     config.prefetch = crate::PrefetchMemory::Bytes(1);
     config.own = Some(own(count, range.clone(), from, tail));
-    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+    let mut steps = StepStream::new(Fetcher::start(ports, config).await.unwrap());
     let mut read = Read::default();
     loop {
         match steps.next().await.unwrap() {
@@ -40,7 +40,7 @@ async fn read(shape: &Shape, range: Range<u32>, run: (u32, Cursor, Tail)) -> Rea
                 assert_eq!(batches.len(), range.len());
                 for (rank, batch) in range.clone().zip(batches) {
                     let Some(RankBatch { batch, repeated_for }) = batch else { continue };
-                    let Batch { batch_index, frame, .. } = batch;
+                    let DeliveredBatch { batch_index, frame, .. } = batch;
                     read.given.push((step.number, rank, batch_index, repeated_for, frame));
                 }
                 read.cursors.push(next);
@@ -54,7 +54,7 @@ async fn read(shape: &Shape, range: Range<u32>, run: (u32, Cursor, Tail)) -> Rea
 }
 
 /// Reads a run by readers of `ranks` ranks each; together they give what one reader of all ranks gives.
-async fn divided(shape: &Shape, ranks: u32, run: (u32, Cursor, Tail)) -> u64 {
+async fn divided(shape: &SampleJobShape, ranks: u32, run: (u32, Cursor, TailPolicy)) -> u64 {
     let (count, ..) = run;
     let whole = read(shape, 0..count, run).await;
     let (mut given, mut fetched_bytes) = (Vec::new(), 0);
@@ -71,14 +71,14 @@ async fn divided(shape: &Shape, ranks: u32, run: (u32, Cursor, Tail)) -> u64 {
 }
 
 /// Splits whose objects are too large to be read whole without need.
-fn large(rows: &[u32]) -> Shape {
-    Shape { width: 512, ..Shape::of(rows) }
+fn large(rows: &[u32]) -> SampleJobShape {
+    SampleJobShape { width: 512, ..SampleJobShape::from_rows(rows) }
 }
 
 #[tokio::test]
 async fn readers_together_give_what_one_reader_gives() {
     for in_order in [false, true] {
-        let shape = Shape { in_order, ..large(&UNEVEN) };
+        let shape = SampleJobShape { in_order, ..large(&UNEVEN) };
         for tail in TAILS {
             for count in 2..=8 {
                 divided(&shape, 1, (count, Cursor::default(), tail)).await;
@@ -90,8 +90,17 @@ async fn readers_together_give_what_one_reader_gives() {
 
 #[tokio::test]
 async fn compressed_frames_and_small_objects_are_the_same_batches() {
-    let packed = Shape { codec: Codec::Zstd { level: 3 }, width: 4096, ..Shape::of(&UNEVEN) };
-    for shape in [packed, Shape::of(&UNEVEN), Shape::of(&[0, 0]), large(&[5])] {
+    let packed = SampleJobShape {
+        codec: FrameCodec::Zstd { level: 3 },
+        width: 4096,
+        ..SampleJobShape::from_rows(&UNEVEN)
+    };
+    for shape in [
+        packed,
+        SampleJobShape::from_rows(&UNEVEN),
+        SampleJobShape::from_rows(&[0, 0]),
+        large(&[5]),
+    ] {
         for tail in TAILS {
             divided(&shape, 2, (3, Cursor::default(), tail)).await;
             divided(&shape, 1, (4, batch(0, 0), tail)).await;
@@ -104,11 +113,11 @@ async fn readers_read_little_more_than_the_objects_once() {
     // Every split leaves a remainder, and two or three of them make a batch.
     let rows: Vec<u32> = (0..24).map(|split| 64 + 3 + split % 4).collect();
     for width in [64, 512] {
-        let shape = Shape { width, ..Shape::of(&rows) };
-        let (_, ports, config) = SampleJob::of(&shape).await;
+        let shape = SampleJobShape { width, ..SampleJobShape::from_rows(&rows) };
+        let (_, ports, config) = SampleJob::from_shape(&shape).await;
         let objects = ports.objects.list(&config.bucket, "").await.unwrap();
         let bytes: u64 = objects.iter().map(|object| object.size).sum();
-        let fetched = divided(&shape, 2, (8, Cursor::default(), Tail::Drop)).await;
+        let fetched = divided(&shape, 2, (8, Cursor::default(), TailPolicy::Drop)).await;
         assert!(fetched * 10 <= bytes * 11, "{fetched} of {bytes} bytes, {width} numbers a row");
     }
 }
@@ -117,7 +126,7 @@ async fn readers_read_little_more_than_the_objects_once() {
 async fn after(
     change: impl FnOnce(Vec<u8>) -> Option<Vec<u8>>,
 ) -> Result<StepDelivery, FetchError> {
-    let (_, ports, mut config) = SampleJob::of(&large(&[64, 64])).await;
+    let (_, ports, mut config) = SampleJob::from_shape(&large(&[64, 64])).await;
     let objects = &ports.objects;
     let first = objects.list("b", "").await.unwrap().remove(0);
     let path = ObjectPath::new("b", &first.key);
@@ -126,8 +135,8 @@ async fn after(
     if let Some(object) = change(object.to_vec()) {
         objects.put_if_absent(&path, object.into(), "changed").await.unwrap();
     }
-    config.own = Some(own(8, 2..3, Cursor::default(), Tail::Drop));
-    Steps::new(Fetcher::start(ports, config).await.unwrap()).next().await
+    config.own = Some(own(8, 2..3, Cursor::default(), TailPolicy::Drop));
+    StepStream::new(Fetcher::start(ports, config).await.unwrap()).next().await
 }
 
 /// The object with a changed byte in frame `frame`, or in the index.
@@ -155,12 +164,12 @@ async fn a_part_that_is_not_as_committed_is_computed_again() {
 
 #[tokio::test]
 async fn a_window_smaller_than_a_step_is_never_stuck() {
-    let (job, ports, mut config) = SampleJob::of(&large(&UNEVEN)).await;
+    let (job, ports, mut config) = SampleJob::from_shape(&large(&UNEVEN)).await;
     job.commit(2);
     config.prefetch = crate::PrefetchMemory::Bytes(1);
     // A step of eight batches needs six to nine splits.
-    config.own = Some(own(8, 3..5, Cursor::default(), Tail::Repeat));
-    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+    config.own = Some(own(8, 3..5, Cursor::default(), TailPolicy::Repeat));
+    let mut steps = StepStream::new(Fetcher::start(ports, config).await.unwrap());
     let progress = steps.fetcher().progress();
     // Workers keep two splits ahead of the reader.
     let work = async {

@@ -2,19 +2,19 @@
 
 use super::*;
 use crate::samples::{SampleJob, batch, own};
-use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::ranks::TailPolicy;
 use std::time::Duration;
 
 /// The steps of `count` ranks over a job of `n_splits` splits of four batches, from `from` on.
-async fn steps(n_splits: u32, count: u32, from: Cursor, tail: Tail) -> Steps {
+async fn steps(n_splits: u32, count: u32, from: Cursor, tail: TailPolicy) -> StepStream {
     let (_, ports, mut config) = SampleJob::new(n_splits, n_splits as usize).await;
     config.resume = from;
     config.own = Some(own(count, 0..count, from, tail));
-    Steps::new(Fetcher::start(ports, config).await.unwrap())
+    StepStream::new(Fetcher::start(ports, config).await.unwrap())
 }
 
 /// The batches of each step by rank, the cursors after them, and the batches left out.
-async fn all(mut steps: Steps) -> (Vec<Vec<Option<u64>>>, Vec<Cursor>, Vec<u64>) {
+async fn all(mut steps: StepStream) -> (Vec<Vec<Option<u64>>>, Vec<Cursor>, Vec<u64>) {
     let (mut given, mut cursors, mut left) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         match steps.next().await.unwrap() {
@@ -35,7 +35,7 @@ async fn all(mut steps: Steps) -> (Vec<Vec<Option<u64>>>, Vec<Cursor>, Vec<u64>)
 
 #[tokio::test]
 async fn every_rank_takes_one_of_consecutive_batches() {
-    let (given, cursors, left) = all(steps(1, 2, batch(0, 0), Tail::Drop).await).await;
+    let (given, cursors, left) = all(steps(1, 2, batch(0, 0), TailPolicy::Drop).await).await;
     assert_eq!(given, [[Some(0), Some(1)], [Some(2), Some(3)]]);
     assert_eq!((cursors[0], left), (batch(0, 2), vec![]));
 }
@@ -43,28 +43,28 @@ async fn every_rank_takes_one_of_consecutive_batches() {
 #[tokio::test]
 async fn the_last_batches_are_left_out_or_repeated_or_uneven() {
     let tail = async |tail| all(steps(1, 3, batch(0, 0), tail).await).await;
-    let (given, _, left) = tail(Tail::Drop).await;
+    let (given, _, left) = tail(TailPolicy::Drop).await;
     assert_eq!((given, left), (vec![vec![Some(0), Some(1), Some(2)]], vec![3]));
-    let (given, cursors, left) = tail(Tail::Repeat).await;
+    let (given, cursors, left) = tail(TailPolicy::Repeat).await;
     assert_eq!((&given[1], left), (&vec![Some(3), Some(3), Some(3)], vec![]));
     assert_eq!(cursors[1], batch(1, 0));
-    let (given, _, left) = tail(Tail::Uneven).await;
+    let (given, _, left) = tail(TailPolicy::Uneven).await;
     assert_eq!((&given[1], left), (&vec![Some(3), None, None], vec![]));
 }
 
 #[tokio::test]
 async fn a_run_of_other_ranks_goes_on_at_any_batch() {
-    let (given, _, _) = all(steps(2, 2, batch(0, 3), Tail::Uneven).await).await;
+    let (given, _, _) = all(steps(2, 2, batch(0, 3), TailPolicy::Uneven).await).await;
     assert_eq!(given, [[Some(3), Some(4)], [Some(5), Some(6)], [Some(7), None]]);
-    let (given, _, left) = all(steps(2, 2, batch(0, 8), Tail::Drop).await).await;
+    let (given, _, left) = all(steps(2, 2, batch(0, 8), TailPolicy::Drop).await).await;
     assert!(given.is_empty() && left.is_empty(), "the epoch is over");
 }
 
 #[tokio::test]
 async fn no_rank_gets_a_batch_of_a_step_that_is_not_whole() {
     let (job, ports, mut config) = SampleJob::new(2, 1).await;
-    config.own = Some(own(3, 0..3, Cursor::default(), Tail::Repeat));
-    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+    config.own = Some(own(3, 0..3, Cursor::default(), TailPolicy::Repeat));
+    let mut steps = StepStream::new(Fetcher::start(ports, config).await.unwrap());
     assert!(matches!(steps.next().await.unwrap(), StepDelivery::Step { .. }));
     // Batch 3 is here, and batches 4 and 5 are not committed.
     let early = tokio::time::timeout(Duration::from_millis(300), steps.next()).await;
@@ -82,8 +82,8 @@ async fn a_step_that_is_larger_than_the_memory_budget_arrives() {
     let (_, ports, mut config) = SampleJob::new(4, 4).await;
     // Two objects of four batches at a time.
     config.prefetch = crate::PrefetchMemory::Bytes(1);
-    config.own = Some(own(16, 0..16, Cursor::default(), Tail::Drop));
-    let mut steps = Steps::new(Fetcher::start(ports, config).await.unwrap());
+    config.own = Some(own(16, 0..16, Cursor::default(), TailPolicy::Drop));
+    let mut steps = StepStream::new(Fetcher::start(ports, config).await.unwrap());
     let StepDelivery::Step { batches, .. } = steps.next().await.unwrap() else {
         panic!("there is a step");
     };
@@ -101,8 +101,8 @@ async fn a_trainer_that_keeps_every_batch_gets_all_of_them() {
     let mut kept = Vec::new();
     loop {
         match fetcher.next().await.unwrap() {
-            Delivery::Batch(batch) => kept.push(batch),
-            Delivery::End => break,
+            StreamDelivery::Batch(batch) => kept.push(batch),
+            StreamDelivery::End => break,
             _ => {}
         }
     }
@@ -111,14 +111,14 @@ async fn a_trainer_that_keeps_every_batch_gets_all_of_them() {
 
 #[tokio::test]
 async fn readers_of_some_ranks_take_what_one_reader_of_all_takes() {
-    for tail in [Tail::Drop, Tail::Uneven] {
+    for tail in [TailPolicy::Drop, TailPolicy::Uneven] {
         for from in [batch(0, 0), batch(0, 3)] {
             let (whole, cursors, left) = all(steps(5, 3, from, tail).await).await;
             for (first, end) in [(0, 1), (1, 3), (2, 3)] {
                 let (_, ports, mut config) = SampleJob::new(5, 5).await;
                 config.resume = from;
                 config.own = Some(own(3, first..end, from, tail));
-                let mut run = Steps::new(Fetcher::start(ports, config).await.unwrap());
+                let mut run = StepStream::new(Fetcher::start(ports, config).await.unwrap());
                 for (expected, cursor) in whole.iter().zip(&cursors) {
                     let StepDelivery::Step { batches, next, .. } = run.next().await.unwrap() else {
                         panic!("every reader has the same steps");
@@ -139,7 +139,7 @@ async fn readers_of_some_ranks_take_what_one_reader_of_all_takes() {
 
 #[test]
 fn a_stream_that_begins_within_a_step_has_the_next_one_first() {
-    let ranks = own(4, 0..4, batch(1, 2), Tail::Drop).run.ranks;
+    let ranks = own(4, 0..4, batch(1, 2), TailPolicy::Drop).run.ranks;
     let first = |epoch, index| {
         let step = whole_step(&ranks, batch(epoch, index));
         (step.epoch, step.number)
@@ -150,8 +150,8 @@ fn a_stream_that_begins_within_a_step_has_the_next_one_first() {
 
 #[tokio::test]
 async fn a_run_begins_again_at_any_of_its_steps() {
-    let mut run = steps(2, 3, batch(0, 1), Tail::Drop).await;
-    let first = async |run: &mut Steps| match run.next().await.unwrap() {
+    let mut run = steps(2, 3, batch(0, 1), TailPolicy::Drop).await;
+    let first = async |run: &mut StepStream| match run.next().await.unwrap() {
         StepDelivery::Step { batches, .. } => batches[0].clone().unwrap().batch.batch_index,
         other => panic!("{other:?}"),
     };

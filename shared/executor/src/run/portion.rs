@@ -1,17 +1,17 @@
 //! Runs a split in portions and keeps its state between them, so that only some of its records are
 //! in memory.
 
-use super::{Run, Scratch, Terms};
+use super::{ExecutorScratch, SplitExecution, SplitParameters};
 use crate::{
-    ExecError, OpMetrics, Program,
-    capture::Capture,
-    split::{Part, SplitInput, SplitOutput},
+    CompiledPipeline, ExecError, OpMetrics,
+    capture::CacheCapture,
+    split::{InputRange, SplitInput, SplitOutput},
 };
 use bytes::Bytes;
 use gristmill_model::{RecordKey, SkippedRecord};
 use std::time::Instant;
 
-impl Program {
+impl CompiledPipeline {
     /// Runs the pipeline over the records of one split. Calls `cancelled` before each element.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl Program {
     /// is not the byte range of the records, [`ExecError::Output`] if the object gets too large.
     pub fn run_split(
         &self,
-        scratch: &mut Scratch,
+        scratch: &mut ExecutorScratch,
         input: &SplitInput<'_>,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<SplitOutput, ExecError> {
@@ -30,7 +30,7 @@ impl Program {
 
     /// Runs a split whose records are read in several portions: those of `input` after those of
     /// `before`; `more` records follow in later portions. The inputs differ only in their records.
-    /// [`Unfinished::ran`] returns how many records of the input have run if
+    /// [`UnfinishedSplit::ran`] returns how many records of the input have run if
     /// [`SplitInput::in_turns`] is set. [`end_split`](Self::end_split) returns the result of all
     /// portions.
     ///
@@ -38,23 +38,25 @@ impl Program {
     /// As [`run_split`](Self::run_split).
     pub fn run_portion(
         &self,
-        scratch: &mut Scratch,
-        before: Option<Unfinished>,
+        scratch: &mut ExecutorScratch,
+        before: Option<UnfinishedSplit>,
         input: &SplitInput<'_>,
         more: u32,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<Unfinished, ExecError> {
+    ) -> Result<UnfinishedSplit, ExecError> {
         let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
-        input.parts.iter().chain(zipped).try_for_each(Part::check)?;
+        input.parts.iter().chain(zipped).try_for_each(InputRange::check)?;
         let left = input.n_records().saturating_sub(input.begin).saturating_add(more);
         let mut run = match before {
-            Some(before) => Run::again(self, scratch, Unfinished { left, ..before }, cancelled)?,
+            Some(before) => {
+                SplitExecution::again(self, scratch, UnfinishedSplit { left, ..before }, cancelled)?
+            }
             None => {
                 let SplitInput { epoch, seed, on_error, .. } = *input;
-                let terms = Terms { epoch, seed, on_error };
+                let terms = SplitParameters { epoch, seed, on_error };
                 let point = input.put.map(|point| self.point(point)).transpose()?;
-                let mut run = Run::new(self, scratch, terms, left, cancelled)?;
-                let capture = |point| Capture::new(self, point, left, input.put_bytes);
+                let mut run = SplitExecution::new(self, scratch, terms, left, cancelled)?;
+                let capture = |point| CacheCapture::new(self, point, left, input.put_bytes);
                 run.split.capture = point.map(capture);
                 run.reserve(self.width);
                 run
@@ -70,22 +72,22 @@ impl Program {
     /// [`ExecError::Output`] if the object gets too large.
     pub fn end_split(
         &self,
-        scratch: &mut Scratch,
-        unfinished: Unfinished,
+        scratch: &mut ExecutorScratch,
+        unfinished: UnfinishedSplit,
     ) -> Result<SplitOutput, ExecError> {
-        Run::again(self, scratch, unfinished, &|| false)?.finish()
+        SplitExecution::again(self, scratch, unfinished, &|| false)?.finish()
     }
 }
 
 /// A split that is partly run. The rows of its open frame are in the scratch.
-pub struct Unfinished {
-    pub(crate) terms: Terms,
+pub struct UnfinishedSplit {
+    pub(crate) terms: SplitParameters,
     /// One entry for the source, one per step, and one for the batch.
     pub(crate) metrics: Vec<OpMetrics>,
     pub(crate) skipped: Vec<SkippedRecord>,
     pub(crate) quarantined: Vec<(RecordKey, Bytes)>,
     /// Present when elements are captured for the cache.
-    pub(crate) capture: Option<Capture>,
+    pub(crate) capture: Option<CacheCapture>,
     /// Records, or elements of a cache, that have not started yet.
     pub(crate) left: u32,
     /// Records of the input that have been run.
@@ -96,16 +98,16 @@ pub struct Unfinished {
     pub(crate) batches: u32,
 }
 
-impl std::fmt::Debug for Unfinished {
+impl std::fmt::Debug for UnfinishedSplit {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Unfinished { left, row, batches, .. } = self;
+        let UnfinishedSplit { left, row, batches, .. } = self;
         let mut shown = out.debug_struct("Unfinished");
         shown.field("left", left).field("row", row).field("batches", batches);
         shown.finish_non_exhaustive()
     }
 }
 
-impl Unfinished {
+impl UnfinishedSplit {
     /// Records left out so far, in order.
     pub fn skipped(&self) -> &[SkippedRecord] {
         &self.skipped
@@ -114,7 +116,7 @@ impl Unfinished {
     /// Returns the complete parts of the capture, in order. Parts that are not taken end up in
     /// [`SplitOutput::cached_before`].
     pub fn take_cached(&mut self) -> Vec<Vec<u8>> {
-        self.capture.as_mut().map_or(Vec::new(), Capture::take_parts)
+        self.capture.as_mut().map_or(Vec::new(), CacheCapture::take_parts)
     }
 
     /// Records of the last input that have been run: all, unless [`SplitInput::in_turns`] is set.
@@ -123,17 +125,17 @@ impl Unfinished {
     }
 }
 
-impl<'a> Run<'a> {
+impl<'a> SplitExecution<'a> {
     /// Continues a split.
     pub(crate) fn again(
-        program: &'a Program,
-        scratch: &'a mut Scratch,
-        split: Unfinished,
+        program: &'a CompiledPipeline,
+        scratch: &'a mut ExecutorScratch,
+        split: UnfinishedSplit,
         cancelled: &'a dyn Fn() -> bool,
     ) -> Result<Self, ExecError> {
         if scratch.cells.len() != program.cells {
             return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
         }
-        Ok(Run { program, scratch, cancelled, split, copy: 0, lap: Instant::now() })
+        Ok(SplitExecution { program, scratch, cancelled, split, copy: 0, lap: Instant::now() })
     }
 }

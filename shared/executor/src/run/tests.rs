@@ -1,8 +1,8 @@
 //! Whole splits: exactness, determinism, error policies, and bad records of every kind.
 
 use super::*;
-use crate::{Part, Pick, step::Action};
-use gristmill_chunk::{Chunk, Frame, Limits};
+use crate::{InputRange, RecordPick, step::StepAction};
+use gristmill_chunk::{Chunk, ChunkFrame, ChunkLimits};
 use gristmill_pipeline::Pipeline;
 use gristmill_sources::{
     FileIndex, IndexBuilder,
@@ -83,7 +83,7 @@ fn index(file: &[u8]) -> FileIndex {
 
 /// A file of records, and a program that runs over it.
 struct Bench {
-    program: Program,
+    program: CompiledPipeline,
     file: Bytes,
     index: FileIndex,
     on_error: ErrorPolicy,
@@ -96,7 +96,8 @@ impl Bench {
     }
 
     fn of_file(yaml: &str, file: Vec<u8>) -> Self {
-        let program = Program::compile(&gristmill_operators::parse(yaml).unwrap()).unwrap();
+        let program =
+            CompiledPipeline::compile(&gristmill_operators::parse(yaml).unwrap()).unwrap();
         let index = index(&file);
         Bench { program, file: Bytes::from(file), index, on_error: ErrorPolicy::Fail }
     }
@@ -108,7 +109,7 @@ impl Bench {
 
     fn input(&self, first: u32, n_records: u32) -> SplitInput<'_> {
         let range = self.index.byte_range(first, n_records).unwrap();
-        let part = Part {
+        let part = InputRange {
             first: RecordKey { file: 3, record: first },
             n_records,
             data: self.file.slice(range.start as usize..range.end as usize),
@@ -138,17 +139,18 @@ impl Bench {
     }
 }
 
-fn frames(output: &SplitOutput) -> Vec<Frame> {
-    let chunk = Chunk::open(Bytes::from(output.object.clone()), &Limits::default()).unwrap();
+fn frames(output: &SplitOutput) -> Vec<ChunkFrame> {
+    let chunk = Chunk::open(Bytes::from(output.object.clone()), &ChunkLimits::default()).unwrap();
     (0..chunk.frames().len()).map(|i| chunk.tensors(i).unwrap()).collect()
 }
 
-fn values<const N: usize>(frame: &Frame, name: &str) -> Vec<[u8; N]> {
+fn values<const N: usize>(frame: &ChunkFrame, name: &str) -> Vec<[u8; N]> {
     frame.get(name).unwrap().values().as_chunks().0.to_vec()
 }
 
 fn keys(output: &SplitOutput) -> Vec<u64> {
-    let of_frame = |frame: &Frame| values(frame, "__key__").into_iter().map(u64::from_le_bytes);
+    let of_frame =
+        |frame: &ChunkFrame| values(frame, "__key__").into_iter().map(u64::from_le_bytes);
     frames(output).iter().flat_map(of_frame).collect()
 }
 
@@ -171,7 +173,7 @@ fn every_record_comes_once_with_its_label_and_key() {
     assert_eq!((output.rows, output.batches, output.remainder_rows), (10, 2, 2));
     assert_eq!(keys(&output), (0..10).map(|i| 3 << 32 | i).collect::<Vec<_>>());
     let frames = frames(&output);
-    assert_eq!(frames.iter().map(Frame::rows).collect::<Vec<_>>(), [4, 4, 2]);
+    assert_eq!(frames.iter().map(ChunkFrame::rows).collect::<Vec<_>>(), [4, 4, 2]);
     let names: Vec<&str> = frames[0].schema().tensors().iter().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["__key__", "label", "__copy__", "image"]);
     let labels = frames.iter().flat_map(|frame| values(frame, "label")).map(i64::from_le_bytes);
@@ -510,12 +512,14 @@ fn bytes_of_another_range_are_refused() {
     };
     let part = bench.input(1, 2).parts.remove(0);
     let short = part.data.slice(1..);
-    assert!(run(SplitInput::whole(Part { data: short, ..part.clone() })).contains("were read as"));
     assert!(
-        run(SplitInput::whole(Part { n_records: 9, ..part.clone() }))
+        run(SplitInput::whole(InputRange { data: short, ..part.clone() })).contains("were read as")
+    );
+    assert!(
+        run(SplitInput::whole(InputRange { n_records: 9, ..part.clone() }))
             .contains("a file of 4 records")
     );
-    let picks = Some(vec![Pick { part: 0, record: 2, copy: 0 }]);
+    let picks = Some(vec![RecordPick { part: 0, record: 2, copy: 0 }]);
     assert!(run(SplitInput { picks, ..SplitInput::whole(part) }).contains("was not read"));
 }
 
@@ -523,7 +527,7 @@ fn bytes_of_another_range_are_refused() {
 fn picked_records_are_run_in_their_order() {
     let bench = Bench::new(RESNET, &image_records(6));
     let [first, second] = [(0, 2), (3, 3)].map(|(at, n)| bench.input(at, n).parts.remove(0));
-    let pick = |part, record, copy| Pick { part, record, copy };
+    let pick = |part, record, copy| RecordPick { part, record, copy };
     let picks = vec![pick(1, 2, 0), pick(0, 1, 0), pick(1, 2, 1), pick(1, 0, 0)];
     let input = SplitInput { parts: vec![first, second], picks: Some(picks), ..bench.input(0, 1) };
     let mut scratch = bench.program.scratch();
@@ -590,23 +594,23 @@ fn metrics_count_elements_and_bytes() {
 
 #[test]
 fn a_panicking_operator_costs_one_record() {
-    use gristmill_kernel::{Draw, Made, Sink, Transform, View};
+    use gristmill_kernel::{KernelOutput, OperatorDraws, OutputSize, TransformKernel, ValueView};
     struct Explode;
-    impl Transform for Explode {
+    impl TransformKernel for Explode {
         fn run(
             &self,
-            input: View<'_>,
-            _: Sink<'_>,
-            _: &mut Tools,
-            _: &mut Draw,
-        ) -> Result<Made, String> {
+            input: ValueView<'_>,
+            _: KernelOutput<'_>,
+            _: &mut KernelScratch,
+            _: &mut OperatorDraws,
+        ) -> Result<OutputSize, String> {
             panic!("boom\nat {}", input.bytes.len())
         }
     }
     let mut bench = Bench::new(RESNET, &image_records(3)).policy(ErrorPolicy::Skip);
     bench.program.steps[0].blame = "my_op";
     bench.program.steps[0].action =
-        Action::Transform { input: 0, output: 0, kernel: Box::new(Explode), to_row: true };
+        StepAction::Transform { input: 0, output: 0, kernel: Box::new(Explode), to_row: true };
     let output = bench.all();
     assert_eq!(output.rows, 0);
     assert_eq!(output.skipped[2].op, "my_op");
@@ -617,8 +621,8 @@ fn a_panicking_operator_costs_one_record() {
 fn programs_can_be_shared_and_scratches_moved() {
     fn shared<T: Send + Sync>() {}
     fn moved<T: Send>() {}
-    shared::<Program>();
-    moved::<Scratch>();
+    shared::<CompiledPipeline>();
+    moved::<ExecutorScratch>();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The objects of the service's own bucket: putting, reading, listing, deleting.
 
 use super::disk::{Disk, DiskFile, is_any};
-use super::trailer::{PUT_ID_BYTES, Trailer, crc};
+use super::trailer::{ObjectTrailer, PUT_ID_BYTES, crc};
 use super::{Source, failure, names, read_range};
 use crate::disk_space::free_space;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ const TRIES: usize = 64;
 const DRAFT: &str = "draft";
 
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct BucketStore {
     disk: Box<dyn Disk>,
     root: PathBuf,
     bucket: String,
@@ -34,7 +34,7 @@ enum Found {
     Absent,
     /// Left by a power cut.
     Broken,
-    Whole(Box<dyn DiskFile>, Trailer),
+    Whole(Box<dyn DiskFile>, ObjectTrailer),
 }
 
 /// A file with a name of its own until it is published; the name is removed in any case.
@@ -52,7 +52,7 @@ impl Drop for Draft<'_> {
     }
 }
 
-impl Store {
+impl BucketStore {
     /// Opens the bucket's folder, and creates it. Drafts are numbered from `first_draft`, a number of this store's own.
     pub(super) fn open(
         disk: Box<dyn Disk>,
@@ -98,7 +98,7 @@ impl Store {
     }
 
     /// This store, if `bucket` is its own.
-    pub(super) fn of(&self, bucket: &str) -> Result<&Self, ObjectError> {
+    pub(super) fn for_bucket(&self, bucket: &str) -> Result<&Self, ObjectError> {
         if bucket == self.bucket {
             Ok(self)
         } else {
@@ -116,14 +116,19 @@ impl Store {
             let text = "its key or the put's id has more than 1024 bytes";
             return Err(ObjectError::Rejected(format!("{path}: {text}")));
         }
-        let trailer = Trailer::new(body, put_id, self.boot);
+        let trailer = ObjectTrailer::new(body, put_id, self.boot);
         let put = (0..TRIES).find_map(|_| self.try_put(&path.key, body, &trailer).transpose());
         let lost = || Err(io::Error::other("others remove it all the time"));
         put.unwrap_or_else(lost).map_err(|error| self.failed("put", path, &error))
     }
 
     /// None if others changed what was found.
-    fn try_put(&self, key: &str, body: &[u8], trailer: &Trailer) -> io::Result<Option<PutOutcome>> {
+    fn try_put(
+        &self,
+        key: &str,
+        body: &[u8],
+        trailer: &ObjectTrailer,
+    ) -> io::Result<Option<PutOutcome>> {
         let (path, is_synced) = (self.path(key), !keys::is_recomputed(key));
         let folder = path.parent().unwrap_or(&self.folder);
         let outcome = match self.look_closely(key)? {
@@ -198,7 +203,7 @@ impl Store {
             Err(error) if is_any(&error, &[Errno::LOOP]) => return Ok(Found::Broken),
             opened => opened?,
         };
-        let trailer = Trailer::read(&*file, key)?;
+        let trailer = ObjectTrailer::read(&*file, key)?;
         Ok(trailer.map_or(Found::Broken, |trailer| Found::Whole(file, trailer)))
     }
 
@@ -217,7 +222,7 @@ impl Store {
 
     /// Whether the body of a file with a trailer is compared with its checksum: always but for a chunk, which has
     /// checksums of its own, and which only a power cut may have spoiled.
-    fn is_in_doubt(&self, key: &str, trailer: &Trailer) -> bool {
+    fn is_in_doubt(&self, key: &str, trailer: &ObjectTrailer) -> bool {
         !keys::is_recomputed(key) || trailer.boot == 0 || trailer.boot != self.boot
     }
 
@@ -363,7 +368,7 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     unless(ErrorKind::NotFound, done)
 }
 
-fn read_body(file: &dyn DiskFile, trailer: &Trailer) -> io::Result<Vec<u8>> {
+fn read_body(file: &dyn DiskFile, trailer: &ObjectTrailer) -> io::Result<Vec<u8>> {
     let mut body = vec![0; usize::try_from(trailer.body_bytes).map_err(io::Error::other)?];
     file.read_at(&mut body, 0)?;
     Ok(body)

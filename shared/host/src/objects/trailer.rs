@@ -15,14 +15,14 @@ const FIXED_BYTES: usize = 36;
 pub(super) const PUT_ID_BYTES: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trailer {
+pub(super) struct ObjectTrailer {
     pub body_bytes: u64,
     pub boot: u64,
     pub body_crc: u32,
     pub put_id: String,
 }
 
-impl Trailer {
+impl ObjectTrailer {
     pub(super) fn new(body: &[u8], put_id: &str, boot: u64) -> Self {
         let (body_bytes, put_id) = (body.len() as u64, put_id.to_owned());
         Self { body_bytes, boot, body_crc: crc(body), put_id }
@@ -87,12 +87,12 @@ mod tests {
     #[test]
     fn only_a_whole_file_has_a_trailer() {
         for id in ["", "put", &"x".repeat(PUT_ID_BYTES)] {
-            let trailer = Trailer::new(&[7; 5000], id, 3);
+            let trailer = ObjectTrailer::new(&[7; 5000], id, 3);
             let mut file = vec![7; 5000];
             file.extend(trailer.encode("key"));
             let decode_under = |key: &str, file: &[u8]| {
                 let end = file.len().saturating_sub(PUT_ID_BYTES + FIXED_BYTES);
-                Trailer::decode(&file[end..], file.len() as u64, key)
+                ObjectTrailer::decode(&file[end..], file.len() as u64, key)
             };
             let decode = |file: &[u8]| decode_under("key", file);
             assert_eq!(decode(&file), Some(trailer));

@@ -3,7 +3,7 @@
 //! An absent item is a bundle that was never claimed. The encoded item stays within 1 KB, so that
 //! an update is billed as one write unit.
 
-use crate::splits::{Committed, Place, SplitKind, WorkerTimes, claim::renewed_ms};
+use crate::splits::{CommittedSplit, SplitKind, SplitPlace, WorkerTimes, claim::renewed_ms};
 use crate::{Attempt, InvocationId, Nonce};
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub const TRIAL_ATTEMPTS: Attempt = 4;
 
 /// A split that workers died on, one after the other, with no death elsewhere in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Suspect {
+pub struct SuspectSplit {
     /// Index in the bundle.
     pub split_index: u8,
     /// Consecutive deaths so far, at least 1. From the second on, each worker had completed a
@@ -62,14 +62,14 @@ pub struct Bundle {
     /// When it was first claimed, or a split of it was last committed.
     pub since_ms: u64,
     /// One per position.
-    pub entries: Vec<Option<Committed>>,
+    pub entries: Vec<Option<CommittedSplit>>,
     /// The split that the owner has marked; never a committed one.
     pub current_split: Option<u8>,
     /// One is enough: a death elsewhere ends every suspicion.
-    pub suspect: Option<Suspect>,
+    pub suspect: Option<SuspectSplit>,
     /// The control: a committed split that the owner runs again before it starts the suspect,
     /// discarding the result. A worker that dies for another reason dies on the control too.
-    pub control: Option<Place>,
+    pub control: Option<SplitPlace>,
     /// The latest failure, one line.
     pub error: Option<String>,
     /// Time spent by workers, over all attempts.
@@ -104,7 +104,7 @@ impl Bundle {
     /// Whether the owner of this attempt completed the control, or committed a split, before it
     /// died.
     pub fn had_control(&self) -> bool {
-        let by_owner = |e: &Committed| {
+        let by_owner = |e: &CommittedSplit| {
             e.outcome.kind != SplitKind::Poison
                 && (e.attempt, e.nonce) == (self.attempt, self.owner)
         };
@@ -112,7 +112,7 @@ impl Bundle {
     }
 
     /// The committed split of that index, if it is committed.
-    pub fn entry(&self, split_index: u8) -> Option<&Committed> {
+    pub fn entry(&self, split_index: u8) -> Option<&CommittedSplit> {
         self.entries.get(usize::from(split_index))?.as_ref()
     }
 

@@ -4,8 +4,8 @@
 use crate::splits::bundle::error_line;
 use crate::splits::invariants;
 use crate::splits::{
-    Bundle, BundleState, Committed, Death, MAX_BUNDLE_SPLITS, MAX_INVOCATION_BYTES, Outcome, Place,
-    Refusal, SplitOutcome, Suspect, WorkerTimes,
+    Bundle, BundleState, CommittedSplit, DeathEvidence, MAX_BUNDLE_SPLITS, MAX_INVOCATION_BYTES,
+    SplitOutcome, SplitPlace, SuspectSplit, TransitionOutcome, TransitionRefusal, WorkerTimes,
 };
 use crate::{Attempt, ErrorPolicy, InvocationId, Nonce, Position};
 
@@ -26,7 +26,7 @@ const PATIENCE_MS: u64 = 30 * 60 * 1000;
 
 /// Failure limits of a job's bundles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct BundleRetryLimits {
     /// The job fails after this many claims of one bundle, once `patience_ms` has passed as well.
     pub max_attempts: Attempt,
     /// Shortest time that a bundle is retried without a commit. A failure that occurs at once, such
@@ -38,7 +38,7 @@ pub struct Limits {
     pub on_error: ErrorPolicy,
 }
 
-impl Default for Limits {
+impl Default for BundleRetryLimits {
     fn default() -> Self {
         Self {
             max_attempts: 50,
@@ -51,7 +51,7 @@ impl Default for Limits {
 
 /// The basis of a lease's duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Term {
+pub struct LeaseTerm {
     pub now_ms: u64,
     /// Time until the platform stops the worker.
     pub remaining_ms: u64,
@@ -60,7 +60,7 @@ pub struct Term {
 }
 
 /// When a lease taken or renewed now ends: min(remaining, max(30 s, 4 x predicted)) + 2 s.
-pub fn lease_until_ms(term: Term) -> u64 {
+pub fn lease_until_ms(term: LeaseTerm) -> u64 {
     let lease_ms = term.predicted_ms.saturating_mul(LEASE_FACTOR).max(MIN_LEASE_MS);
     term.now_ms.saturating_add(lease_ms.min(term.remaining_ms)).saturating_add(LEASE_GRACE_MS)
 }
@@ -73,49 +73,51 @@ pub(crate) fn renewed_ms(until_ms: u64) -> u64 {
 
 /// Asks for the lease of one bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Claim<'a> {
+pub struct ClaimTransition<'a> {
     /// One worker that does one thing at a time; fresh per invocation.
     pub nonce: Nonce,
     pub invocation: &'a InvocationId,
-    pub term: Term,
+    pub term: LeaseTerm,
     /// The bundle's first position, for messages.
     pub first: Position,
     /// Source records of each position of the bundle, 1 to 8 of them.
     pub records: &'a [u32],
     /// The death of this bundle's last owner, as recorded in the death log, never that of another
-    /// bundle; see [`Refusal::DeathUnrecorded`].
-    pub death: Option<Death>,
+    /// bundle; see [`TransitionRefusal::DeathUnrecorded`].
+    pub death: Option<DeathEvidence>,
     /// A committed split to serve as control, if there is one. An owner that starts with a suspect
     /// gets it.
-    pub control: Option<Place>,
+    pub control: Option<SplitPlace>,
 }
 
 /// CLAIM writes one of: a lease of the caller; a done bundle whose last open
 /// split proved to be poison; a dead bundle. Committed splits carry over and are never redone.
 ///
 /// # Errors
-/// [`Refusal::Leased`], [`Refusal::NotDue`], [`Refusal::Done`], [`Refusal::Dead`], [`Refusal::Lost`],
-/// [`Refusal::DeathUnrecorded`], [`Refusal::Invalid`].
+/// [`TransitionRefusal::Leased`], [`TransitionRefusal::NotDue`], [`TransitionRefusal::Done`], [`TransitionRefusal::Dead`], [`TransitionRefusal::Lost`],
+/// [`TransitionRefusal::DeathUnrecorded`], [`TransitionRefusal::Invalid`].
 pub fn claim(
     before: Option<&Bundle>,
-    command: &Claim<'_>,
-    limits: &Limits,
-) -> Result<Outcome<Bundle>, Refusal> {
+    command: &ClaimTransition<'_>,
+    limits: &BundleRetryLimits,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
     let len = before.map_or(command.records.len(), |bundle| bundle.entries.len());
     if len != command.records.len() || !(1..=MAX_BUNDLE_SPLITS).contains(&len) {
-        return Err(Refusal::Invalid { what: "a bundle has 1 to 8 splits and keeps its size" });
+        return Err(TransitionRefusal::Invalid {
+            what: "a bundle has 1 to 8 splits and keeps its size",
+        });
     }
     if command.invocation.0.len() > MAX_INVOCATION_BYTES {
-        return Err(Refusal::Invalid { what: "invocation id is longer than 64 bytes" });
+        return Err(TransitionRefusal::Invalid { what: "invocation id is longer than 64 bytes" });
     }
     let Some(before) = before else {
         let after = lease(fresh(command), command);
         invariants::check_bundle_step(None, &after);
-        return Ok(Outcome::Write(after));
+        return Ok(TransitionOutcome::Write(after));
     };
     let now_ms = command.term.now_ms;
     if before.is_held_by(command.nonce) && now_ms < before.until_ms {
-        return Ok(Outcome::AlreadyApplied(before.clone()));
+        return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
     }
     check_claimable(before, command)?;
     let mut after = before.clone();
@@ -124,7 +126,8 @@ pub fn claim(
         // Only a report of the platform is evidence against a split. A lease may also have run out
         // because a clock is wrong; that is no evidence, and clears the suspect.
         let split_index = before.current_split.filter(|_| before.state == BundleState::Released);
-        let unrecorded = Refusal::DeathUnrecorded { attempt: before.attempt, split_index };
+        let unrecorded =
+            TransitionRefusal::DeathUnrecorded { attempt: before.attempt, split_index };
         let death = command.death.filter(|death| death.attempt == before.attempt);
         let ordinal = death.ok_or(unrecorded.clone())?.ordinal;
         let controlled = before.had_control();
@@ -158,23 +161,28 @@ pub fn claim(
         BundleState::Done | BundleState::Dead => after,
     };
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(TransitionOutcome::Write(after))
 }
 
 /// Refuses a claim of a bundle that nobody, or not this caller, may claim now.
-fn check_claimable(before: &Bundle, command: &Claim<'_>) -> Result<(), Refusal> {
+fn check_claimable(
+    before: &Bundle,
+    command: &ClaimTransition<'_>,
+) -> Result<(), TransitionRefusal> {
     let now_ms = command.term.now_ms;
     match before.state {
-        BundleState::Done => Err(Refusal::Done),
-        BundleState::Dead => Err(Refusal::Dead { error: before.error.clone().unwrap_or_default() }),
+        BundleState::Done => Err(TransitionRefusal::Done),
+        BundleState::Dead => {
+            Err(TransitionRefusal::Dead { error: before.error.clone().unwrap_or_default() })
+        }
         BundleState::Leased if now_ms < before.until_ms => {
-            Err(Refusal::Leased { until_ms: before.until_ms })
+            Err(TransitionRefusal::Leased { until_ms: before.until_ms })
         }
         BundleState::Failed if now_ms < before.retry_at_ms => {
-            Err(Refusal::NotDue { retry_at_ms: before.retry_at_ms })
+            Err(TransitionRefusal::NotDue { retry_at_ms: before.retry_at_ms })
         }
         // Every claim has a nonce of its own: this is a late copy of the claim that was given back.
-        BundleState::Returned if before.owner == command.nonce => Err(Refusal::Lost),
+        BundleState::Returned if before.owner == command.nonce => Err(TransitionRefusal::Lost),
         BundleState::Leased
         | BundleState::Released
         | BundleState::Failed
@@ -182,7 +190,7 @@ fn check_claimable(before: &Bundle, command: &Claim<'_>) -> Result<(), Refusal> 
     }
 }
 
-fn fresh(command: &Claim<'_>) -> Bundle {
+fn fresh(command: &ClaimTransition<'_>) -> Bundle {
     Bundle {
         state: BundleState::Failed,
         attempt: 0,
@@ -200,7 +208,7 @@ fn fresh(command: &Claim<'_>) -> Bundle {
     }
 }
 
-fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
+fn lease(mut bundle: Bundle, command: &ClaimTransition<'_>) -> Bundle {
     // Giving back is no failure: marks, trials and the limit of attempts count failures.
     if bundle.state != BundleState::Returned {
         bundle.attempt = bundle.attempt.saturating_add(1);
@@ -227,15 +235,20 @@ fn dead(mut bundle: Bundle, error: &str) -> Bundle {
 
 /// The suspicion after one more death on a split. It grows only if the previous recorded death was
 /// on the same split, and the worker had completed a control or another split before it died.
-fn struck(before: Option<Suspect>, split_index: u8, ordinal: u64, controlled: bool) -> Suspect {
+fn struck(
+    before: Option<SuspectSplit>,
+    split_index: u8,
+    ordinal: u64,
+    controlled: bool,
+) -> SuspectSplit {
     let run = before
         .filter(|s| s.split_index == split_index && s.ordinal.checked_add(1) == Some(ordinal));
     let strikes = run.map_or(1, |run| run.strikes.saturating_add(u8::from(controlled)));
-    Suspect { split_index, strikes, ordinal }
+    SuspectSplit { split_index, strikes, ordinal }
 }
 
 /// Applies the verdict once a suspect has enough strikes.
-fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
+fn settle(after: &mut Bundle, command: &ClaimTransition<'_>, limits: &BundleRetryLimits) {
     let Some(suspect) = after.suspect else { return };
     let needed = limits.poison_strikes.max(POISON_STRIKES);
     let position = command.first.saturating_add(u32::from(suspect.split_index));
@@ -268,11 +281,15 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
 /// suspected anew.
 ///
 /// # Errors
-/// [`Refusal::Invalid`] for a bundle that was never claimed.
-pub fn revive(before: Option<&Bundle>, now_ms: u64) -> Result<Outcome<Bundle>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "a bundle that was never claimed" })?;
+/// [`TransitionRefusal::Invalid`] for a bundle that was never claimed.
+pub fn revive(
+    before: Option<&Bundle>,
+    now_ms: u64,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    let before =
+        before.ok_or(TransitionRefusal::Invalid { what: "a bundle that was never claimed" })?;
     if before.state != BundleState::Dead {
-        return Ok(Outcome::AlreadyApplied(before.clone()));
+        return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
     }
     let after = Bundle {
         state: BundleState::Failed,
@@ -283,12 +300,12 @@ pub fn revive(before: Option<&Bundle>, now_ms: u64) -> Result<Outcome<Bundle>, R
         ..before.clone()
     };
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(TransitionOutcome::Write(after))
 }
 
-fn poison(bundle: &Bundle, records: u32) -> Committed {
+fn poison(bundle: &Bundle, records: u32) -> CommittedSplit {
     let outcome = SplitOutcome::poison(records);
-    Committed { attempt: bundle.attempt, nonce: bundle.owner, outcome }
+    CommittedSplit { attempt: bundle.attempt, nonce: bundle.owner, outcome }
 }
 
 #[cfg(test)]

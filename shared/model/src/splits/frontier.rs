@@ -6,10 +6,10 @@
 //! hint.
 
 use crate::InvocationId;
-use crate::splits::{Outcome, course::BundleAt};
+use crate::splits::{TransitionOutcome, course::EpochBundle};
 use serde::{Deserialize, Serialize};
 
-/// Most bundles in [`Frontier::returned`].
+/// Most bundles in [`WindowHints::returned`].
 pub const MOST_RETURNED: usize = 64;
 /// Age in milliseconds up to which a look counts as current.
 const TRUSTED_MS: u64 = 2_000;
@@ -17,7 +17,7 @@ const TRUSTED_MS: u64 = 2_000;
 /// The findings of a look.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Frontier {
+pub struct WindowHints {
     /// When the look took place, in milliseconds by the clock of the process that looked.
     pub at_ms: u64,
     /// Start of the current series of looks without a break.
@@ -28,7 +28,7 @@ pub struct Frontier {
     pub delivered: u64,
     /// Bundles that were claimed before and may be claimed again. A search at the end of a
     /// partition does not find them. At most one of them is on trial.
-    pub returned: Vec<BundleAt>,
+    pub returned: Vec<EpochBundle>,
     /// Positions that may be claimed.
     pub claimable: u32,
     /// Bytes committed and not taken in.
@@ -60,7 +60,7 @@ pub fn lot(invocation: &InvocationId, at_ms: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-impl Frontier {
+impl WindowHints {
     /// Marks as many of `workers` as surplus as there are more than `target`.
     pub fn note_workers<'a>(
         &mut self,
@@ -88,11 +88,11 @@ impl Frontier {
     }
 
     /// Adds bundles that may be claimed again, until the next look.
-    pub fn freed(before: Option<&Self>, bundles: &[BundleAt]) -> Outcome<Self> {
+    pub fn freed(before: Option<&Self>, bundles: &[EpochBundle]) -> TransitionOutcome<Self> {
         let mut after = before.cloned().unwrap_or_default();
         after.is_due = true;
         after.add_returned(bundles);
-        Outcome::of(before, after)
+        TransitionOutcome::new(before, after)
     }
 
     /// The frontier to write after a look. `read` was stored when the look began, `before` is
@@ -109,7 +109,7 @@ impl Frontier {
         self
     }
 
-    fn add_returned(&mut self, bundles: &[BundleAt]) {
+    fn add_returned(&mut self, bundles: &[EpochBundle]) {
         for bundle in bundles {
             if !self.returned.contains(bundle) && self.returned.len() < MOST_RETURNED {
                 self.returned.push(*bundle);
@@ -132,7 +132,7 @@ mod tests {
         #[test]
         fn exactly_those_leave_that_are_too_many(n in 0u32..60, target in 0u32..60, at_ms: u64) {
             let workers = workers(n);
-            let mut frontier = Frontier { at_ms, ..Frontier::default() };
+            let mut frontier = WindowHints { at_ms, ..WindowHints::default() };
             frontier.note_workers(&workers, target);
             let leave = workers.iter().filter(|worker| frontier.is_surplus(worker)).count();
             prop_assert_eq!(leave, n.saturating_sub(target) as usize);
@@ -143,7 +143,7 @@ mod tests {
     fn who_leaves_changes_from_look_to_look() {
         let workers = workers(100);
         let leaving = |at_ms| {
-            let mut frontier = Frontier { at_ms, ..Frontier::default() };
+            let mut frontier = WindowHints { at_ms, ..WindowHints::default() };
             frontier.note_workers(&workers, 90);
             workers.iter().map(|worker| frontier.is_surplus(worker)).collect::<Vec<_>>()
         };
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn what_is_freed_during_a_look_stays_named() {
-        let read = Frontier { returned: vec![(0, 3)], ..Frontier::default() };
-        let before = Frontier::freed(Some(&read), &[(0, 7)]).into_item();
-        let seen = Frontier { at_ms: 9, returned: vec![(0, 5)], ..Frontier::default() };
+        let read = WindowHints { returned: vec![(0, 3)], ..WindowHints::default() };
+        let before = WindowHints::freed(Some(&read), &[(0, 7)]).into_item();
+        let seen = WindowHints { at_ms: 9, returned: vec![(0, 5)], ..WindowHints::default() };
         let after = seen.clone().looked(Some(&read), Some(&before));
         assert_eq!((after.returned.as_slice(), after.is_due), (&[(0, 5), (0, 7)][..], true));
         assert!(!after.shows_nothing(0, 9));
@@ -165,17 +165,20 @@ mod tests {
     #[test]
     fn few_bundles_are_named_and_each_once() {
         let many: Vec<_> = (0..100).map(|i| (0, i)).collect();
-        let once = Frontier::freed(None, &many).into_item();
+        let once = WindowHints::freed(None, &many).into_item();
         assert_eq!(once.returned.len(), MOST_RETURNED);
-        assert_eq!(Frontier::freed(Some(&once), &many), Outcome::AlreadyApplied(once.clone()));
+        assert_eq!(
+            WindowHints::freed(Some(&once), &many),
+            TransitionOutcome::AlreadyApplied(once.clone())
+        );
         assert!(serde_json::to_vec(&once).unwrap().len() < 1_000);
     }
 
     #[test]
     fn an_old_look_shows_nothing() {
-        let frontier = Frontier { at_ms: 10_000, delivered: 5, ..Frontier::default() };
+        let frontier = WindowHints { at_ms: 10_000, delivered: 5, ..WindowHints::default() };
         assert!(frontier.shows_nothing(5, 11_000) && frontier.shows_nothing(5, 9_000));
         assert!(!frontier.shows_nothing(6, 11_000) && !frontier.shows_nothing(5, 12_000));
-        assert!(!Frontier { claimable: 1, ..frontier }.shows_nothing(5, 11_000));
+        assert!(!WindowHints { claimable: 1, ..frontier }.shows_nothing(5, 11_000));
     }
 }

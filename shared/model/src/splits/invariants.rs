@@ -14,10 +14,10 @@ pub use bundles::*;
 pub use progress::*;
 pub use ranks::*;
 
-use crate::splits::collect::{ChunkName, Verdict};
-use crate::splits::epoch::{EpochItem, EpochState, Totals};
+use crate::splits::collect::{ChunkName, CollectionDecision};
+use crate::splits::epoch::{EpochItem, EpochState, SealedTotals};
 use crate::splits::{
-    Bundle, BundleState, Committed, JobProgress, Place, ReaderProgress, SplitKind,
+    Bundle, BundleState, CommittedSplit, JobProgress, ReaderProgress, SplitKind, SplitPlace,
 };
 use crate::{Epoch, Position};
 use std::collections::BTreeMap;
@@ -25,27 +25,27 @@ use std::fmt;
 
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Violation {
+pub struct InvariantViolation {
     /// Its number in the protocol's list.
     pub number: u8,
     /// The observation, one line.
     pub what: &'static str,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for InvariantViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "invariant {}: {}", self.number, self.what)
     }
 }
 
 /// Whether an invariant holds.
-pub type Check = Result<(), Violation>;
+pub type InvariantCheck = Result<(), InvariantViolation>;
 
-fn hold(number: u8, holds: bool, what: &'static str) -> Check {
-    holds.then_some(()).ok_or(Violation { number, what })
+fn hold(number: u8, holds: bool, what: &'static str) -> InvariantCheck {
+    holds.then_some(()).ok_or(InvariantViolation { number, what })
 }
 
-/// One epoch of a [`World`].
+/// One epoch of a [`SystemView`].
 #[derive(Debug, Clone)]
 pub struct EpochView<'a> {
     pub epoch: Epoch,
@@ -55,7 +55,7 @@ pub struct EpochView<'a> {
 }
 
 impl EpochView<'_> {
-    fn entries(&self) -> impl Iterator<Item = (Position, &Committed)> {
+    fn entries(&self) -> impl Iterator<Item = (Position, &CommittedSplit)> {
         let of = |(first, bundle): &(Position, Option<_>)| (*first, *bundle);
         self.bundles
             .iter()
@@ -71,7 +71,7 @@ impl EpochView<'_> {
 
 /// The whole state, as an omniscient observer sees it.
 #[derive(Debug, Clone)]
-pub struct World<'a> {
+pub struct SystemView<'a> {
     pub epochs: Vec<EpochView<'a>>,
     pub progress: &'a [JobProgress],
     /// The stored objects, with the CRC32C of their content.
@@ -81,15 +81,15 @@ pub struct World<'a> {
 // ---- objects
 
 /// 5. A committed object that is not durably acknowledged exists, and its checksum matches.
-pub fn invariant_05_needed_objects_exist(world: &World<'_>) -> Check {
+pub fn invariant_05_needed_objects_exist(world: &SystemView<'_>) -> InvariantCheck {
     let durable = world.progress.iter().map(|c| c.durable_place).min().unwrap_or_default();
     for view in &world.epochs {
         for (position, entry) in view.entries() {
-            let place = Place { epoch: view.epoch, position };
+            let place = SplitPlace { epoch: view.epoch, position };
             if entry.outcome.kind != SplitKind::Object || place < durable {
                 continue;
             }
-            let Committed { attempt, nonce, .. } = *entry;
+            let CommittedSplit { attempt, nonce, .. } = *entry;
             let name = ChunkName { epoch: view.epoch, position, attempt, nonce };
             let found = world.objects.get(&name);
             hold(5, found.is_some(), "a committed object that is still needed is gone")?;
@@ -107,11 +107,11 @@ pub fn invariant_05_needed_objects_exist(world: &World<'_>) -> Check {
 ///    and `progress` are those at the time of the deletion, not of the decision.
 pub fn invariant_06_only_useless_objects_go(
     object: &ChunkName,
-    verdict: Verdict,
+    verdict: CollectionDecision,
     bundle: Option<&Bundle>,
     first: Position,
     progress: &[JobProgress],
-) -> Check {
+) -> InvariantCheck {
     let entry = object
         .position
         .checked_sub(first)
@@ -121,11 +121,11 @@ pub fn invariant_06_only_useless_objects_go(
         (entry.outcome.kind, entry.attempt, entry.nonce)
             == (SplitKind::Object, object.attempt, object.nonce)
     });
-    let place = Place { epoch: object.epoch, position: object.position };
+    let place = SplitPlace { epoch: object.epoch, position: object.position };
     let durable = progress.iter().map(|c| c.durable_place).min().unwrap_or_default();
     hold(6, !committed || place < durable, "an object above a durable cursor was deleted")?;
     let done = bundle.is_some_and(|bundle| bundle.state == BundleState::Done);
-    let orphan = !committed && verdict != Verdict::Keep;
+    let orphan = !committed && verdict != CollectionDecision::Keep;
     hold(6, !orphan || done, "an object of a bundle that is not done was deleted")
 }
 
@@ -135,7 +135,7 @@ pub fn invariant_06_only_useless_objects_go(
 pub fn invariant_10_sealed_is_complete<'a>(
     item: &EpochItem,
     bundles: impl IntoIterator<Item = Option<&'a Bundle>>,
-) -> Check {
+) -> InvariantCheck {
     if item.state == EpochState::Open {
         return hold(10, item.totals.is_none(), "an open epoch has totals");
     }
@@ -145,12 +145,12 @@ pub fn invariant_10_sealed_is_complete<'a>(
         hold(10, done.is_some(), "an epoch was sealed with a bundle that is not done")?;
         splits += done.map_or(0, |bundle| u32::try_from(bundle.entries.len()).unwrap_or(u32::MAX));
     }
-    let counted = item.totals.is_some_and(|Totals { splits: counted, .. }| counted == splits);
+    let counted = item.totals.is_some_and(|SealedTotals { splits: counted, .. }| counted == splits);
     hold(10, counted, "the totals of an epoch do not count its splits")
 }
 
 /// The invariants of every state.
-pub fn world(world: &World<'_>) -> Check {
+pub fn world(world: &SystemView<'_>) -> InvariantCheck {
     invariant_05_needed_objects_exist(world)?;
     for view in &world.epochs {
         if let Some(item) = view.item {
@@ -166,7 +166,7 @@ pub fn world(world: &World<'_>) -> Check {
 
 // ---- as assertions inside the transitions
 
-fn assert_holds(check: impl FnOnce() -> Check) {
+fn assert_holds(check: impl FnOnce() -> InvariantCheck) {
     if cfg!(debug_assertions)
         && let Err(violation) = check()
     {

@@ -4,10 +4,11 @@
 //! another worker claims the bundle. From then on only the new owner may.
 
 use crate::splits::bundle::error_line;
-use crate::splits::claim::{Term, lease_until_ms};
+use crate::splits::claim::{LeaseTerm, lease_until_ms};
 use crate::splits::invariants;
 use crate::splits::{
-    Bundle, BundleState, Commit, Committed, Outcome, Refusal, SplitKind, WorkerTimes,
+    Bundle, BundleState, CommittedSplit, SplitCommit, SplitKind, TransitionOutcome,
+    TransitionRefusal, WorkerTimes,
 };
 use crate::{Attempt, InvocationId, Nonce};
 
@@ -19,7 +20,7 @@ pub fn retry_delay_ms(attempt: Attempt) -> u64 {
 
 /// Says that a split is about to be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct MarkTransition {
     pub attempt: Attempt,
     pub nonce: Nonce,
     /// Index in the bundle.
@@ -31,27 +32,37 @@ pub struct Mark {
 /// the wrong split.
 ///
 /// # Errors
-/// [`Refusal::Lost`], [`Refusal::Contradiction`], [`Refusal::Invalid`].
-pub fn mark(before: Option<&Bundle>, command: &Mark) -> Result<Outcome<Bundle>, Refusal> {
+/// [`TransitionRefusal::Lost`], [`TransitionRefusal::Contradiction`], [`TransitionRefusal::Invalid`].
+pub fn mark(
+    before: Option<&Bundle>,
+    command: &MarkTransition,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
     let before = before
         .filter(|bundle| bundle.is_leased_to(command.attempt, command.nonce))
-        .ok_or(Refusal::Lost)?;
+        .ok_or(TransitionRefusal::Lost)?;
     let mut after = before.clone();
     set_current(&mut after, command.split_index)?;
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::of(Some(before), after))
+    Ok(TransitionOutcome::new(Some(before), after))
 }
 
-fn set_current(bundle: &mut Bundle, split_index: u8) -> Result<(), Refusal> {
+fn set_current(bundle: &mut Bundle, split_index: u8) -> Result<(), TransitionRefusal> {
     match bundle.entries.get(usize::from(split_index)) {
-        None => return Err(Refusal::Invalid { what: "mark is beyond the end of the bundle" }),
+        None => {
+            return Err(TransitionRefusal::Invalid {
+                what: "mark is beyond the end of the bundle",
+            });
+        }
         Some(Some(_)) => {
-            return Err(Refusal::Contradiction { split_index, what: "it cannot be started again" });
+            return Err(TransitionRefusal::Contradiction {
+                split_index,
+                what: "it cannot be started again",
+            });
         }
         Some(None) => {}
     }
     match bundle.current_split {
-        Some(marked) if marked != split_index => Err(Refusal::Contradiction {
+        Some(marked) if marked != split_index => Err(TransitionRefusal::Contradiction {
             split_index: marked,
             what: "it is marked: commit it first",
         }),
@@ -64,13 +75,13 @@ fn set_current(bundle: &mut Bundle, split_index: u8) -> Result<(), Refusal> {
 
 /// Commits splits and renews the lease; without commits it only renews.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Flush<'a> {
+pub struct FlushTransition<'a> {
     pub attempt: Attempt,
     pub nonce: Nonce,
-    pub commits: &'a [Commit],
+    pub commits: &'a [SplitCommit],
     /// The split to start next, if it is to be marked; saves a MARK.
     pub next: Option<u8>,
-    pub term: Term,
+    pub term: LeaseTerm,
     /// Time spent since the last flush.
     pub times: WorkerTimes,
 }
@@ -82,21 +93,24 @@ pub struct Flush<'a> {
 /// bundle has another owner by then. So `AlreadyApplied` does not imply that the lease still holds.
 ///
 /// # Errors
-/// [`Refusal::Lost`], [`Refusal::Contradiction`], [`Refusal::Invalid`].
-pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bundle>, Refusal> {
-    let before = before.ok_or(Refusal::Lost)?;
+/// [`TransitionRefusal::Lost`], [`TransitionRefusal::Contradiction`], [`TransitionRefusal::Invalid`].
+pub fn flush(
+    before: Option<&Bundle>,
+    command: &FlushTransition<'_>,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    let before = before.ok_or(TransitionRefusal::Lost)?;
     let mut after = before.clone();
     let mut added = false;
     for commit in command.commits {
-        let Commit { split_index, outcome } = *commit;
+        let SplitCommit { split_index, outcome } = *commit;
         if outcome.kind == SplitKind::Poison {
-            return Err(Refusal::Invalid { what: "no worker commits poison" });
+            return Err(TransitionRefusal::Invalid { what: "no worker commits poison" });
         }
-        let entry = Committed { attempt: command.attempt, nonce: command.nonce, outcome };
+        let entry = CommittedSplit { attempt: command.attempt, nonce: command.nonce, outcome };
         let slot = after
             .entries
             .get_mut(usize::from(split_index))
-            .ok_or(Refusal::Invalid { what: "commit is beyond the end of the bundle" })?;
+            .ok_or(TransitionRefusal::Invalid { what: "commit is beyond the end of the bundle" })?;
         match slot {
             Some(committed) if *committed == entry => {}
             // Poison has the attempt of a worker that was presumed dead, but may live.
@@ -106,14 +120,14 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
                     && committed.nonce == command.nonce =>
             {
                 let what = "the same attempt reports another result";
-                return Err(Refusal::Contradiction { split_index, what });
+                return Err(TransitionRefusal::Contradiction { split_index, what });
             }
             // Committed by another attempt: the lease is lost, unless the caller holds it.
             Some(_) if before.is_leased_to(command.attempt, command.nonce) => {
                 let what = "by an earlier attempt: it is not to be redone";
-                return Err(Refusal::Contradiction { split_index, what });
+                return Err(TransitionRefusal::Contradiction { split_index, what });
             }
-            Some(_) => return Err(Refusal::Lost),
+            Some(_) => return Err(TransitionRefusal::Lost),
             None => {
                 *slot = Some(entry);
                 added = true;
@@ -121,10 +135,10 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
         }
     }
     if !added && !command.commits.is_empty() {
-        return Ok(Outcome::AlreadyApplied(before.clone()));
+        return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
     }
     if !before.is_leased_to(command.attempt, command.nonce) {
-        return Err(Refusal::Lost);
+        return Err(TransitionRefusal::Lost);
     }
     let committed = |split_index: u8| after.entry(split_index).is_some();
     let current_done = after.current_split.is_some_and(committed);
@@ -148,12 +162,12 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
         after.error = None;
     }
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::of(Some(before), after))
+    Ok(TransitionOutcome::new(Some(before), after))
 }
 
 /// Gives a bundle back after a failure the worker survived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Fail<'a> {
+pub struct FailTransition<'a> {
     pub attempt: Attempt,
     pub nonce: Nonce,
     /// One line; cut to 200 bytes.
@@ -168,16 +182,19 @@ pub struct Fail<'a> {
 /// committed.
 ///
 /// # Errors
-/// [`Refusal::Lost`].
-pub fn fail(before: Option<&Bundle>, command: &Fail<'_>) -> Result<Outcome<Bundle>, Refusal> {
-    let before = before.ok_or(Refusal::Lost)?;
+/// [`TransitionRefusal::Lost`].
+pub fn fail(
+    before: Option<&Bundle>,
+    command: &FailTransition<'_>,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    let before = before.ok_or(TransitionRefusal::Lost)?;
     let same_lease = before.attempt == command.attempt && before.owner == command.nonce;
     let failed = matches!(before.state, BundleState::Failed | BundleState::Dead);
     if same_lease && failed {
-        return Ok(Outcome::AlreadyApplied(before.clone()));
+        return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
     }
     if !before.is_leased_to(command.attempt, command.nonce) {
-        return Err(Refusal::Lost);
+        return Err(TransitionRefusal::Lost);
     }
     let mut after = before.clone();
     after.current_split = None;
@@ -189,12 +206,12 @@ pub fn fail(before: Option<&Bundle>, command: &Fail<'_>) -> Result<Outcome<Bundl
         after.retry_at_ms = command.retry_at_ms;
     }
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(TransitionOutcome::Write(after))
 }
 
 /// Gives a bundle back without a failure: its owner has no room for more results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GiveBack {
+pub struct GiveBackTransition {
     pub attempt: Attempt,
     pub nonce: Nonce,
 }
@@ -203,29 +220,32 @@ pub struct GiveBack {
 /// counted, and no split is suspected for it.
 ///
 /// # Errors
-/// [`Refusal::Lost`].
-pub fn give_back(before: Option<&Bundle>, command: &GiveBack) -> Result<Outcome<Bundle>, Refusal> {
-    let GiveBack { attempt, nonce } = *command;
+/// [`TransitionRefusal::Lost`].
+pub fn give_back(
+    before: Option<&Bundle>,
+    command: &GiveBackTransition,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    let GiveBackTransition { attempt, nonce } = *command;
     let before = before
         .filter(|bundle| (bundle.attempt, bundle.owner) == (attempt, nonce))
-        .ok_or(Refusal::Lost)?;
+        .ok_or(TransitionRefusal::Lost)?;
     match before.state {
-        BundleState::Returned => Ok(Outcome::AlreadyApplied(before.clone())),
+        BundleState::Returned => Ok(TransitionOutcome::AlreadyApplied(before.clone())),
         BundleState::Leased => {
             let state = BundleState::Returned;
             let after = Bundle { state, current_split: None, ..before.clone() };
             invariants::check_bundle_step(Some(before), &after);
-            Ok(Outcome::Write(after))
+            Ok(TransitionOutcome::Write(after))
         }
         BundleState::Released | BundleState::Failed | BundleState::Done | BundleState::Dead => {
-            Err(Refusal::Lost)
+            Err(TransitionRefusal::Lost)
         }
     }
 }
 
 /// The platform reported that an invocation died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Release<'a> {
+pub struct ReleaseTransition<'a> {
     pub invocation: &'a InvocationId,
     /// The attempt that it held, if the reporter knows it.
     pub attempt: Option<Attempt>,
@@ -238,29 +258,32 @@ pub struct Release<'a> {
 /// the end was blameless.
 ///
 /// # Errors
-/// [`Refusal::Lost`]: the invocation holds no lease of this bundle; nothing to do.
-pub fn release(before: Option<&Bundle>, command: &Release<'_>) -> Result<Outcome<Bundle>, Refusal> {
+/// [`TransitionRefusal::Lost`]: the invocation holds no lease of this bundle; nothing to do.
+pub fn release(
+    before: Option<&Bundle>,
+    command: &ReleaseTransition<'_>,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
     let before = before
         .filter(|bundle| bundle.invocation == *command.invocation)
         .filter(|bundle| command.attempt.is_none_or(|attempt| attempt == bundle.attempt))
-        .ok_or(Refusal::Lost)?;
+        .ok_or(TransitionRefusal::Lost)?;
     match before.state {
-        BundleState::Released => Ok(Outcome::AlreadyApplied(before.clone())),
+        BundleState::Released => Ok(TransitionOutcome::AlreadyApplied(before.clone())),
         BundleState::Leased => {
             let current_split = before.current_split.filter(|_| !command.blameless);
             let after = Bundle { state: BundleState::Released, current_split, ..before.clone() };
             invariants::check_bundle_step(Some(before), &after);
-            Ok(Outcome::Write(after))
+            Ok(TransitionOutcome::Write(after))
         }
         BundleState::Failed | BundleState::Done | BundleState::Dead | BundleState::Returned => {
-            Err(Refusal::Lost)
+            Err(TransitionRefusal::Lost)
         }
     }
 }
 
 /// Ends the lease of a worker that has most likely died: it is silent while others make progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Lapse {
+pub struct LapseTransition {
     /// The lease as it was seen.
     pub attempt: Attempt,
     pub until_ms: u64,
@@ -271,20 +294,23 @@ pub struct Lapse {
 /// owner may still commit until another worker claims.
 ///
 /// # Errors
-/// [`Refusal::Lost`]: there is no such lease any more.
-pub fn lapse(before: Option<&Bundle>, command: &Lapse) -> Result<Outcome<Bundle>, Refusal> {
+/// [`TransitionRefusal::Lost`]: there is no such lease any more.
+pub fn lapse(
+    before: Option<&Bundle>,
+    command: &LapseTransition,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
     let is_seen =
         |bundle: &&Bundle| (bundle.state, bundle.attempt) == (BundleState::Leased, command.attempt);
-    let before = before.filter(is_seen).ok_or(Refusal::Lost)?;
+    let before = before.filter(is_seen).ok_or(TransitionRefusal::Lost)?;
     if before.until_ms <= command.now_ms {
-        return Ok(Outcome::AlreadyApplied(before.clone()));
+        return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
     }
     if before.until_ms != command.until_ms {
-        return Err(Refusal::Lost);
+        return Err(TransitionRefusal::Lost);
     }
     let after = Bundle { until_ms: command.now_ms, ..before.clone() };
     invariants::check_bundle_step(Some(before), &after);
-    Ok(Outcome::Write(after))
+    Ok(TransitionOutcome::Write(after))
 }
 
 #[cfg(test)]

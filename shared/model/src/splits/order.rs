@@ -13,14 +13,14 @@ const ROUNDS: usize = 8;
 
 /// The order of splits in one epoch: a bijection between positions and split ids.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Order {
+pub struct KeyedPermutation {
     n: u32,
     left_bits: u32,
     right_bits: u32,
     keys: [u64; ROUNDS],
 }
 
-impl Order {
+impl KeyedPermutation {
     /// The order of `n` splits in `epoch` of a job with `seed`.
     pub fn new(n: u32, seed: u64, epoch: Epoch) -> Self {
         let bits = (u32::BITS - n.saturating_sub(1).leading_zeros()).max(2);
@@ -102,9 +102,9 @@ fn mix(half: u32, key: u64) -> u32 {
     ((z ^ z >> 31) >> 32) as u32
 }
 
-/// The split at `position` of an epoch, for a single look-up; keep an [`Order`] for many.
+/// The split at `position` of an epoch, for a single look-up; keep an [`KeyedPermutation`] for many.
 pub fn permute(n: u32, seed: u64, epoch: Epoch, position: Position) -> Option<SplitId> {
-    Order::new(n, seed, epoch).split_at(position)
+    KeyedPermutation::new(n, seed, epoch).split_at(position)
 }
 
 /// The visit at `position` of an epoch that visits `n` splits `copies` times: which copy of the
@@ -152,13 +152,13 @@ pub fn default_bundle_splits(n_splits: u32) -> u32 {
 /// Positions cut into bundles of 1, 1, 2, 4, .., max, max, ..: the first batch comes fast, and later
 /// ones cost few writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Ramp {
+pub struct BundleDivision {
     n_splits: u32,
     /// log2 of the positions of a full bundle.
     log_max: u32,
 }
 
-impl Ramp {
+impl BundleDivision {
     /// Bundles of at most so many positions, rounded down to a power of two in 1..=8.
     pub fn new(n_splits: u32, max_bundle_splits: u32) -> Self {
         Self { n_splits, log_max: max_bundle_splits.clamp(1, 8).ilog2() }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_order_is_pinned() {
         let order = |n, seed, epoch| {
-            let order = Order::new(n, seed, epoch);
+            let order = KeyedPermutation::new(n, seed, epoch);
             (0..n).map(|position| order.split_at(position).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(order(10, 0, 0), PINNED);
@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(permute(0, 1, 1, 0), None);
         assert_eq!(permute(1, 1, 1, 0), Some(0));
         assert_eq!(permute(5, 1, 1, 5), None);
-        assert_eq!(Order::new(5, 1, 1).position_of(5), None);
-        let largest = Order::new(u32::MAX, 1, 1);
+        assert_eq!(KeyedPermutation::new(5, 1, 1).position_of(5), None);
+        let largest = KeyedPermutation::new(u32::MAX, 1, 1);
         let split = largest.split_at(u32::MAX - 1).unwrap();
         assert_eq!(largest.position_of(split), Some(u32::MAX - 1));
     }
@@ -259,7 +259,7 @@ mod tests {
         const N: usize = 8;
         let mut seen = [[0u32; N]; N];
         for seed in 0..4_000 {
-            let order = Order::new(N as u32, seed, 0);
+            let order = KeyedPermutation::new(N as u32, seed, 0);
             for (position, seen) in (0..).zip(&mut seen) {
                 seen[order.split_at(position).unwrap() as usize] += 1;
             }
@@ -271,7 +271,7 @@ mod tests {
     /// Neighbours in the dataset do not stay neighbours.
     #[test]
     fn the_order_breaks_up_runs() {
-        let order = Order::new(10_000, 3, 0);
+        let order = KeyedPermutation::new(10_000, 3, 0);
         let splits: Vec<_> =
             (0..10_000).map(|position| order.split_at(position).unwrap()).collect();
         let runs = splits.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn bundles_ramp_up() {
         let sizes = |n, r| {
-            let ramp = Ramp::new(n, r);
+            let ramp = BundleDivision::new(n, r);
             (0..ramp.bundles()).map(|bundle| ramp.positions(bundle).len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(30, 8), [1, 1, 2, 4, 8, 8, 6]);
@@ -303,7 +303,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_is_a_bijection(n in 1u32..600, seed: u64, epoch: u32) {
-            let order = Order::new(n, seed, epoch);
+            let order = KeyedPermutation::new(n, seed, epoch);
             let mut seen = vec![false; n as usize];
             for position in 0..n {
                 let split = order.split_at(position).unwrap();
@@ -314,7 +314,7 @@ mod tests {
 
         #[test]
         fn every_position_is_in_exactly_its_bundle(n in 1u32..2_000, r in 0u32..12) {
-            let ramp = Ramp::new(n, r);
+            let ramp = BundleDivision::new(n, r);
             let mut next = 0;
             for bundle in 0..ramp.bundles() {
                 let positions = ramp.positions(bundle);

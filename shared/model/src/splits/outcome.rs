@@ -1,6 +1,6 @@
 //! A finished split: the content of its object, and the time that its worker took.
 
-use crate::splits::batches::Counts;
+use crate::splits::batches::SplitCounts;
 use crate::{Attempt, ErrorPolicy, Nonce};
 use serde::{Deserialize, Serialize};
 
@@ -51,14 +51,14 @@ impl SplitOutcome {
     }
 
     /// Its part in the arithmetic of batches.
-    pub fn counts(&self) -> Counts {
-        Counts { batches: self.batches, remainder_rows: self.remainder_rows }
+    pub fn counts(&self) -> SplitCounts {
+        SplitCounts { batches: self.batches, remainder_rows: self.remainder_rows }
     }
 }
 
 /// One finished split, as its worker reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Commit {
+pub struct SplitCommit {
     /// Index in the bundle.
     pub split_index: u8,
     pub outcome: SplitOutcome,
@@ -66,7 +66,7 @@ pub struct Commit {
 
 /// One committed split as the table holds it. Never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Committed {
+pub struct CommittedSplit {
     /// With `nonce`, names the object.
     pub attempt: Attempt,
     pub nonce: Nonce,

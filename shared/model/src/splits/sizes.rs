@@ -1,6 +1,6 @@
 //! The bytes for which the object of a split counts where memory is bounded.
 
-use crate::splits::Place;
+use crate::splits::SplitPlace;
 
 /// Odd constant of a multiplicative hash.
 const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -18,7 +18,7 @@ pub enum ObjectSizes {
 
 impl ObjectSizes {
     /// The bytes that count for the object of the split at `place`, which has `object_bytes`.
-    pub fn bytes(self, place: Place, object_bytes: u64) -> u64 {
+    pub fn bytes(self, place: SplitPlace, object_bytes: u64) -> u64 {
         match self {
             Self::Modelled { seed, most } if object_bytes > 0 => {
                 let split = u64::from(place.epoch) << 32 | u64::from(place.position);
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn modelled_objects_have_sizes_of_every_order_of_magnitude() {
         let sizes = ObjectSizes::Modelled { seed: 7, most: 200_000_000 };
-        let of = |position| sizes.bytes(Place::new(1, position), 300);
+        let of = |position| sizes.bytes(SplitPlace::new(1, position), 300);
         let all: Vec<u64> = (0..1_000).map(of).collect();
         assert_eq!(all, (0..1_000).map(of).collect::<Vec<_>>(), "a split has one size");
         assert!(all.iter().all(|bytes| (1..=200_000_000).contains(bytes)));
@@ -54,15 +54,15 @@ mod tests {
             assert!(many > 20, "{many} from {least} bytes on");
         }
         let other = ObjectSizes::Modelled { seed: 8, most: 200_000_000 };
-        assert_ne!(other.bytes(Place::new(1, 0), 300), of(0));
+        assert_ne!(other.bytes(SplitPlace::new(1, 0), 300), of(0));
         let tiny = ObjectSizes::Modelled { seed: 7, most: 1 };
-        assert_eq!((tiny.bytes(Place::default(), 300), of(0) > 0), (1, true));
+        assert_eq!((tiny.bytes(SplitPlace::default(), 300), of(0) > 0), (1, true));
     }
 
     #[test]
     fn real_objects_and_absent_ones_count_as_they_are() {
-        assert_eq!(ObjectSizes::default().bytes(Place::default(), 300), 300);
+        assert_eq!(ObjectSizes::default().bytes(SplitPlace::default(), 300), 300);
         let sizes = ObjectSizes::Modelled { seed: 7, most: 200 };
-        assert_eq!(sizes.bytes(Place::default(), 0), 0);
+        assert_eq!(sizes.bytes(SplitPlace::default(), 0), 0);
     }
 }

@@ -1,17 +1,17 @@
 //! Calls about the cache: list it, explain a look-up, remove an entry.
 
 use crate::Fingerprint;
-use crate::wire::{CacheListed, Dataset, JobSpec};
+use crate::wire::{Dataset, JobSpec, ListedCacheEntry};
 use serde::{Deserialize, Serialize};
 
 /// Lists the cache.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CacheList {}
+pub struct CacheListCall {}
 
-/// The answer to [`CacheList`].
+/// The answer to [`CacheListCall`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CacheListing {
-    pub entries: Vec<CacheListed>,
+pub struct CacheListReply {
+    pub entries: Vec<ListedCacheEntry>,
     /// Fingerprints of unfinished removals.
     #[serde(default)]
     pub removing: Vec<Fingerprint>,
@@ -19,20 +19,20 @@ pub struct CacheListing {
 
 /// Looks up a job's pipeline in the cache; registers nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CacheExplain {
+pub struct CacheExplainCall {
     pub spec: JobSpec,
     pub dataset: Dataset,
 }
 
-/// The answer to [`CacheExplain`]: one look-up for each `autocache` point.
+/// The answer to [`CacheExplainCall`]: one look-up for each `autocache` point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheExplained {
-    pub points: Vec<PointFound>,
+pub struct CacheExplainReply {
+    pub points: Vec<ExplainedCachePoint>,
 }
 
 /// The look-up of one `autocache` point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PointFound {
+pub struct ExplainedCachePoint {
     /// The operator before the point.
     pub after: String,
     pub fingerprint: Fingerprint,
@@ -43,13 +43,13 @@ pub struct PointFound {
 
 /// Removes what is cached under a fingerprint, unless a living job reads it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CacheRemove {
+pub struct CacheRemoveCall {
     pub fingerprint: Fingerprint,
 }
 
-/// The answer to [`CacheRemove`].
+/// The answer to [`CacheRemoveCall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheRemoved {
+pub struct CacheRemoveReply {
     /// Objects deleted.
     pub objects: u64,
 }

@@ -5,20 +5,21 @@
 
 use crate::splits::run::TrainingRun;
 use crate::wire::{
-    CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, Claim,
-    ClaimReply, Describe, Fail, Flush, Forget, Forgotten, JobStatus, JobView, Leave, Mark, Poll,
-    Polled, Register, Release, SpokenVersions, Status, Stop,
+    CacheExplainCall, CacheExplainReply, CacheListCall, CacheListReply, CacheRemoveCall,
+    CacheRemoveReply, ClaimCall, ClaimReply, DescribeCall, FailCall, FlushCall, ForgetCall,
+    ForgetReply, JobStatus, JobView, LeaveCall, MarkCall, PollCall, PollReply, RegisterCall,
+    ReleaseCall, SpokenVersions, StatusCall, StopCall,
 };
 use crate::{JobName, Namespace};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
 /// A call of the coordinator; implemented by the list. Safe to send again: a lost answer never causes a second effect.
-pub trait Call:
+pub trait CoordinatorCall:
     Into<AnyCall> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
     type Reply: Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// Name on the wire, in logs and in counters: the type's name in snake case.
+    /// Name on the wire, in logs and in counters: the variant's name in snake case.
     const NAME: &'static str;
 
     /// Extracts this call's reply from `reply`.
@@ -28,27 +29,27 @@ pub trait Call:
     fn reply_from(reply: AnyReply) -> Result<Self::Reply, Box<AnyReply>>;
 }
 
-/// The list of all calls: passes their types to the macro `$then`, each with the field that names the job, the call's
-/// name, and its reply.
+/// The list of all calls: passes to the macro `$then` each variant with its call, the field that names the job, the
+/// call's name, and its reply.
 #[macro_export]
 macro_rules! for_each_call {
     ($then:ident) => {
         $then! {
-            Register[job] "register" JobView
-            Describe[job] "describe" JobView
-            Status[job] "status" JobStatus
-            Stop[job] "stop" JobView
-            Forget[job] "forget" Forgotten
-            Poll[job] "poll" Polled
-            Claim[job] "claim" ClaimReply
-            Mark[lease.job] "mark" Applied
-            Flush[lease.job] "flush" Applied
-            Fail[lease.job] "fail" Applied
-            Release[job] "release" Applied
-            Leave[job] "leave" Applied
-            CacheList[] "cache_list" CacheListing
-            CacheExplain[] "cache_explain" CacheExplained
-            CacheRemove[] "cache_remove" CacheRemoved
+            Register(RegisterCall)[job] "register" JobView
+            Describe(DescribeCall)[job] "describe" JobView
+            Status(StatusCall)[job] "status" JobStatus
+            Stop(StopCall)[job] "stop" JobView
+            Forget(ForgetCall)[job] "forget" ForgetReply
+            Poll(PollCall)[job] "poll" PollReply
+            Claim(ClaimCall)[job] "claim" ClaimReply
+            Mark(MarkCall)[lease.job] "mark" AppliedReply
+            Flush(FlushCall)[lease.job] "flush" AppliedReply
+            Fail(FailCall)[lease.job] "fail" AppliedReply
+            Release(ReleaseCall)[job] "release" AppliedReply
+            Leave(LeaveCall)[job] "leave" AppliedReply
+            CacheList(CacheListCall)[] "cache_list" CacheListReply
+            CacheExplain(CacheExplainCall)[] "cache_explain" CacheExplainReply
+            CacheRemove(CacheRemoveCall)[] "cache_remove" CacheRemoveReply
         }
     };
 }
@@ -65,12 +66,12 @@ macro_rules! job_of {
 }
 
 macro_rules! enumerate {
-    ($($name:ident[$($job:tt)*] $text:literal $reply:ident)*) => {
+    ($($name:ident($call:ident)[$($job:tt)*] $text:literal $reply:ident)*) => {
         /// Any call, tagged with its name.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", tag = "call")]
         pub enum AnyCall {
-            $($name($name),)*
+            $($name($call),)*
         }
 
         /// The reply to any call, tagged with the name of the call; or a refusal.
@@ -78,11 +79,11 @@ macro_rules! enumerate {
         #[serde(rename_all = "snake_case", tag = "reply")]
         pub enum AnyReply {
             $($name($reply),)*
-            Refused(Refusal),
+            Refused(CallRefusal),
         }
 
         impl AnyCall {
-            /// [`Call::NAME`].
+            /// [`CoordinatorCall::NAME`].
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$name(_) => $text,)*
@@ -109,13 +110,13 @@ macro_rules! enumerate {
         }
 
         $(
-            impl From<$name> for AnyCall {
-                fn from(call: $name) -> Self {
+            impl From<$call> for AnyCall {
+                fn from(call: $call) -> Self {
                     Self::$name(call)
                 }
             }
 
-            impl Call for $name {
+            impl CoordinatorCall for $call {
                 type Reply = $reply;
                 const NAME: &'static str = $text;
 
@@ -146,7 +147,7 @@ impl AnyCall {
 
 /// One call, as POSTed: version and tenant first, so that they are checked before all else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Request {
+pub struct CallEnvelope {
     pub v: u32,
     pub ns: Namespace,
     #[serde(flatten)]
@@ -155,12 +156,12 @@ pub struct Request {
 
 /// The write is applied, now or by an earlier sending of the same call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {}
+pub struct AppliedReply {}
 
 /// Why a call had no effect, by what the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct CallRefusal {
     pub kind: RefusalKind,
     pub message: String,
 }
@@ -201,7 +202,7 @@ impl RefusalKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{ClaimReply, Idle, IdleReason};
+    use crate::wire::{ClaimReply, IdleReason, IdleReply};
 
     #[test]
     fn a_call_is_named_like_its_type() {
@@ -220,28 +221,28 @@ mod tests {
     #[test]
     fn calls_and_replies_are_tagged_with_the_name_of_the_call() {
         let job: JobName = "j".parse().unwrap();
-        let call = AnyCall::from(Status { job });
-        let request = Request { v: 7, ns: "a".parse().unwrap(), call };
+        let call = AnyCall::from(StatusCall { job });
+        let request = CallEnvelope { v: 7, ns: "a".parse().unwrap(), call };
         let text = serde_json::to_string(&request).unwrap();
         assert_eq!(text, r#"{"v":7,"ns":"a","call":"status","job":"j"}"#);
         assert!(matches!(
-            serde_json::from_str::<Request>(&text).unwrap().call,
-            AnyCall::Status(Status { job }) if job.as_str() == "j"
+            serde_json::from_str::<CallEnvelope>(&text).unwrap().call,
+            AnyCall::Status(StatusCall { job }) if job.as_str() == "j"
         ));
         let text = r#"{"v":7,"ns":"a","call":"mark","job":"j","home":{"registered_ms":9,"partition":1},"epoch":2,"bundle":3,"attempt":4,"nonce":"0101010101010101","split_index":5}"#;
-        let request = serde_json::from_str::<Request>(text).unwrap();
+        let request = serde_json::from_str::<CallEnvelope>(text).unwrap();
         assert_eq!(request.call.job().map(JobName::as_str), Some("j"));
         assert_eq!(serde_json::to_string(&request).unwrap(), text);
-        let list = serde_json::from_str::<Request>(r#"{"v":7,"ns":"a","call":"cache_list"}"#);
+        let list = serde_json::from_str::<CallEnvelope>(r#"{"v":7,"ns":"a","call":"cache_list"}"#);
         assert!(matches!(list.unwrap().call, AnyCall::CacheList(_)));
-        let reply = AnyReply::Claim(ClaimReply::Idle(Idle { reason: IdleReason::Surplus }));
+        let reply = AnyReply::Claim(ClaimReply::Idle(IdleReply { reason: IdleReason::Surplus }));
         let text = serde_json::to_string(&reply).unwrap();
         assert_eq!(text, r#"{"reply":"claim","outcome":"idle","reason":"surplus"}"#);
         let reply = serde_json::from_str::<AnyReply>(&text).unwrap();
-        let reply = *Mark::reply_from(reply).unwrap_err();
-        assert!(matches!(Claim::reply_from(reply), Ok(ClaimReply::Idle(_))));
-        let text = serde_json::to_string(&AnyReply::Flush(Applied {})).unwrap();
+        let reply = *MarkCall::reply_from(reply).unwrap_err();
+        assert!(matches!(ClaimCall::reply_from(reply), Ok(ClaimReply::Idle(_))));
+        let text = serde_json::to_string(&AnyReply::Flush(AppliedReply {})).unwrap();
         assert_eq!(text, r#"{"reply":"flush"}"#);
-        assert!(matches!(serde_json::from_str(&text).unwrap(), AnyReply::Flush(Applied {})));
+        assert!(matches!(serde_json::from_str(&text).unwrap(), AnyReply::Flush(AppliedReply {})));
     }
 }

@@ -1,7 +1,7 @@
 //! A job: its specification, its dataset, and the split plan derived from both.
 
 use crate::splits::job::JobState;
-use crate::wire::{CachingView, GivenOptions, JobSettings, Members, OptionChange};
+use crate::wire::{CachingView, GivenOptions, JobSettings, OptionChange, ZipFileCounts};
 use crate::{Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord};
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ impl SourceFile {
         if let Some(content) = content {
             text += &format!("\n{content}");
         }
-        Fingerprint::of("gristmill source file v1", text.as_bytes())
+        Fingerprint::from_content("gristmill source file v1", text.as_bytes())
     }
 }
 
@@ -39,14 +39,14 @@ impl SourceFile {
 pub struct Dataset {
     pub bucket: String,
     pub files: Vec<SourceFile>,
-    #[serde(default, skip_serializing_if = "Members::is_one")]
-    pub members: Members,
+    #[serde(default, skip_serializing_if = "ZipFileCounts::is_one")]
+    pub members: ZipFileCounts,
 }
 
 impl Dataset {
     /// The files of one dataset.
     pub fn one(bucket: impl Into<String>, files: Vec<SourceFile>) -> Self {
-        Self { bucket: bucket.into(), files, members: Members::default() }
+        Self { bucket: bucket.into(), files, members: ZipFileCounts::default() }
     }
 
     /// BLAKE3 over bucket, keys, sizes, etags and the format they are read as: changes when any file
@@ -55,7 +55,7 @@ impl Dataset {
         let lines = self.files.iter().map(|file| file.fingerprint(&self.bucket).to_string() + "\n");
         let members = self.members.to_string();
         let lines = format!("{format}{members}\n{}", lines.collect::<String>());
-        Fingerprint::of("gristmill dataset v2", lines.as_bytes())
+        Fingerprint::from_content("gristmill dataset v2", lines.as_bytes())
     }
 }
 
@@ -76,14 +76,14 @@ pub struct ManifestFile {
 
 /// An indexed dataset: written once per dataset version, read by workers and coordinator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct DatasetManifest {
     pub bucket: String,
     pub files: Vec<ManifestFile>,
-    #[serde(default, skip_serializing_if = "Members::is_one")]
-    pub members: Members,
+    #[serde(default, skip_serializing_if = "ZipFileCounts::is_one")]
+    pub members: ZipFileCounts,
 }
 
-impl Manifest {
+impl DatasetManifest {
     /// Records of each file, in file order.
     pub fn records(&self) -> Vec<u32> {
         self.files.iter().map(|file| file.records).collect()
@@ -92,7 +92,7 @@ impl Manifest {
 
 /// A record left out of an epoch, and where to find it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedAt {
+pub struct SkippedRecordLocation {
     #[serde(flatten)]
     pub record: SkippedRecord,
     /// The file, and which record of it; or the image.
@@ -150,7 +150,7 @@ impl JobSpec {
 
 /// Registers a job, or joins the job of that name: see [`OptionMeaning`](crate::wire::OptionMeaning).
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Register {
+pub struct RegisterCall {
     pub job: JobName,
     pub spec: JobSpec,
     /// None to join a job that exists, over any dataset.
@@ -169,7 +169,7 @@ pub struct Register {
     pub resumes: Option<u32>,
 }
 
-impl Register {
+impl RegisterCall {
     pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
         let given = GivenOptions::ALL;
         Self { job, spec, dataset: Some(dataset), listing: None, nonce: None, given, resumes: None }
@@ -202,7 +202,7 @@ impl Register {
 
 /// The split arithmetic of a running job, fixed once its dataset is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Plan {
+pub struct EpochPlan {
     /// Records of an epoch, over all its copies of the dataset.
     pub records: u64,
     /// Visits of the dataset in an epoch.
@@ -227,7 +227,7 @@ pub struct Plan {
     pub batch_bytes: u64,
 }
 
-impl Plan {
+impl EpochPlan {
     /// Batches of an epoch, if every record becomes one element.
     pub fn most_batches(&self) -> u64 {
         let size = u64::from(self.batch_size.max(1));
@@ -257,7 +257,7 @@ pub struct JobView {
     pub n_files: u32,
     #[serde(flatten)]
     pub state: JobState,
-    pub plan: Option<Plan>,
+    pub plan: Option<EpochPlan>,
     /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<CachingView>,
@@ -282,7 +282,7 @@ impl JobView {
         let split_batches = self.split_batches().unwrap_or(0);
         let JobSpec { pipeline, seed, .. } = &self.spec;
         let text = format!("{seed}\n{split_batches}\n{copies}\n{pipeline}");
-        Fingerprint::of("gristmill batches v3", text.as_bytes())
+        Fingerprint::from_content("gristmill batches v3", text.as_bytes())
     }
 
     /// The job as a reader sees it that reads `epochs`; all of them, if it names none.

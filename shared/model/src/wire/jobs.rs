@@ -1,19 +1,19 @@
 //! Calls about a job: describe, status, stop, forget.
 
 use crate::JobName;
-use crate::splits::{Cursor, Place};
+use crate::splits::{Cursor, SplitPlace};
 use crate::wire::{JobView, RunStatus, WorkProfile};
 use serde::{Deserialize, Serialize};
 
 /// Reads the job of that name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Describe {
+pub struct DescribeCall {
     pub job: JobName,
 }
 
 /// Reads the progress of a job. Read-only, unlike a poll.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusCall {
     pub job: JobName,
 }
 
@@ -22,7 +22,7 @@ pub struct Status {
 pub struct JobStatus {
     pub job: JobView,
     /// The first place that the trainer's host has not taken in.
-    pub delivered: Place,
+    pub delivered: SplitPlace,
     /// The next batch a restart of the trainer would need.
     pub durable: Cursor,
     /// When the trainer last reported progress, in milliseconds since the Unix epoch; 0 if never.
@@ -52,19 +52,19 @@ pub struct JobStatus {
 
 /// Ends a job. One that has ended stays as it ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Stop {
+pub struct StopCall {
     pub job: JobName,
 }
 
 /// Deletes the items and objects of a job that has ended, which frees its name. A large job takes several calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Forget {
+pub struct ForgetCall {
     pub job: JobName,
 }
 
-/// The answer to [`Forget`].
+/// The answer to [`ForgetCall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Forgotten {
+pub struct ForgetReply {
     /// Items this call deleted.
     pub items: u64,
     /// Objects this call deleted.

@@ -1,6 +1,6 @@
 //! Calls of workers: claim a bundle, mark a split, commit splits, give the bundle back, leave.
 
-use crate::splits::{Commit, Place, WorkerTimes};
+use crate::splits::{SplitCommit, SplitPlace, WorkerTimes};
 use crate::wire::{CacheOrders, WorkProfile};
 use crate::{
     Attempt, BundleIndex, Compression, Epoch, ErrorPolicy, InvocationId, JobName, Nonce, Position,
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Asks for a bundle of splits to work on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Claim {
+pub struct ClaimCall {
     pub job: JobName,
     /// When the job that the caller knows was registered; 0 if unknown. Another job may have the
     /// name by now.
@@ -31,7 +31,7 @@ pub struct Claim {
     pub resent: bool,
     /// The split that the caller's trainer waits for: only its bundle is wanted, wherever the window is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub needed: Option<Place>,
+    pub needed: Option<SplitPlace>,
 }
 
 /// The answer to a claim.
@@ -39,12 +39,12 @@ pub struct Claim {
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum ClaimReply {
     Leased(Lease),
-    Idle(Idle),
+    Idle(IdleReply),
 }
 
 /// Location of a bundle in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Home {
+pub struct BundlePartition {
     /// When the job was registered: no other job of the name shares its bundles.
     pub registered_ms: u64,
     pub partition: u32,
@@ -54,7 +54,7 @@ pub struct Home {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseRef {
     pub job: JobName,
-    pub home: Home,
+    pub home: BundlePartition,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,
@@ -64,11 +64,11 @@ pub struct LeaseRef {
 /// A bundle leased to one worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    pub home: Home,
+    pub home: BundlePartition,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,
-    pub work: Work,
+    pub work: LeaseWork,
     /// The first position of the bundle; entries, marks and masks count from it.
     pub first: Position,
     /// Positions (or file indices) not yet committed, in the order to do them.
@@ -77,7 +77,7 @@ pub struct Lease {
     /// first split of `todo`. A worker that dies on the control too has another cause of death.
     /// `None` in most leases.
     #[serde(default)]
-    pub control: Option<Place>,
+    pub control: Option<SplitPlace>,
     /// Orders to store to a cache or read from it.
     #[serde(default)]
     pub cache: CacheOrders,
@@ -104,7 +104,7 @@ impl Lease {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Work {
+pub enum LeaseWork {
     /// Index source files; `todo` are file indices.
     Index,
     /// Preprocess splits; `todo` are positions.
@@ -113,7 +113,7 @@ pub enum Work {
 
 /// Why there is nothing to claim now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Idle {
+pub struct IdleReply {
     pub reason: IdleReason,
 }
 
@@ -132,7 +132,7 @@ pub enum IdleReason {
 
 /// A split is about to be started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Mark {
+pub struct MarkCall {
     #[serde(flatten)]
     pub lease: LeaseRef,
     /// Index in the bundle.
@@ -141,10 +141,10 @@ pub struct Mark {
 
 /// Commits splits and renews the lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Flush {
+pub struct FlushCall {
     #[serde(flatten)]
     pub lease: LeaseRef,
-    pub commits: Vec<Commit>,
+    pub commits: Vec<SplitCommit>,
     /// The next split to start, if splits are marked; saves a call.
     pub next: Option<u8>,
     pub remaining_ms: u64,
@@ -159,7 +159,7 @@ pub struct Flush {
 /// Gives a bundle back. With `fatal` the job fails, because a retry cannot succeed. If it is `blameless`, nothing
 /// has failed, and it may be claimed at once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Fail {
+pub struct FailCall {
     #[serde(flatten)]
     pub lease: LeaseRef,
     pub error: String,
@@ -171,7 +171,7 @@ pub struct Fail {
 
 /// The platform reported that an invocation died: the bundle that it held may be claimed at once. Or that it never ran.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Release {
+pub struct ReleaseCall {
     pub job: JobName,
     pub invocation: InvocationId,
     /// The worker's number within the job.
@@ -188,7 +188,7 @@ pub struct Release {
 
 /// A worker ends of its own accord.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Leave {
+pub struct LeaveCall {
     pub job: JobName,
     pub worker: u32,
     /// Why it could not work, one line; `None` if it did the work that there was.

@@ -6,11 +6,11 @@ use std::fmt;
 /// Number of files of each zipped dataset, in order. If empty, all files belong to one dataset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Members(Vec<u32>);
+pub struct ZipFileCounts(Vec<u32>);
 
-impl Members {
+impl ZipFileCounts {
     /// Datasets of so many files.
-    pub fn of(files: Vec<u32>) -> Self {
+    pub fn new(files: Vec<u32>) -> Self {
         match files.len() {
             0 | 1 => Self::default(),
             _ => Self(files),
@@ -28,7 +28,7 @@ impl Members {
     }
 
     /// The dataset that a file belongs to.
-    pub fn of_file(&self, file: u32) -> usize {
+    pub fn member_of_file(&self, file: u32) -> usize {
         let mut end = 0_u64;
         let before = self.0.iter().take_while(|&&files| {
             end += u64::from(files);
@@ -53,7 +53,7 @@ impl Members {
 }
 
 /// The part of a dataset's version: empty for one dataset.
-impl fmt::Display for Members {
+impl fmt::Display for ZipFileCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|files| write!(f, " {files}"))
     }
@@ -67,9 +67,9 @@ mod tests {
 
     #[test]
     fn files_are_those_of_datasets_one_after_the_other() {
-        let members = Members::of(vec![2, 0, 1]);
+        let members = ZipFileCounts::new(vec![2, 0, 1]);
         assert_eq!((members.count(), members.is_one()), (3, false));
-        assert_eq!([0, 1, 2].map(|file| members.of_file(file)), [0, 0, 2]);
+        assert_eq!([0, 1, 2].map(|file| members.member_of_file(file)), [0, 0, 2]);
         assert_eq!(members.divide(&["a", "b", "c"]), Some(vec![&["a", "b"][..], &[], &["c"]]));
         assert_eq!(members.divide(&["a", "b"]), None);
         assert_eq!(members.divide(&["a", "b", "c", "d"]), None);
@@ -81,12 +81,12 @@ mod tests {
         let file = SourceFile::new("k", 7, "e");
         let lines = format!("jsonl\n{}\n", file.fingerprint("b"));
         let one = Dataset::one("b", vec![file.clone()]);
-        let version = Fingerprint::of("gristmill dataset v2", lines.as_bytes());
+        let version = Fingerprint::from_content("gristmill dataset v2", lines.as_bytes());
         assert_eq!(one.version("jsonl"), version);
         let stored = r#"{"bucket":"b","files":[{"key":"k","size":7,"etag":"e"}]}"#;
         assert_eq!(serde_json::to_string(&one).unwrap(), stored);
         assert_eq!(serde_json::from_str::<Dataset>(stored).unwrap(), one);
-        let members = Members::of(vec![1, 1]);
+        let members = ZipFileCounts::new(vec![1, 1]);
         let two = Dataset { files: vec![file.clone(), file], members, ..one };
         let stored = serde_json::to_string(&two).unwrap();
         assert!(stored.ends_with(r#","members":[1,1]}"#), "{stored}");
@@ -96,8 +96,11 @@ mod tests {
     #[test]
     fn one_dataset_is_nothing_special() {
         for files in [vec![], vec![7]] {
-            let one = Members::of(files);
-            assert_eq!((one.count(), one.of_file(3), one.to_string()), (1, 0, String::new()));
+            let one = ZipFileCounts::new(files);
+            assert_eq!(
+                (one.count(), one.member_of_file(3), one.to_string()),
+                (1, 0, String::new())
+            );
             assert_eq!(one.divide(&[1, 2]), Some(vec![&[1, 2][..]]));
         }
     }

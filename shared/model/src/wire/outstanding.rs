@@ -4,12 +4,12 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, ops::Range};
 
-/// Workers of one [`Left`] shard, one bit each.
+/// Workers of one [`DepartedWorkers`] shard, one bit each.
 pub const LEFT_SHARD: u32 = 32;
 
 /// Which workers of one shard have left: bit `i` is the shard's `i`-th number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Left {
+pub struct DepartedWorkers {
     pub bits: u32,
     /// Those of them whose events expired: they never ran.
     #[serde(default, skip_serializing_if = "is_none")]
@@ -20,7 +20,7 @@ fn is_none(bits: &u32) -> bool {
     *bits == 0
 }
 
-impl Left {
+impl DepartedWorkers {
     /// This shard with `worker` added.
     #[must_use]
     pub fn with(self, worker: u32) -> Self {
@@ -44,7 +44,7 @@ const MOST_SPANNED: u32 = 1 << 16;
 /// Invocations sent and not known to have ended (events may still wait).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Outstanding {
+pub struct OutstandingWorkers {
     runs: Vec<Run>,
 }
 
@@ -66,7 +66,7 @@ impl Run {
     }
 }
 
-impl Outstanding {
+impl OutstandingWorkers {
     /// Adds the invocations numbered `numbers`, none of which was there.
     pub fn add(&mut self, numbers: Range<u32>, sent_ms: u64) {
         let mut first = numbers.start;
@@ -104,14 +104,14 @@ impl Outstanding {
     }
 
     /// Removes the invocations that have left, according to their shards.
-    pub fn settle(&mut self, left: &BTreeMap<u32, Left>) {
+    pub fn settle(&mut self, left: &BTreeMap<u32, DepartedWorkers>) {
         let has_left =
             |number: u32| left.get(&(number / LEFT_SHARD)).is_some_and(|l| l.has(number));
         self.retain(|number, _| !has_left(number));
     }
 
     /// Number of invocations whose events expired, according to their shards.
-    pub fn expired(&self, left: &BTreeMap<u32, Left>) -> u32 {
+    pub fn expired(&self, left: &BTreeMap<u32, DepartedWorkers>) -> u32 {
         let is_expired = |number: u32| {
             let shard = left.get(&(number / LEFT_SHARD));
             shard.is_some_and(|shard| shard.expired >> (number % LEFT_SHARD) & 1 == 1)
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn it_is_a_set_of_numbers() {
-        let (mut set, mut model) = (Outstanding::default(), BTreeMap::new());
+        let (mut set, mut model) = (OutstandingWorkers::default(), BTreeMap::new());
         let mut next = 0_u32;
         let mut state = 1_u64;
         let mut random = |below: u64| {
@@ -193,7 +193,7 @@ mod tests {
             assert_eq!(set.iter().collect::<BTreeMap<_, _>>(), model);
             assert_eq!(set.len() as usize, model.len());
             let json = serde_json::to_string(&set).unwrap();
-            assert_eq!(serde_json::from_str::<Outstanding>(&json).unwrap(), set);
+            assert_eq!(serde_json::from_str::<OutstandingWorkers>(&json).unwrap(), set);
         }
         set.retain(|_, _| false);
         assert!(set.is_empty());
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn thousands_are_small() {
-        let mut set = Outstanding::default();
+        let mut set = OutstandingWorkers::default();
         set.add(0..5_000, 1_700_000_000_000);
         assert!(serde_json::to_vec(&set).unwrap().len() < 1_400);
         assert_eq!(set.shards(|_| true).len(), 157);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn damaged_runs_are_refused() {
         for damaged in ["[[1,2,\"0g\"]]", "[[1,2,\"\u{e9}\"]]", "[[1,2]]"] {
-            assert!(serde_json::from_str::<Outstanding>(damaged).is_err(), "{damaged}");
+            assert!(serde_json::from_str::<OutstandingWorkers>(damaged).is_err(), "{damaged}");
         }
     }
 }

@@ -19,16 +19,16 @@ pub struct PackedImage {
 
 /// Images that are read as the records of one file, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pack {
+pub struct ImagePack {
     /// The bucket the images are in.
     pub bucket: String,
     pub images: Vec<PackedImage>,
 }
 
-impl Pack {
+impl ImagePack {
     /// Identifies this pack by its stored form: another pack, or another order, has another
     /// fingerprint.
     pub fn fingerprint(stored: &[u8]) -> Fingerprint {
-        Fingerprint::of("gristmill pack v1", stored)
+        Fingerprint::from_content("gristmill pack v1", stored)
     }
 }

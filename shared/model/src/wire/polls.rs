@@ -1,8 +1,8 @@
 //! The trainer's poll and its answer: the splits that are ready.
 
-use crate::splits::readers::{RankRange, Report};
-use crate::splits::run::Join;
-use crate::splits::{Place, SplitOutcome, WorkerTimes};
+use crate::splits::readers::{RankRange, ReaderReport};
+use crate::splits::run::RunJoin;
+use crate::splits::{SplitOutcome, SplitPlace, WorkerTimes};
 use crate::wire::{JobView, ReaderStanding, TrainingReport};
 use crate::{Attempt, BundleIndex, JobName, Nonce};
 use serde::{Deserialize, Serialize};
@@ -13,28 +13,28 @@ use std::num::NonZeroU32;
 /// The reader of all ranks reports on the job's progress itself; one of several reports for its own ranks, and the
 /// reports are merged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Poll {
+pub struct PollCall {
     pub job: JobName,
     /// When the caller's job was registered, as its description says: a late call must not reach a later job of the
     /// name. 0: unknown.
     #[serde(default)]
     pub registered_ms: u64,
     /// The first place whose split the reader does not know yet.
-    pub from: Place,
+    pub from: SplitPlace,
     /// The ranks that it serves, and how many its run has.
     pub ranks: RankRange,
     pub of: NonZeroU32,
     /// Sent until it is answered.
-    pub join: Option<Join>,
+    pub join: Option<RunJoin>,
     /// The progress of the ranks, sent when it is worth a write.
-    pub report: Option<Report>,
+    pub report: Option<ReaderReport>,
     pub metrics: TrainerMetrics,
     /// The basis of the scaler's decisions, sent about every hundred batches by the reader of rank 0.
     #[serde(default)]
     pub training: Option<TrainingReport>,
 }
 
-impl Poll {
+impl PollCall {
     /// Whether the caller serves all ranks of its run.
     pub fn is_alone(&self) -> bool {
         self.ranks == RankRange::all(self.of)
@@ -57,7 +57,7 @@ pub struct TrainerMetrics {
 /// One committed split, ready to fetch (or, for local ones, to take from the host that ran it).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadySplit {
-    pub place: Place,
+    pub place: SplitPlace,
     pub bundle: BundleIndex,
     /// With `nonce`, names the object.
     pub attempt: Attempt,
@@ -70,13 +70,13 @@ pub struct ReadySplit {
 
 /// The answer to a poll.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Polled {
+pub struct PollReply {
     pub job: JobView,
     /// Generation of the job's latest run; 0 if there was none.
     pub generation: u64,
     /// The first split that the trainer has not taken in, as the table has it.
     #[serde(default)]
-    pub delivered: Place,
+    pub delivered: SplitPlace,
     pub ready: Vec<ReadySplit>,
     /// Remote workers that hold an unexpired lease in the window.
     pub remote_workers: u32,
@@ -107,7 +107,7 @@ pub struct Polled {
     pub reader: ReaderStanding,
 }
 
-impl Polled {
+impl PollReply {
     /// Workers that hold a lease.
     pub fn active_workers(&self) -> u32 {
         self.remote_workers + self.local_workers

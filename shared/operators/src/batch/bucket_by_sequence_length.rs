@@ -24,24 +24,24 @@ pub struct BucketBySequenceLength {
     pub drop_remainder: bool,
     pub pad_to_bucket_boundary: bool,
     #[serde(flatten)]
-    pub padding: Padding,
+    pub padding: SequencePadding,
 }
 
-impl Define for BucketBySequenceLength {
-    const DECLARATION: Declaration = batch::plain::declaration("bucket_by_sequence_length");
+impl OperatorDefinition for BucketBySequenceLength {
+    const DECLARATION: OperatorDeclaration = batch::plain::declaration("bucket_by_sequence_length");
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The sequence whose length decides."),
+        required("field", ParameterKind::Field, "The sequence whose length decides."),
         required(
             "boundaries",
-            Kind::List(&Kind::Whole { min: 2, max: MAX_BOUNDARY as u64 }),
+            ParameterKind::List(&ParameterKind::Whole { min: 2, max: MAX_BOUNDARY as u64 }),
             "Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.",
         ),
         batch_size_parameter(),
         DROP_REMAINDER,
         or(
             "pad_to_bucket_boundary",
-            Kind::Bool,
+            ParameterKind::Bool,
             "false",
             "Pad `field` to the longest its bucket can hold (its boundary - 1), not to the longest of the batch.",
         ),
@@ -49,7 +49,7 @@ impl Define for BucketBySequenceLength {
         VALUES,
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let node = params.require("boundaries")?;
         let boundaries = wholes::<Self>(params, "boundaries")?;
@@ -70,10 +70,10 @@ impl Define for BucketBySequenceLength {
 }
 
 impl Operator for BucketBySequenceLength {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let op = Self::DECLARATION.name;
         let field = flow.field(op, &self.field)?;
-        if field.known_shape().is_some() && field.dtype != DType::Bytes {
+        if field.known_shape().is_some() && field.dtype != FieldDType::Bytes {
             let origin = flow.origin(&self.field);
             return Err(format!(
                 "`{op}` needs a sequence, but `{}` is {field}{origin}",
@@ -84,13 +84,13 @@ impl Operator for BucketBySequenceLength {
         batch::plain::check_bytes(flow, self.size, |_, _| None)
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Reads(&self.field)
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Reads(&self.field)
     }
 
     fn batching(&self) -> Option<Batching> {
         let Self { size, drop_remainder, .. } = *self;
-        let buckets = Buckets {
+        let buckets = LengthBuckets {
             field: self.field.clone(),
             boundaries: self.boundaries.clone(),
             pad_to_boundary: self.pad_to_bucket_boundary,

@@ -11,23 +11,23 @@ pub struct PaddedBatch {
     pub size: u32,
     pub drop_remainder: bool,
     #[serde(flatten)]
-    pub padding: Padding,
+    pub padding: SequencePadding,
 }
 
-impl Define for PaddedBatch {
-    const DECLARATION: Declaration = batch::plain::declaration("padded_batch");
+impl OperatorDefinition for PaddedBatch {
+    const DECLARATION: OperatorDeclaration = batch::plain::declaration("padded_batch");
 
     const PARAMETERS: &'static [Parameter] =
         &[batch_size_parameter(), DROP_REMAINDER, LENGTHS, VALUES];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let (size, drop_remainder) = batch::plain::size::<Self>(params)?;
         Ok(PaddedBatch { size, drop_remainder, padding: padding::<Self>(params)? })
     }
 }
 
 impl Operator for PaddedBatch {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         check(flow, "padded_batch", &self.padding)?;
         let padded = |name: &str, field: &FieldSchema| {
             let items = u64::from(*self.padding.lengths.get(name)?);
@@ -47,23 +47,25 @@ impl Operator for PaddedBatch {
 }
 
 /// Parses `lengths` and `values`, which are mappings from fields.
-pub(crate) fn padding<T: Define>(params: &mut Table<'_>) -> Result<Padding, PipelineError> {
-    let mut padding = Padding::default();
+pub(crate) fn padding<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+) -> Result<SequencePadding, PipelineError> {
+    let mut padding = SequencePadding::default();
     if let Some(node) = params.get("lengths") {
-        let table = Table::new("`lengths`", node)?;
+        let table = MappingReader::new("`lengths`", node)?;
         let range = parameters::wholes_of(declared::<T>("lengths"));
         padding.lengths = entries(&table, |key, n| table.whole(key, n, range.clone()))?;
     }
     if let Some(node) = params.get("values") {
-        let table = Table::new("`values`", node)?;
-        padding.values = entries(&table, |key, n| Number::parse(&table, key, n))?;
+        let table = MappingReader::new("`values`", node)?;
+        padding.values = entries(&table, |key, n| AuthoredNumber::parse(&table, key, n))?;
     }
     Ok(padding)
 }
 
 fn entries<T>(
-    table: &Table<'_>,
-    read: impl Fn(&str, &Node) -> Result<T, PipelineError>,
+    table: &MappingReader<'_>,
+    read: impl Fn(&str, &SyntaxNode) -> Result<T, PipelineError>,
 ) -> Result<BTreeMap<String, T>, PipelineError> {
     let entry = |(name, _, node): (String, _, _)| {
         let value = read(&name, node)?;
@@ -73,7 +75,7 @@ fn entries<T>(
 }
 
 /// Checks that every field can be padded as requested.
-pub(crate) fn check(flow: &Flow, op: &str, padding: &Padding) -> Result<(), String> {
+pub(crate) fn check(flow: &SchemaFlow, op: &str, padding: &SequencePadding) -> Result<(), String> {
     let fields = &flow.schema().fields;
     for name in padding.lengths.keys().chain(padding.values.keys()) {
         let Some(field) = fields.get(name) else {
@@ -84,7 +86,7 @@ pub(crate) fn check(flow: &Flow, op: &str, padding: &Padding) -> Result<(), Stri
                 "`{op}` pads field `{name}`, which the element does not have{meant}"
             ));
         };
-        if field.known_shape().is_some() && field.dtype != DType::Bytes {
+        if field.known_shape().is_some() && field.dtype != FieldDType::Bytes {
             let origin = flow.origin(name);
             return Err(format!("`{op}` pads `{name}`, but it is {field}{origin}: of one length"));
         }
@@ -98,7 +100,7 @@ pub(crate) fn check(flow: &Flow, op: &str, padding: &Padding) -> Result<(), Stri
             ));
         }
         let Some(value) = padding.values.get(name) else { continue };
-        let dtype = if field.dtype == DType::Bytes { DType::U8 } else { field.dtype };
+        let dtype = if field.dtype == FieldDType::Bytes { FieldDType::U8 } else { field.dtype };
         value.fits(dtype).map_err(|wanted| {
             format!("`{op}` pads `{name}`, which is {field}, with {wanted}, not {value}")
         })?;

@@ -6,7 +6,7 @@ use crate::prelude::*;
 /// strings are delivered as values and offsets (`x` and `x.offsets`). Only the last batch of an epoch can
 /// be short, and `drop_remainder` drops it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Batch {
+pub struct PlainBatch {
     pub size: u32,
     pub drop_remainder: bool,
     /// Whether sequences may differ in length.
@@ -15,42 +15,42 @@ pub struct Batch {
 }
 
 /// The declaration of all operators that make batches.
-pub(crate) const fn declaration(name: &'static str) -> Declaration {
-    Declaration {
+pub(crate) const fn declaration(name: &'static str) -> OperatorDeclaration {
+    OperatorDeclaration {
         cardinality: Cardinality::Batch,
         pins_position: true,
-        scope: Scope::Split,
+        scope: OperatorScope::Split,
         ..element_wise(name, 1).costs(300, 200)
     }
 }
 
-impl Define for Batch {
-    const DECLARATION: Declaration = declaration("batch");
+impl OperatorDefinition for PlainBatch {
+    const DECLARATION: OperatorDeclaration = declaration("batch");
 
     const PARAMETERS: &'static [Parameter] = &[
         batch_size_parameter(),
         DROP_REMAINDER,
         or(
             "ragged",
-            Kind::Bool,
+            ParameterKind::Bool,
             "false",
             "Whether sequences of different lengths and byte strings are delivered as values and offsets.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let (size, drop_remainder) = size::<Self>(params)?;
-        Ok(Batch { size, drop_remainder, ragged: flag::<Self>(params, "ragged")? })
+        Ok(PlainBatch { size, drop_remainder, ragged: flag::<Self>(params, "ragged")? })
     }
 }
 
-impl Operator for Batch {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+impl Operator for PlainBatch {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         for (name, field) in &flow.schema().fields {
-            let one_shape = field.known_shape().is_some() && field.dtype != DType::Bytes;
+            let one_shape = field.known_shape().is_some() && field.dtype != FieldDType::Bytes;
             if !(one_shape || self.ragged && field.is_sequence()) {
                 let advice = match (field.dtype, field.is_sequence()) {
-                    (DType::Bytes, _) => "decode it, leave it out, or say `ragged: true`",
+                    (FieldDType::Bytes, _) => "decode it, leave it out, or say `ragged: true`",
                     (_, true) => "use `padded_batch`, or say `ragged: true`",
                     _ => "put a resize or crop before it",
                 };
@@ -64,7 +64,7 @@ impl Operator for Batch {
     }
 
     fn batching(&self) -> Option<Batching> {
-        let Batch { size, drop_remainder, .. } = *self;
+        let PlainBatch { size, drop_remainder, .. } = *self;
         Some(Batching { size, drop_remainder, padding: None, buckets: None })
     }
 
@@ -74,7 +74,9 @@ impl Operator for Batch {
 }
 
 /// Parses `size` and `drop_remainder`.
-pub(crate) fn size<T: Define>(params: &mut Table<'_>) -> Result<(u32, bool), PipelineError> {
+pub(crate) fn size<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+) -> Result<(u32, bool), PipelineError> {
     let size = whole::<T>(params, "size")?;
     Ok((size, flag::<T>(params, "drop_remainder")?))
 }
@@ -82,13 +84,13 @@ pub(crate) fn size<T: Define>(params: &mut Table<'_>) -> Result<(u32, bool), Pip
 /// Checks that a batch fits an object. Counts the known bytes of each field: those of its fixed shape, or
 /// the bytes it is padded to, which `padded` returns.
 pub(crate) fn check_bytes(
-    flow: &Flow,
+    flow: &SchemaFlow,
     size: u32,
     padded: impl Fn(&str, &FieldSchema) -> Option<u64>,
 ) -> Result<(), String> {
     let schema = flow.schema().with_implicit();
     let known = |(name, field): (&String, &FieldSchema)| match field.known_shape() {
-        Some(_) if field.dtype != DType::Bytes => field.element_bytes(),
+        Some(_) if field.dtype != FieldDType::Bytes => field.element_bytes(),
         _ => Some(padded(name, field).unwrap_or(0)),
     };
     let element_bytes = schema.fields.iter().try_fold(0_u64, |sum, f| sum.checked_add(known(f)?));

@@ -8,12 +8,12 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InOrder {}
 
-impl Define for InOrder {
-    const DECLARATION: Declaration = of_dataset("in_order", 2);
+impl OperatorDefinition for InOrder {
+    const DECLARATION: OperatorDeclaration = of_dataset("in_order", 2);
 
     const PARAMETERS: &'static [Parameter] = &[];
 
-    fn parse(_: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(_: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(InOrder {})
     }
 }

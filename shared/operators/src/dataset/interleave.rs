@@ -16,25 +16,25 @@ pub struct Interleave {
     pub block_length: u32,
 }
 
-impl Define for Interleave {
-    const DECLARATION: Declaration = of_dataset("interleave", 1);
+impl OperatorDefinition for Interleave {
+    const DECLARATION: OperatorDeclaration = of_dataset("interleave", 1);
 
     const PARAMETERS: &'static [Parameter] = &[
         or(
             "cycle_length",
-            Kind::Whole { min: 1, max: MAX_CYCLE as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_CYCLE as u64 },
             "16",
             "Files read in turn.",
         ),
         or(
             "block_length",
-            Kind::Whole { min: 1, max: MAX_BLOCK as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_BLOCK as u64 },
             "1",
             "Records of a file in its turn.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let cycle_length = whole::<Self>(params, "cycle_length")?;
         let block_length = whole::<Self>(params, "block_length")?;
         Ok(Interleave { cycle_length, block_length })
@@ -42,7 +42,7 @@ impl Define for Interleave {
 }
 
 impl Operator for Interleave {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         flow.works_on_files("interleave")
     }
 

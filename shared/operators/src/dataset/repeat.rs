@@ -13,14 +13,14 @@ pub struct Repeat {
     pub count: u32,
 }
 
-impl Define for Repeat {
-    const DECLARATION: Declaration =
-        Declaration { cardinality: Cardinality::OneToMany, ..of_dataset("repeat", 1) };
+impl OperatorDefinition for Repeat {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { cardinality: Cardinality::OneToMany, ..of_dataset("repeat", 1) };
 
     const PARAMETERS: &'static [Parameter] =
-        &[required("count", Kind::Whole { min: 1, max: MAX_COUNT as u64 }, "Times.")];
+        &[required("count", ParameterKind::Whole { min: 1, max: MAX_COUNT as u64 }, "Times.")];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         if params.get("count").is_none() {
             return Err(params.error(
                 "`repeat` needs a `count`; to go on without end, run the job with `--epochs`",

@@ -16,21 +16,26 @@ pub struct Shuffle {
     pub seed: u64,
 }
 
-impl Define for Shuffle {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..of_dataset("shuffle", 1) };
+impl OperatorDefinition for Shuffle {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { randomness: Randomness::Random, ..of_dataset("shuffle", 1) };
 
     const PARAMETERS: &'static [Parameter] = &[
         or(
             "blocks",
-            Kind::Whole { min: 1, max: MAX_BLOCKS as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_BLOCKS as u64 },
             "16",
             "Runs of neighbours in a split.",
         ),
-        or("seed", Kind::Whole { min: 0, max: u64::MAX }, "0", "Tells two shuffles apart."),
+        or(
+            "seed",
+            ParameterKind::Whole { min: 0, max: u64::MAX },
+            "0",
+            "Tells two shuffles apart.",
+        ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let blocks = whole::<Self>(params, "blocks")?;
         let seed = large::<Self>(params, "seed")?;
         Ok(Shuffle { blocks, seed })

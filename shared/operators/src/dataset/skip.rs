@@ -9,20 +9,20 @@ pub struct Skip {
     pub count: u64,
 }
 
-impl Define for Skip {
-    const DECLARATION: Declaration =
-        Declaration { cardinality: Cardinality::Filter, ..of_dataset("skip", 1) };
+impl OperatorDefinition for Skip {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("skip", 1) };
 
     const PARAMETERS: &'static [Parameter] =
-        &[required("count", Kind::Whole { min: 0, max: u64::MAX }, "Records.")];
+        &[required("count", ParameterKind::Whole { min: 0, max: u64::MAX }, "Records.")];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(Skip { count: large::<Self>(params, "count")? })
     }
 }
 
 impl Operator for Skip {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         flow.counts_records("skip")
     }
 

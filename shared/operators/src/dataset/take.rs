@@ -10,20 +10,23 @@ pub struct Take {
     pub count: u64,
 }
 
-impl Define for Take {
-    const DECLARATION: Declaration =
-        Declaration { cardinality: Cardinality::Filter, ..of_dataset("take", 1) };
+impl OperatorDefinition for Take {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("take", 1) };
 
-    const PARAMETERS: &'static [Parameter] =
-        &[required("count", Kind::Whole { min: 1, max: u64::MAX }, "Records, at least 1.")];
+    const PARAMETERS: &'static [Parameter] = &[required(
+        "count",
+        ParameterKind::Whole { min: 1, max: u64::MAX },
+        "Records, at least 1.",
+    )];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(Take { count: large::<Self>(params, "count")? })
     }
 }
 
 impl Operator for Take {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         flow.counts_records("take")
     }
 

@@ -11,24 +11,24 @@ pub struct Autocache {
     pub reuse_random: bool,
 }
 
-impl Define for Autocache {
-    const DECLARATION: Declaration =
-        Declaration { pins_position: true, ..element_wise("autocache", 1).costs(0, 0) };
+impl OperatorDefinition for Autocache {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { pins_position: true, ..element_wise("autocache", 1).costs(0, 0) };
 
     const PARAMETERS: &'static [Parameter] = &[or(
         "reuse_random",
-        Kind::Bool,
+        ParameterKind::Bool,
         "false",
         "What comes before may draw at random: every epoch then has the draws of the first, at the price of less variety.",
     )];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(Autocache { reuse_random: flag::<Self>(params, "reuse_random")? })
     }
 }
 
 impl Operator for Autocache {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let refused = flow.random().filter(|_| !self.reuse_random);
         if let Some((op, of_dataset)) = refused {
             // Dataset operators may not follow a cache point, so moving it before one is no option.
@@ -46,7 +46,7 @@ impl Operator for Autocache {
         Ok(())
     }
 
-    fn cache_point(&self) -> Option<CacheHere> {
-        Some(CacheHere { reuse_random: self.reuse_random })
+    fn cache_point(&self) -> Option<CachePointSettings> {
+        Some(CachePointSettings { reuse_random: self.reuse_random })
     }
 }

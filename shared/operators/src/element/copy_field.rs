@@ -10,34 +10,34 @@ pub struct CopyField {
     pub into: String,
 }
 
-impl Define for CopyField {
-    const DECLARATION: Declaration = element_wise("copy", 1).costs(200, 100);
+impl OperatorDefinition for CopyField {
+    const DECLARATION: OperatorDeclaration = element_wise("copy", 1).costs(200, 100);
 
     const PARAMETERS: &'static [Parameter] =
-        &[FIELD, required("into", Kind::Field, "The new field.")];
+        &[FIELD, required("into", ParameterKind::Field, "The new field.")];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(CopyField { into: into(params, "copy")?, field: params.field()? })
     }
 }
 
 impl Operator for CopyField {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let copy = flow.field("copy", &self.field)?.clone();
         flow.write_new("copy", &self.into, copy)?;
         flow.set_mask(&self.into, flow.is_mask(&self.field));
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Derives { field: &self.field, into: &self.into }
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Derives { field: &self.field, into: &self.into }
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         Ok(transform(|input, output, _, _| {
             output.take(input.bytes.len())?.copy_from_slice(input.bytes);
-            Ok(Made { bytes: input.bytes.len(), size: input.size })
+            Ok(OutputSize { bytes: input.bytes.len(), size: input.size })
         }))
     }
 }

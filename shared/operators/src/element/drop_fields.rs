@@ -8,16 +8,19 @@ pub struct DropFields {
     pub fields: Vec<String>,
 }
 
-impl Define for DropFields {
-    const DECLARATION: Declaration = element_wise("drop", 1).costs(50, 0);
+impl OperatorDefinition for DropFields {
+    const DECLARATION: OperatorDeclaration = element_wise("drop", 1).costs(50, 0);
 
-    const PARAMETERS: &'static [Parameter] =
-        &[required("fields", Kind::List(&Kind::Field), "The fields that are left out.")];
+    const PARAMETERS: &'static [Parameter] = &[required(
+        "fields",
+        ParameterKind::List(&ParameterKind::Field),
+        "The fields that are left out.",
+    )];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let node: &Node = params.require("fields")?;
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let node: &SyntaxNode = params.require("fields")?;
         let fields: Vec<String> = match &node.value {
-            Value::Seq(items) if !items.is_empty() => {
+            NodeValue::Seq(items) if !items.is_empty() => {
                 items.iter().map(|item| params.text("fields", item)).collect::<Result<_, _>>()?
             }
             _ => return Err(node.error("`drop` `fields` must be a list of field names")),
@@ -32,7 +35,7 @@ impl Define for DropFields {
 }
 
 impl Operator for DropFields {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         for field in &self.fields {
             flow.field("drop", field)?;
             flow.remove(field);

@@ -12,8 +12,8 @@ pub struct Duplicate {
     pub copies: u32,
 }
 
-impl Define for Duplicate {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Duplicate {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         cardinality: Cardinality::OneToMany,
         pins_position: true,
         ..element_wise("duplicate", 1).costs(100, 100)
@@ -21,12 +21,12 @@ impl Define for Duplicate {
 
     const PARAMETERS: &'static [Parameter] = &[or(
         "copies",
-        Kind::Whole { min: 1, max: MAX_COPIES as u64 },
+        ParameterKind::Whole { min: 1, max: MAX_COPIES as u64 },
         "2",
         "Elements made of each.",
     )];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let copies = whole::<Self>(params, "copies")?;
         Ok(Duplicate { copies })
     }

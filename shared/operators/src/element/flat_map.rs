@@ -9,25 +9,26 @@ pub struct FlatMap {
     pub field: String,
 }
 
-impl Define for FlatMap {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for FlatMap {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         cardinality: Cardinality::OneToMany,
         pins_position: true,
         ..element_wise("flat_map", 1).costs(300, 100)
     };
 
-    const PARAMETERS: &'static [Parameter] = &[required("field", Kind::Field, "The list.")];
+    const PARAMETERS: &'static [Parameter] =
+        &[required("field", ParameterKind::Field, "The list.")];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(FlatMap { field: required_field(params)? })
     }
 }
 
 impl Operator for FlatMap {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("flat_map", &self.field)?;
         let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
-        let Some((_, item)) = items.filter(|_| input.dtype != DType::Bytes) else {
+        let Some((_, item)) = items.filter(|_| input.dtype != FieldDType::Bytes) else {
             return Err(format!(
                 "`flat_map` needs a list of items of one shape, but `{}` is {input}{}",
                 self.field,

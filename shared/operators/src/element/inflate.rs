@@ -12,29 +12,29 @@ pub struct Inflate {
     pub factor: u32,
 }
 
-impl Define for Inflate {
-    const DECLARATION: Declaration = element_wise("inflate", 1).costs(500, 100);
+impl OperatorDefinition for Inflate {
+    const DECLARATION: OperatorDeclaration = element_wise("inflate", 1).costs(500, 100);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "factor",
-            Kind::Whole { min: 1, max: MAX_FACTOR as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_FACTOR as u64 },
             "How many times the value is repeated.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let factor = whole::<Self>(params, "factor")?;
         Ok(Inflate { field: params.field()?, factor })
     }
 }
 
 impl Operator for Inflate {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let field = &self.field;
         let input = flow.field("inflate", field)?;
-        if input.dtype == DType::Bytes || input.known_shape().is_none() {
+        if input.dtype == FieldDType::Bytes || input.known_shape().is_none() {
             let origin = flow.origin(field);
             return Err(format!(
                 "`inflate` needs numbers of one shape, but `{field}` is {input}{origin}"
@@ -60,7 +60,7 @@ impl Operator for Inflate {
             for copy in output.take(bytes)?.chunks_exact_mut(input.bytes.len().max(1)) {
                 copy.copy_from_slice(input.bytes);
             }
-            Ok(Made { bytes, size: input.size })
+            Ok(OutputSize { bytes, size: input.size })
         }))
     }
 }

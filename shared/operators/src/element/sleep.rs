@@ -20,19 +20,19 @@ pub struct Sleep {
     pub per: SleepPer,
 }
 
-impl Define for Sleep {
-    const DECLARATION: Declaration = element_wise("sleep", 1).costs(0, 0);
+impl OperatorDefinition for Sleep {
+    const DECLARATION: OperatorDeclaration = element_wise("sleep", 1).costs(0, 0);
 
     const PARAMETERS: &'static [Parameter] = &[
         required(
             "ms",
-            Kind::Number { min: 0.0, max: MAX_SLEEP_MS },
+            ParameterKind::Number { min: 0.0, max: MAX_SLEEP_MS },
             "0 to 60,000; fractions count.",
         ),
-        or("per", Kind::Choice(&["element"]), "element", "What one sleep is for."),
+        or("per", ParameterKind::Choice(&["element"]), "element", "What one sleep is for."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let ms = real::<Self>(params, "ms")?;
         let per = choice::<Self, _>(params, "per", &[SleepPer::Element])?;
         Ok(Sleep { ms, per })

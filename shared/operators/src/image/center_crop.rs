@@ -7,25 +7,25 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CenterCrop {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Height and width in pixels.
     pub size: [u32; 2],
 }
 
-impl Define for CenterCrop {
-    const DECLARATION: Declaration =
-        with_effect("center_crop", 1, Effect::Window).costs(1_000, 100);
+impl OperatorDefinition for CenterCrop {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("center_crop", 1, OperatorEffect::Window).costs(1_000, 100);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE], true);
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let size = size::<Self>(params, "size")?;
-        Ok(CenterCrop { size, fields: Fields::parse_filled(params)? })
+        Ok(CenterCrop { size, fields: ImageFields::parse_filled(params)? })
     }
 }
 
 impl Operator for CenterCrop {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let [height, width] = self.size.map(Some);
         self.fields.infer("center_crop", flow, MOVABLE, |given| {
             let input = given.schema;
@@ -47,12 +47,15 @@ impl Operator for CenterCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::Choice::Centre(self.clone());
+        let choice = canvas::WindowOperator::Centre(self.clone());
         Ok(canvas::kernel(choice, input.field()?, self.fields.fill(0.0)))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Window(canvas::Choice::Centre(self.clone())))
+        boxes::mover(
+            &self.fields,
+            boxes::OperatorGeometry::Window(canvas::WindowOperator::Centre(self.clone())),
+        )
     }
 }

@@ -10,38 +10,44 @@ const MAX_CORNER: u32 = 100_000_000;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Crop {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     pub top: u32,
     pub left: u32,
     pub height: u32,
     pub width: u32,
 }
 
-impl Define for Crop {
-    const DECLARATION: Declaration = with_effect("crop", 1, Effect::Window).costs(1_000, 100);
+impl OperatorDefinition for Crop {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("crop", 1, OperatorEffect::Window).costs(1_000, 100);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[
-            or("top", Kind::Whole { min: 0, max: MAX_CORNER as u64 }, "0", "First row."),
-            or("left", Kind::Whole { min: 0, max: MAX_CORNER as u64 }, "0", "First column."),
-            required("height", Kind::Whole { min: 1, max: MAX_SIDE as u64 }, "Rows."),
-            required("width", Kind::Whole { min: 1, max: MAX_SIDE as u64 }, "Columns."),
+            or("top", ParameterKind::Whole { min: 0, max: MAX_CORNER as u64 }, "0", "First row."),
+            or(
+                "left",
+                ParameterKind::Whole { min: 0, max: MAX_CORNER as u64 },
+                "0",
+                "First column.",
+            ),
+            required("height", ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 }, "Rows."),
+            required("width", ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 }, "Columns."),
         ],
         false,
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let (top, left) = (whole::<Self>(params, "top")?, whole::<Self>(params, "left")?);
         let (height, width) = (whole::<Self>(params, "height")?, whole::<Self>(params, "width")?);
-        Ok(Crop { fields: Fields::parse(params)?, top, left, height, width })
+        Ok(Crop { fields: ImageFields::parse(params)?, top, left, height, width })
     }
 }
 
 impl Operator for Crop {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let Crop { top, left, height, width, .. } = *self;
         self.fields.infer("crop", flow, MOVABLE, |given| {
-            let Given { name, schema: input, origin, .. } = given;
+            let ImageInput { name, schema: input, origin, .. } = given;
             let outside = |side: Option<u32>, end: u32| side.is_some_and(|side| end > side);
             if outside(input.shape[0], top + height) || outside(input.shape[1], left + width) {
                 return Err(format!(
@@ -64,12 +70,15 @@ impl Operator for Crop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::Choice::Fixed(self.clone());
+        let choice = canvas::WindowOperator::Fixed(self.clone());
         Ok(canvas::kernel(choice, input.field()?, 0.0))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Window(canvas::Choice::Fixed(self.clone())))
+        boxes::mover(
+            &self.fields,
+            boxes::OperatorGeometry::Window(canvas::WindowOperator::Fixed(self.clone())),
+        )
     }
 }

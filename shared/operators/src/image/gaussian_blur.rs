@@ -19,29 +19,29 @@ pub struct GaussianBlur {
     pub p: f64,
 }
 
-impl Define for GaussianBlur {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for GaussianBlur {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("gaussian_blur", 1, Effect::Warp).costs(5_000, 3_000)
+        ..with_effect("gaussian_blur", 1, OperatorEffect::Warp).costs(5_000, 3_000)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "kernel_size",
-            Kind::Whole { min: 1, max: MAX_KERNEL as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_KERNEL as u64 },
             "Width and height of the kernel in pixels, odd.",
         ),
         or(
             "sigma",
-            Kind::List(&Kind::Number { min: 1e-3, max: 100.0 }),
+            ParameterKind::List(&ParameterKind::Number { min: 1e-3, max: 100.0 }),
             "[0.1, 2.0]",
             "Bounds of sigma in pixels. Written as one number: always that.",
         ),
-        or("p", Kind::Number { min: 0.0, max: 1.0 }, "1.0", "Probability, 0 to 1."),
+        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "1.0", "Probability, 0 to 1."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let node = params.require("kernel_size")?;
         let kernel_size = whole::<Self>(params, "kernel_size")?;
         if kernel_size % 2 == 0 {
@@ -57,7 +57,7 @@ impl Define for GaussianBlur {
 }
 
 impl Operator for GaussianBlur {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let field = flow.colours("gaussian_blur", &self.field, &[1, 3])?.clone();
         flow.write("gaussian_blur", &self.field, field);
         Ok(())
@@ -69,7 +69,7 @@ impl Operator for GaussianBlur {
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
         let [low, high] = self.sigma;
-        let blur = kernel::Blur {
+        let blur = kernel::GaussianFilter {
             kernel_size: self.kernel_size,
             dtype: given.dtype,
             channels: channels_of(given),

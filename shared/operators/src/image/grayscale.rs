@@ -1,7 +1,7 @@
 //! `grayscale`: removes the colours of an image, with a probability.
 
 #[cfg(feature = "kernels")]
-use crate::kernels::planes::{F32, U8};
+use crate::kernels::planes::{F32Pixels, U8Pixels};
 use crate::prelude::*;
 
 /// u8 or f32 `[h, w, 3]` -> the same with three equal channels, `0.2989 r + 0.587 g + 0.114 b` (rounded
@@ -16,24 +16,24 @@ pub struct Grayscale {
     pub channels: u32,
 }
 
-impl Define for Grayscale {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Grayscale {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("grayscale", 1, Effect::Colour).costs(1_000, 700)
+        ..with_effect("grayscale", 1, OperatorEffect::Colour).costs(1_000, 700)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or("channels", Kind::Choice(&["1", "3"]), "3", "1 or 3."),
+        or("channels", ParameterKind::Choice(&["1", "3"]), "3", "1 or 3."),
         or(
             "p",
-            Kind::Number { min: 0.0, max: 1.0 },
+            ParameterKind::Number { min: 0.0, max: 1.0 },
             "1.0",
             "Probability, 0 to 1; 1 with one channel.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let channels = channels::<Self>(params)?;
         let p = real::<Self>(params, "p")?;
         if channels == 1 && p < 1.0 {
@@ -47,7 +47,7 @@ impl Define for Grayscale {
 }
 
 impl Operator for Grayscale {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.colours("grayscale", &self.field, &[3])?;
         let mut shape = input.shape.clone();
         shape[2] = Some(self.channels);
@@ -64,24 +64,24 @@ impl Operator for Grayscale {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let whole = input.field()?.dtype == DType::U8;
+        let whole = input.field()?.dtype == FieldDType::U8;
         if self.channels == 1 {
             return Ok(transform(move |input, output, _, _| {
                 let bytes = input.bytes.len() / 3;
                 let output = output.take(bytes)?;
                 if whole {
-                    kernel::to_one::<U8>(input.bytes, output)
+                    kernel::to_one::<U8Pixels>(input.bytes, output)
                 } else {
-                    kernel::to_one::<F32>(input.bytes, output)
+                    kernel::to_one::<F32Pixels>(input.bytes, output)
                 }
-                Ok(Made { bytes, size: input.size })
+                Ok(OutputSize { bytes, size: input.size })
             }));
         }
         Ok(sometimes(self.p, move |value, _, _, _| {
             if whole {
-                kernel::to_grey::<U8>(value)
+                kernel::to_grey::<U8Pixels>(value)
             } else {
-                kernel::to_grey::<F32>(value)
+                kernel::to_grey::<F32Pixels>(value)
             }
             Ok(())
         }))
@@ -92,10 +92,10 @@ impl Operator for Grayscale {
 mod kernel {
     //! `grayscale`: three equal channels, or one.
 
-    use crate::kernels::planes::{self, BLOCK, Sample};
+    use crate::kernels::planes::{self, BLOCK, PixelType};
 
     /// Sets all channels of RGB pixels to their grey.
-    pub(super) fn to_grey<S: Sample>(pixels: &mut [u8]) {
+    pub(super) fn to_grey<S: PixelType>(pixels: &mut [u8]) {
         let mut grey = [S::Value::default(); BLOCK];
         planes::change::<S>(pixels, |planes| {
             S::grey(planes, &mut grey);
@@ -104,7 +104,7 @@ mod kernel {
     }
 
     /// Writes the greys of RGB pixels.
-    pub(super) fn to_one<S: Sample>(pixels: &[u8], output: &mut [u8]) {
+    pub(super) fn to_one<S: PixelType>(pixels: &[u8], output: &mut [u8]) {
         let mut grey = [S::Value::default(); BLOCK];
         let mut blocks = output.chunks_mut(BLOCK * S::BYTES);
         planes::read::<S>(pixels, |planes| {

@@ -9,7 +9,7 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pad {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub padding: Option<[u32; 4]>,
@@ -19,8 +19,9 @@ pub struct Pad {
     pub fill: f64,
 }
 
-impl Define for Pad {
-    const DECLARATION: Declaration = with_effect("pad", 1, Effect::Window).costs(1_000, 100);
+impl OperatorDefinition for Pad {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("pad", 1, OperatorEffect::Window).costs(1_000, 100);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[
@@ -35,7 +36,7 @@ impl Define for Pad {
         true,
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let padding = sides::<Self>(params, "padding")?;
         let size = optional_size::<Self>(params, "size")?;
         if padding.is_some() == size.is_some() {
@@ -45,12 +46,12 @@ impl Define for Pad {
             ));
         }
         let fill = real::<Self>(params, "fill")?;
-        Ok(Pad { fields: Fields::parse_filled(params)?, padding, size, fill })
+        Ok(Pad { fields: ImageFields::parse_filled(params)?, padding, size, fill })
     }
 }
 
 impl Operator for Pad {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         self.fields.infer("pad", flow, MOVABLE, |given| self.padded(given))
     }
 
@@ -58,19 +59,22 @@ impl Operator for Pad {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::Choice::Padded(self.clone());
+        let choice = canvas::WindowOperator::Padded(self.clone());
         Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Window(canvas::Choice::Padded(self.clone())))
+        boxes::mover(
+            &self.fields,
+            boxes::OperatorGeometry::Window(canvas::WindowOperator::Padded(self.clone())),
+        )
     }
 }
 
 impl Pad {
-    fn padded(&self, given: &Given<'_>) -> Result<FieldSchema, String> {
-        let Given { name, schema: input, origin, .. } = given;
+    fn padded(&self, given: &ImageInput<'_>) -> Result<FieldSchema, String> {
+        let ImageInput { name, schema: input, origin, .. } = given;
         let fill = given.fill(self.fill);
         check_fill("pad", input, fill)?;
         let before = &input.shape;

@@ -13,23 +13,23 @@ pub struct Posterize {
     pub p: f64,
 }
 
-impl Define for Posterize {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Posterize {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("posterize", 1, Effect::Value).costs(500, 200)
+        ..with_effect("posterize", 1, OperatorEffect::Value).costs(500, 200)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "bits",
-            Kind::Whole { min: 0, max: 8 },
+            ParameterKind::Whole { min: 0, max: 8 },
             "Bits of each value that are kept, 0 to 8.",
         ),
-        or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let bits = whole::<Self>(params, "bits")?;
         let p = real::<Self>(params, "p")?;
         Ok(Posterize { field: params.field()?, bits, p })
@@ -37,8 +37,8 @@ impl Define for Posterize {
 }
 
 impl Operator for Posterize {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let field = flow.image_of("posterize", &self.field, &[DType::U8], &[1, 3])?.clone();
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        let field = flow.image_of("posterize", &self.field, &[FieldDType::U8], &[1, 3])?.clone();
         flow.write("posterize", &self.field, in_full_range(field));
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomCrop {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Height and width in pixels.
     pub size: [u32; 2],
     /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
@@ -18,10 +18,10 @@ pub struct RandomCrop {
     pub fill: f64,
 }
 
-impl Define for RandomCrop {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for RandomCrop {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("random_crop", 1, Effect::Window).costs(1_000, 100)
+        ..with_effect("random_crop", 1, OperatorEffect::Window).costs(1_000, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<15>(
@@ -35,7 +35,7 @@ impl Define for RandomCrop {
             ),
             or(
                 "pad_if_needed",
-                Kind::Bool,
+                ParameterKind::Bool,
                 "false",
                 "Whether an image that is too small is padded; otherwise it is an error of its record.",
             ),
@@ -44,21 +44,27 @@ impl Define for RandomCrop {
         true,
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let size = size::<Self>(params, "size")?;
         let padding = sides::<Self>(params, "padding")?.unwrap_or_default();
         let pad_if_needed = flag::<Self>(params, "pad_if_needed")?;
         let fill = real::<Self>(params, "fill")?;
-        Ok(RandomCrop { fields: Fields::parse_filled(params)?, size, padding, pad_if_needed, fill })
+        Ok(RandomCrop {
+            fields: ImageFields::parse_filled(params)?,
+            size,
+            padding,
+            pad_if_needed,
+            fill,
+        })
     }
 }
 
 impl Operator for RandomCrop {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let [left, top, right, bottom] = self.padding;
         let [height, width] = self.size;
         self.fields.infer("random_crop", flow, MOVABLE, |given| {
-            let Given { name, schema: input, origin, .. } = given;
+            let ImageInput { name, schema: input, origin, .. } = given;
             let fill = given.fill(self.fill);
             check_fill("random_crop", input, fill)?;
             let small = |side: Option<u32>, more: u32, wanted: u32| {
@@ -89,12 +95,15 @@ impl Operator for RandomCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::Choice::Random(self.clone());
+        let choice = canvas::WindowOperator::Random(self.clone());
         Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Window(canvas::Choice::Random(self.clone())))
+        boxes::mover(
+            &self.fields,
+            boxes::OperatorGeometry::Window(canvas::WindowOperator::Random(self.clone())),
+        )
     }
 }

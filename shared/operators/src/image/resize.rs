@@ -7,27 +7,27 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Resize {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Height and width in pixels.
     pub size: [u32; 2],
     pub antialias: bool,
 }
 
-impl Define for Resize {
-    const DECLARATION: Declaration =
-        with_effect("resize", 1, Effect::Resample).costs(20_000, 1_500);
+impl OperatorDefinition for Resize {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("resize", 1, OperatorEffect::Resample).costs(20_000, 1_500);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE, ANTIALIAS], false);
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let size = size::<Self>(params, "size")?;
         let antialias = flag::<Self>(params, "antialias")?;
-        Ok(Resize { fields: Fields::parse(params)?, size, antialias })
+        Ok(Resize { fields: ImageFields::parse(params)?, size, antialias })
     }
 }
 
 impl Operator for Resize {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         resized(flow, "resize", &self.fields, self.size)
     }
 
@@ -36,30 +36,30 @@ impl Operator for Resize {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::To::Size(self.size);
+        let to = || masks::MaskResize::Size(self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             let resize = kernel::ResizeImage::new(self.size, channels, self.antialias);
             transform(move |input, output, tools, _| {
-                resize.resize(input, kernel::Window::whole(input.size), output, tools)
+                resize.resize(input, kernel::ImageWindow::whole(input.size), output, tools)
             })
         }))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Resize(self.size))
+        boxes::mover(&self.fields, boxes::OperatorGeometry::Resize(self.size))
     }
 }
 
 /// Infers the schema of images of which all have `size` afterwards.
 pub(crate) fn resized(
-    flow: &mut Flow,
+    flow: &mut SchemaFlow,
     op: &'static str,
-    fields: &Fields,
+    fields: &ImageFields,
     size: [u32; 2],
 ) -> Result<(), String> {
     let [height, width] = size.map(Some);
-    fields.infer(op, flow, &[DType::U8], |given| {
+    fields.infer(op, flow, &[FieldDType::U8], |given| {
         let shape = vec![height, width, given.schema.shape[2]];
         Ok(FieldSchema { shape, ..given.schema.clone() })
     })
@@ -78,17 +78,17 @@ pub(crate) mod kernel {
 
     /// A rectangle of pixels inside an image.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Window {
+    pub(crate) struct ImageWindow {
         pub(crate) left: u32,
         pub(crate) top: u32,
         pub(crate) width: u32,
         pub(crate) height: u32,
     }
 
-    impl Window {
+    impl ImageWindow {
         pub(crate) fn whole(size: [usize; 2]) -> Self {
             let [height, width] = size.map(|side| side as u32);
-            Window { left: 0, top: 0, width, height }
+            ImageWindow { left: 0, top: 0, width, height }
         }
     }
 
@@ -113,11 +113,11 @@ pub(crate) mod kernel {
         /// Resizes `window` of the image; pixels outside the window have no influence.
         pub(crate) fn resize(
             &self,
-            input: View<'_>,
-            window: Window,
-            output: Sink<'_>,
-            tools: &mut Tools,
-        ) -> Result<Made, String> {
+            input: ValueView<'_>,
+            window: ImageWindow,
+            output: KernelOutput<'_>,
+            tools: &mut KernelScratch,
+        ) -> Result<OutputSize, String> {
             // Typed, because the untyped call links the resizer's code for every pixel type.
             match self.channels {
                 1 => self.resize_typed::<U8>(input, window, output, tools),
@@ -127,17 +127,17 @@ pub(crate) mod kernel {
 
         fn resize_typed<P: PixelTrait>(
             &self,
-            input: View<'_>,
-            window: Window,
-            output: Sink<'_>,
-            tools: &mut Tools,
-        ) -> Result<Made, String> {
+            input: ValueView<'_>,
+            window: ImageWindow,
+            output: KernelOutput<'_>,
+            tools: &mut KernelScratch,
+        ) -> Result<OutputSize, String> {
             let [height, width] = input.size.map(|side| side as u32);
             let [out_height, out_width] = self.size;
             let bytes = out_height as usize * out_width as usize * size_of::<P>();
             let image = TypedImageRef::<P>::from_buffer(width, height, input.bytes)
                 .map_err(|error| format!("cannot resize: {error}"))?;
-            let Window { left, top, width, height } = window;
+            let ImageWindow { left, top, width, height } = window;
             let image = TypedCroppedImage::from_ref(&image, left, top, width, height)
                 .map_err(|error| format!("cannot crop: {error}"))?;
             let output = output.take(bytes)?;
@@ -152,7 +152,7 @@ pub(crate) mod kernel {
                     resized.map_err(|error| error.to_string())
                 })
                 .map_err(|error| format!("cannot resize: {error}"))?;
-            Ok(Made { bytes, size: [out_height as usize, out_width as usize] })
+            Ok(OutputSize { bytes, size: [out_height as usize, out_width as usize] })
         }
     }
 
@@ -177,13 +177,13 @@ pub(crate) mod kernel {
                 unsafe {
                     resizer.set_cpu_extensions(extensions);
                 }
-                let mut tools = Tools::default();
+                let mut tools = KernelScratch::default();
                 *tools.state.get() = resizer;
                 let kernel = ResizeImage::new([side, side], 3, antialias);
                 let mut out = Vec::new();
-                let view = View { bytes: &pixels, size: [height, width] };
-                let window = Window::whole(view.size);
-                kernel.resize(view, window, Sink::Buffer(&mut out), &mut tools).unwrap();
+                let view = ValueView { bytes: &pixels, size: [height, width] };
+                let window = ImageWindow::whole(view.size);
+                kernel.resize(view, window, KernelOutput::Buffer(&mut out), &mut tools).unwrap();
                 out
             };
             let mut available = vec![CpuExtensions::None];

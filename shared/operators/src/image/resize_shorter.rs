@@ -1,7 +1,7 @@
 //! `resize_shorter`: resizes the shorter side to a given length, keeping the aspect ratio.
 
 #[cfg(feature = "kernels")]
-use crate::image::resize::kernel::{ResizeImage, Window};
+use crate::image::resize::kernel::{ImageWindow, ResizeImage};
 use crate::prelude::*;
 
 /// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`, resized as by `resize`. The shorter side becomes `size`, the
@@ -9,21 +9,21 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResizeShorter {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// The shorter side in pixels.
     pub size: u32,
     pub antialias: bool,
 }
 
-impl Define for ResizeShorter {
-    const DECLARATION: Declaration =
-        with_effect("resize_shorter", 1, Effect::Resample).costs(20_000, 1_500);
+impl OperatorDefinition for ResizeShorter {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("resize_shorter", 1, OperatorEffect::Resample).costs(20_000, 1_500);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(
         &[
             required(
                 "size",
-                Kind::Whole { min: 1, max: MAX_SIDE as u64 },
+                ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 },
                 "The shorter side in pixels.",
             ),
             ANTIALIAS,
@@ -31,16 +31,16 @@ impl Define for ResizeShorter {
         false,
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let size = whole::<Self>(params, "size")?;
         let antialias = flag::<Self>(params, "antialias")?;
-        Ok(ResizeShorter { fields: Fields::parse(params)?, size, antialias })
+        Ok(ResizeShorter { fields: ImageFields::parse(params)?, size, antialias })
     }
 }
 
 impl Operator for ResizeShorter {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        self.fields.infer("resize_shorter", flow, &[DType::U8], |given| {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        self.fields.infer("resize_shorter", flow, &[FieldDType::U8], |given| {
             let input = given.schema;
             let mut shape = vec![None, None, input.shape[2]];
             if let [Some(height), Some(width), _] = input.shape[..] {
@@ -56,20 +56,20 @@ impl Operator for ResizeShorter {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::To::Shorter(self.clone());
+        let to = || masks::MaskResize::Shorter(self.clone());
         let op = self.clone();
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             transform(move |input, output, tools, _| {
                 let size = op.output_size(input.size.map(|side| side as u32))?;
                 let resize = ResizeImage::new(size, channels, op.antialias);
-                resize.resize(input, Window::whole(input.size), output, tools)
+                resize.resize(input, ImageWindow::whole(input.size), output, tools)
             })
         }))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Shorter(self.clone()))
+        boxes::mover(&self.fields, boxes::OperatorGeometry::Shorter(self.clone()))
     }
 }
 

@@ -7,23 +7,23 @@ const MAX_DEGREES: f64 = 89.0;
 
 /// u8 or f32 `[h, w, 1 or 3]` -> the same, sheared about its centre by angles drawn uniformly. Pixels from
 /// outside the image are `fill`. As torchvision's `RandomAffine(0, shear=degrees)`, as close as `rotate`.
-pub type Shear = Turn<[f64; 4]>;
+pub type Shear = RotateOrShear<[f64; 4]>;
 
-impl Angles for [f64; 4] {
-    const DECLARATION: Declaration = Declaration {
+impl AngleBounds for [f64; 4] {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("shear", 1, Effect::Warp).costs(10_000, 5_000)
+        ..with_effect("shear", 1, OperatorEffect::Warp).costs(10_000, 5_000)
     };
 
     const DEGREES: Parameter = required(
         "degrees",
-        Kind::List(&Kind::Number { min: -MAX_DEGREES, max: MAX_DEGREES }),
+        ParameterKind::List(&ParameterKind::Number { min: -MAX_DEGREES, max: MAX_DEGREES }),
         "Bounds along x, then along y. Written as one number d: x from -d to d; as [low, high]: x.",
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         match params.get("degrees") {
-            Some(node @ Node { value: Value::Seq(items), .. }) if items.len() == 4 => {
+            Some(node @ SyntaxNode { value: NodeValue::Seq(items), .. }) if items.len() == 4 => {
                 let range = parameters::numbers_of(&Self::DEGREES);
                 let degrees: [f64; 4] = params.numbers("degrees", node, range)?;
                 if degrees[0] > degrees[1] || degrees[2] > degrees[3] {
@@ -40,7 +40,7 @@ impl Angles for [f64; 4] {
         }
     }
 
-    fn angle(self) -> Angle {
-        Angle::Shear(self)
+    fn angle(self) -> WarpAngle {
+        WarpAngle::Shear(self)
     }
 }

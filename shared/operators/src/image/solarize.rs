@@ -12,24 +12,24 @@ pub struct Solarize {
     pub p: f64,
 }
 
-impl Define for Solarize {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Solarize {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("solarize", 1, Effect::Value).costs(500, 200)
+        ..with_effect("solarize", 1, OperatorEffect::Value).costs(500, 200)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         or(
             "threshold",
-            Kind::Number { min: 0.0, max: 255.0 },
+            ParameterKind::Number { min: 0.0, max: 255.0 },
             "128.0",
             "Values from it on are inverted.",
         ),
-        or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let threshold = real::<Self>(params, "threshold")?;
         let p = real::<Self>(params, "p")?;
         Ok(Solarize { field: params.field()?, threshold, p })
@@ -37,9 +37,9 @@ impl Define for Solarize {
 }
 
 impl Operator for Solarize {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let field = flow.colours("solarize", &self.field, &[1, 3])?.clone();
-        if field.dtype == DType::F32 && self.threshold > 1.0 {
+        if field.dtype == FieldDType::F32 && self.threshold > 1.0 {
             return Err(format!(
                 "`solarize` of f32 takes a `threshold` from 0 to 1, not {}",
                 self.threshold
@@ -57,7 +57,7 @@ impl Operator for Solarize {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let (whole, threshold) = (input.field()?.dtype == DType::U8, self.threshold);
+        let (whole, threshold) = (input.field()?.dtype == FieldDType::U8, self.threshold);
         Ok(sometimes(self.p, move |value, _, _, _| {
             if whole {
                 let threshold = threshold.ceil() as u8;

@@ -7,29 +7,29 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VerticalFlip {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Probability, 0 to 1.
     pub p: f64,
 }
 
-impl Define for VerticalFlip {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for VerticalFlip {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("vertical_flip", 1, Effect::Mirror).costs(1_000, 100)
+        ..with_effect("vertical_flip", 1, OperatorEffect::Mirror).costs(1_000, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
-        &[or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
+        &[or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
         false,
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        Ok(VerticalFlip { p: real::<Self>(params, "p")?, fields: Fields::parse(params)? })
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        Ok(VerticalFlip { p: real::<Self>(params, "p")?, fields: ImageFields::parse(params)? })
     }
 }
 
 impl Operator for VerticalFlip {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         self.fields.infer("vertical_flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
@@ -60,6 +60,6 @@ impl Operator for VerticalFlip {
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::UpsideDown { p: self.p })
+        boxes::mover(&self.fields, boxes::OperatorGeometry::UpsideDown { p: self.p })
     }
 }

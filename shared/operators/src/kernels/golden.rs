@@ -2,17 +2,19 @@
 //! `tests/golden` and made by `scripts/make-golden`. The tolerances are those in each operator's
 //! documentation.
 
-use super::warp::{Matrix, Warp};
+use super::warp::{ImageWarp, WarpMatrix};
 use crate::{
     image::{
-        color_jitter::kernel::{self as color_jitter, Change},
-        gaussian_blur::kernel::Blur,
+        color_jitter::kernel::{self as color_jitter, ColourChange},
+        gaussian_blur::kernel::GaussianFilter,
     },
     prelude::*,
 };
-use gristmill_kernel::{Draw, DrawKey, Kernel, Made, NoAssets, Sink, Tools, View};
+use gristmill_kernel::{
+    DrawKey, Kernel, KernelOutput, KernelScratch, NoAssets, OperatorDraws, OutputSize, ValueView,
+};
 use gristmill_model::RecordKey;
-use gristmill_pipeline::Op;
+use gristmill_pipeline::BoxedOperator;
 use half::{bf16, f16};
 
 type Json = serde_json::Value;
@@ -30,7 +32,7 @@ const fn within(most: f64) -> Tolerance {
 }
 
 struct Tensor {
-    dtype: DType,
+    dtype: FieldDType,
     shape: Vec<u32>,
     bytes: Vec<u8>,
 }
@@ -39,12 +41,12 @@ impl Tensor {
     fn read(place: &Json, all: &[u8]) -> Tensor {
         let number = |key: &str| place[key].as_u64().unwrap() as usize;
         let dtype = match place["dtype"].as_str().unwrap() {
-            "bytes" => DType::Bytes,
-            "u8" => DType::U8,
-            "f16" => DType::F16,
-            "bf16" => DType::BF16,
-            "f32" => DType::F32,
-            "i64" => DType::I64,
+            "bytes" => FieldDType::Bytes,
+            "u8" => FieldDType::U8,
+            "f16" => FieldDType::F16,
+            "bf16" => FieldDType::BF16,
+            "f32" => FieldDType::F32,
+            "i64" => FieldDType::I64,
             other => panic!("{other}"),
         };
         let shape = place["shape"].as_array().unwrap();
@@ -69,13 +71,13 @@ impl Tensor {
         let two =
             |to: fn([u8; 2]) -> f64| self.bytes.as_chunks().0.iter().map(|x| to(*x)).collect();
         match self.dtype {
-            DType::F16 => two(|x| f16::from_le_bytes(x).into()),
-            DType::BF16 => two(|x| bf16::from_le_bytes(x).into()),
-            DType::F32 => {
+            FieldDType::F16 => two(|x| f16::from_le_bytes(x).into()),
+            FieldDType::BF16 => two(|x| bf16::from_le_bytes(x).into()),
+            FieldDType::F32 => {
                 let read = |x: &[u8; 4]| f64::from(f32::from_le_bytes(*x));
                 self.bytes.as_chunks().0.iter().map(read).collect()
             }
-            DType::I64 => {
+            FieldDType::I64 => {
                 self.bytes.as_chunks().0.iter().map(|x| i64::from_le_bytes(*x) as f64).collect()
             }
             _ => self.bytes.iter().map(|x| f64::from(*x)).collect(),
@@ -83,7 +85,7 @@ impl Tensor {
     }
 }
 
-fn draw() -> Draw {
+fn draw() -> OperatorDraws {
     let record = RecordKey { file: 0, record: 0 };
     DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 }.draw()
 }
@@ -132,60 +134,71 @@ impl Params<'_> {
 }
 
 /// The operator of a case and its tolerance; none for operators that [`run_drawn`] runs with fixed draws.
-fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
+fn operator(name: &str, params: &Params<'_>) -> Option<(BoxedOperator, Tolerance)> {
     let field = String::from("image");
-    let fields = Fields::one("image");
+    let fields = ImageFields::one("image");
     let p = 1.0;
     Some(match name {
         "grayscale" => {
             let channels = params.u32("channels");
-            (Op::new(Grayscale { field, p, channels }), within(1.0))
+            (BoxedOperator::new(Grayscale { field, p, channels }), within(1.0))
         }
         "center_crop" => {
             let size = params.whole("size").unwrap();
-            (Op::new(CenterCrop { fields, size }), EXACT)
+            (BoxedOperator::new(CenterCrop { fields, size }), EXACT)
         }
         "crop" => {
             let [top, left] = [params.u32("top"), params.u32("left")];
             let (height, width) = (params.u32("height"), params.u32("width"));
-            (Op::new(Crop { fields, top, left, height, width }), EXACT)
+            (BoxedOperator::new(Crop { fields, top, left, height, width }), EXACT)
         }
         "pad" => {
             let (padding, size) = (params.whole("padding"), params.whole("size"));
-            (Op::new(Pad { fields, padding, size, fill: params.f64("fill") }), EXACT)
+            (BoxedOperator::new(Pad { fields, padding, size, fill: params.f64("fill") }), EXACT)
         }
-        "flip" => (Op::new(Flip { fields, p }), EXACT),
-        "vertical_flip" => (Op::new(VerticalFlip { fields, p }), EXACT),
+        "flip" => (BoxedOperator::new(Flip { fields, p }), EXACT),
+        "vertical_flip" => (BoxedOperator::new(VerticalFlip { fields, p }), EXACT),
         "solarize" => {
             let threshold = params.f64("threshold");
-            (Op::new(Solarize { field, threshold, p }), within(1e-7))
+            (BoxedOperator::new(Solarize { field, threshold, p }), within(1e-7))
         }
-        "posterize" => (Op::new(Posterize { field, bits: params.u32("bits"), p }), EXACT),
+        "posterize" => {
+            (BoxedOperator::new(Posterize { field, bits: params.u32("bits"), p }), EXACT)
+        }
         "resize" => {
             let size = params.whole("size").unwrap();
             let antialias = params.0["antialias"].as_bool().unwrap();
-            (Op::new(Resize { fields, size, antialias }), within(1.0))
+            (BoxedOperator::new(Resize { fields, size, antialias }), within(1.0))
         }
         "resize_shorter" => {
             let size = params.u32("size");
-            (Op::new(ResizeShorter { fields, size, antialias: true }), within(1.0))
+            (BoxedOperator::new(ResizeShorter { fields, size, antialias: true }), within(1.0))
         }
-        "scale" => (Op::new(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6)),
+        "scale" => {
+            (BoxedOperator::new(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6))
+        }
         "normalise" => {
             let (mean, std) = (params.list::<3>("mean"), params.list::<3>("std"));
             let (mean, std) = (mean.unwrap().to_vec(), std.unwrap().to_vec());
-            (Op::new(Normalise { field, mean, std }), within(1e-6))
+            (BoxedOperator::new(Normalise { field, mean, std }), within(1e-6))
         }
-        "standardise" => (Op::new(Standardise { field }), within(1e-4)),
+        "standardise" => (BoxedOperator::new(Standardise { field }), within(1e-4)),
         "clip" => {
             let (min, max) = (Some(params.f64("min")), Some(params.f64("max")));
-            (Op::new(Clip { field, min: min.map(Number::Real), max: max.map(Number::Real) }), EXACT)
+            (
+                BoxedOperator::new(Clip {
+                    field,
+                    min: min.map(AuthoredNumber::Real),
+                    max: max.map(AuthoredNumber::Real),
+                }),
+                EXACT,
+            )
         }
-        "cast" => (Op::new(Cast { field, dtype: params.cast() }), EXACT),
-        "layout" => (Op::new(Layout { field, to: Order::Nchw }), EXACT),
+        "cast" => (BoxedOperator::new(Cast { field, dtype: params.cast() }), EXACT),
+        "layout" => (BoxedOperator::new(Layout { field, to: DimensionOrder::Nchw }), EXACT),
         "one_hot" => {
             let (classes, dtype) = (params.u32("classes"), params.cast());
-            (Op::new(OneHot { field, classes, dtype }), EXACT)
+            (BoxedOperator::new(OneHot { field, classes, dtype }), EXACT)
         }
         "decode" => {
             // Lossy WebP rounds differently and so differs more than JPEG.
@@ -195,12 +208,12 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
                 _ => 1.0,
             };
             (
-                Op::new(Decode {
+                BoxedOperator::new(Decode {
                     field,
                     channels: 3,
                     typical_size: None,
                     mode: DecodeMode::Colours,
-                    dtype: DType::U8,
+                    dtype: FieldDType::U8,
                 }),
                 within(most),
             )
@@ -210,16 +223,17 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
 }
 
 /// Runs an operator that draws nothing, or whose draws do not matter.
-fn run_operator(op: &Op, input: &Tensor) -> Tensor {
+fn run_operator(op: &BoxedOperator, input: &Tensor) -> Tensor {
     let kernel = op.kernel(&KernelInput::new(Some(&input.schema()), &NoAssets)).unwrap();
-    let (mut tools, size) = (Tools::default(), input.size());
+    let (mut tools, size) = (KernelScratch::default(), input.size());
     let mut bytes = input.bytes.clone();
     match kernel {
         Kernel::Transform(kernel) => {
             let mut out = Vec::new();
-            let view = View { bytes: &bytes, size };
-            let made = kernel.run(view, Sink::Buffer(&mut out), &mut tools, &mut draw());
-            let Made { bytes: made, .. } = made.unwrap_or_else(|error| panic!("{op:?}: {error}"));
+            let view = ValueView { bytes: &bytes, size };
+            let made = kernel.run(view, KernelOutput::Buffer(&mut out), &mut tools, &mut draw());
+            let OutputSize { bytes: made, .. } =
+                made.unwrap_or_else(|error| panic!("{op:?}: {error}"));
             assert_eq!(made, out.len());
             bytes = out;
         }
@@ -234,15 +248,15 @@ fn run_operator(op: &Op, input: &Tensor) -> Tensor {
 
 /// Runs a random operator with the draws that the case gives.
 fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolerance) {
-    let fields = Fields::one("image");
-    let whole = input.dtype == DType::U8;
+    let fields = ImageFields::one("image");
+    let whole = input.dtype == FieldDType::U8;
     let channels = input.shape[2] as usize;
-    let (mut tools, mut bytes) = (Tools::default(), input.bytes.clone());
+    let (mut tools, mut bytes) = (KernelScratch::default(), input.bytes.clone());
     let tolerance = match name {
         "color_jitter" => {
             let changes = changes(params);
             color_jitter::apply(&changes, input.dtype, &mut bytes);
-            let alone = changes[1] == Change::Hue(0.0);
+            let alone = changes[1] == ColourChange::Hue(0.0);
             match (whole, alone) {
                 (true, true) => within(1.0),
                 (true, false) => Tolerance { most: 2.0, share: 0.01 },
@@ -251,7 +265,7 @@ fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolera
         }
         "gaussian_blur" => {
             let (kernel_size, sigma) = (params.u32("kernel_size"), params.f64("sigma"));
-            let blur = Blur { kernel_size, dtype: input.dtype, channels };
+            let blur = GaussianFilter { kernel_size, dtype: input.dtype, channels };
             blur.apply(sigma, &mut bytes, input.size(), &mut tools).unwrap();
             within(if whole { 1.0 } else { 1e-3 })
         }
@@ -260,13 +274,13 @@ fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolera
             let (warp, matrix) = if name == "rotate" {
                 let degrees = params.f64("degrees");
                 let op = Rotate { fields, degrees: [degrees; 2], interpolation, fill };
-                (Warp::new(&op, input.dtype, channels), Matrix::rotation(degrees))
+                (ImageWarp::new(&op, input.dtype, channels), WarpMatrix::rotation(degrees))
             } else {
                 let degrees: [f64; 2] = params.list("degrees").unwrap();
                 let op = Shear { fields, degrees: [0.0; 4], interpolation, fill };
-                (Warp::new(&op, input.dtype, channels), Matrix::shear(degrees))
+                (ImageWarp::new(&op, input.dtype, channels), WarpMatrix::shear(degrees))
             };
-            let view = View { bytes: &input.bytes, size: input.size() };
+            let view = ValueView { bytes: &input.bytes, size: input.size() };
             warp.apply(&matrix, view, &mut bytes);
             match interpolation {
                 Interpolation::Nearest => Tolerance { most: 0.0, share: 0.005 },
@@ -278,15 +292,15 @@ fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolera
     (Tensor { dtype: input.dtype, shape: Vec::new(), bytes }, tolerance)
 }
 
-fn changes(params: &Params<'_>) -> [Change; 4] {
-    let mut changes = [Change::Hue(0.0); 4];
+fn changes(params: &Params<'_>) -> [ColourChange; 4] {
+    let mut changes = [ColourChange::Hue(0.0); 4];
     for (to, change) in changes.iter_mut().zip(params.0["changes"].as_array().unwrap()) {
         let amount = change[1].as_f64().unwrap() as f32;
         *to = match change[0].as_str().unwrap() {
-            "brightness" => Change::Brightness(amount),
-            "contrast" => Change::Contrast(amount),
-            "saturation" => Change::Saturation(amount),
-            _ => Change::Hue(amount),
+            "brightness" => ColourChange::Brightness(amount),
+            "contrast" => ColourChange::Contrast(amount),
+            "saturation" => ColourChange::Saturation(amount),
+            _ => ColourChange::Hue(amount),
         };
     }
     changes

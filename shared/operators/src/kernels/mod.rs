@@ -15,29 +15,44 @@ pub(crate) mod planes;
 mod properties;
 pub(crate) mod warp;
 
-use gristmill_kernel::{Draw, InPlace, Kernel, Made, Sink, Tools, Transform, View};
+use gristmill_kernel::{
+    InPlaceKernel, Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, TransformKernel,
+    ValueView,
+};
 pub(crate) use gristmill_pipeline::value_bytes;
-use gristmill_pipeline::{DType, FieldSchema};
+use gristmill_pipeline::{FieldDType, FieldSchema};
 
 /// A kernel that writes its output elsewhere than its input.
 pub(crate) fn transform(
-    run: impl Fn(View<'_>, Sink<'_>, &mut Tools, &mut Draw) -> Result<Made, String>
+    run: impl Fn(
+        ValueView<'_>,
+        KernelOutput<'_>,
+        &mut KernelScratch,
+        &mut OperatorDraws,
+    ) -> Result<OutputSize, String>
     + Send
     + Sync
     + 'static,
 ) -> Kernel {
     struct Run<F>(F);
-    impl<F> Transform for Run<F>
+    impl<F> TransformKernel for Run<F>
     where
-        F: Fn(View<'_>, Sink<'_>, &mut Tools, &mut Draw) -> Result<Made, String> + Send + Sync,
+        F: Fn(
+                ValueView<'_>,
+                KernelOutput<'_>,
+                &mut KernelScratch,
+                &mut OperatorDraws,
+            ) -> Result<OutputSize, String>
+            + Send
+            + Sync,
     {
         fn run(
             &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            tools: &mut Tools,
-            draw: &mut Draw,
-        ) -> Result<Made, String> {
+            input: ValueView<'_>,
+            output: KernelOutput<'_>,
+            tools: &mut KernelScratch,
+            draw: &mut OperatorDraws,
+        ) -> Result<OutputSize, String> {
             (self.0)(input, output, tools, draw)
         }
     }
@@ -46,22 +61,24 @@ pub(crate) fn transform(
 
 /// A kernel that changes values where they are.
 pub(crate) fn in_place(
-    change: impl Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String>
+    change: impl Fn(&mut [u8], [usize; 2], &mut KernelScratch, &mut OperatorDraws) -> Result<(), String>
     + Send
     + Sync
     + 'static,
 ) -> Kernel {
     struct Change<F>(F);
-    impl<F> InPlace for Change<F>
+    impl<F> InPlaceKernel for Change<F>
     where
-        F: Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String> + Send + Sync,
+        F: Fn(&mut [u8], [usize; 2], &mut KernelScratch, &mut OperatorDraws) -> Result<(), String>
+            + Send
+            + Sync,
     {
         fn run(
             &self,
             value: &mut [u8],
             size: [usize; 2],
-            tools: &mut Tools,
-            draw: &mut Draw,
+            tools: &mut KernelScratch,
+            draw: &mut OperatorDraws,
         ) -> Result<(), String> {
             (self.0)(value, size, tools, draw)
         }
@@ -72,7 +89,7 @@ pub(crate) fn in_place(
 /// A kernel that changes each value with probability `p`.
 pub(crate) fn sometimes(
     p: f64,
-    change: impl Fn(&mut [u8], [usize; 2], &mut Tools, &mut Draw) -> Result<(), String>
+    change: impl Fn(&mut [u8], [usize; 2], &mut KernelScratch, &mut OperatorDraws) -> Result<(), String>
     + Send
     + Sync
     + 'static,
@@ -95,20 +112,24 @@ pub(crate) fn pixel_bytes(schema: &FieldSchema) -> usize {
 }
 
 /// Bytes of one value; 1 for byte strings.
-pub(crate) fn dtype_bytes(dtype: DType) -> usize {
+pub(crate) fn dtype_bytes(dtype: FieldDType) -> usize {
     dtype.size_bytes().map_or(1, |bytes| bytes as usize)
 }
 
 /// Reads `bytes` as an integer of `dtype`; none for floats and byte strings.
-pub(crate) fn integer(dtype: DType, bytes: &[u8]) -> Option<i128> {
+pub(crate) fn integer(dtype: FieldDType, bytes: &[u8]) -> Option<i128> {
     Some(match dtype {
-        DType::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
-        DType::U16 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
-        DType::I32 => i32::from_le_bytes(bytes.try_into().ok()?).into(),
-        DType::U32 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
-        DType::I64 => i64::from_le_bytes(bytes.try_into().ok()?).into(),
-        DType::U64 => u64::from_le_bytes(bytes.try_into().ok()?).into(),
-        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return None,
+        FieldDType::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
+        FieldDType::U16 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
+        FieldDType::I32 => i32::from_le_bytes(bytes.try_into().ok()?).into(),
+        FieldDType::U32 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
+        FieldDType::I64 => i64::from_le_bytes(bytes.try_into().ok()?).into(),
+        FieldDType::U64 => u64::from_le_bytes(bytes.try_into().ok()?).into(),
+        FieldDType::Bytes
+        | FieldDType::F16
+        | FieldDType::BF16
+        | FieldDType::F32
+        | FieldDType::F64 => return None,
     })
 }
 

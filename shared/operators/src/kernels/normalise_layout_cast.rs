@@ -11,7 +11,7 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 pub(crate) struct NetworkInput {
     /// Per channel: `x * factor + addend`.
     affine: Vec<(f32, f32)>,
-    input: DType,
+    input: FieldDType,
     planes: bool,
     output: Float,
 }
@@ -30,8 +30,12 @@ impl NetworkInput {
         let (mut planes, mut output) = (None, None);
         for op in then {
             match (op.downcast_ref::<Layout>(), op.downcast_ref::<Cast>()) {
-                (Some(layout), _) if planes.is_none() => planes = Some(layout.to == Order::Nchw),
-                (_, Some(cast)) if output.is_none() => output = Some(Float::of(cast.dtype)?),
+                (Some(layout), _) if planes.is_none() => {
+                    planes = Some(layout.to == DimensionOrder::Nchw)
+                }
+                (_, Some(cast)) if output.is_none() => {
+                    output = Some(Float::from_dtype(cast.dtype)?)
+                }
                 _ => return None,
             }
         }
@@ -48,7 +52,7 @@ impl NetworkInput {
     fn channel<const C: usize>(&self, c: usize, from: &[u8], to: &mut [f32]) {
         let (factor, addend) = self.affine[c];
         match self.input {
-            DType::U8 => vectorised(|| {
+            FieldDType::U8 => vectorised(|| {
                 for (pixel, to) in from.as_chunks::<C>().0.iter().zip(to) {
                     *to = f32::from(pixel[c]) * factor + addend;
                 }
@@ -96,7 +100,7 @@ impl NetworkInput {
 }
 
 impl Float {
-    fn of(dtype: CastDType) -> Option<Self> {
+    fn from_dtype(dtype: CastDType) -> Option<Self> {
         match dtype {
             CastDType::F32 => Some(Float::F32),
             CastDType::F16 => Some(Float::F16),
@@ -142,15 +146,15 @@ impl Float {
     }
 }
 
-impl Transform for NetworkInput {
+impl TransformKernel for NetworkInput {
     fn run(
         &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        _: &mut Draw,
-    ) -> Result<Made, String> {
-        let View { bytes, size } = input;
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        _: &mut KernelScratch,
+        _: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
+        let ValueView { bytes, size } = input;
         let made = bytes.len() / crate::kernels::dtype_bytes(self.input) * self.output.bytes();
         let out = output.take(made)?;
         match (self.planes, self.affine.len()) {
@@ -159,6 +163,6 @@ impl Transform for NetworkInput {
             // With one channel both layouts are the same.
             _ => self.pixels::<1>(bytes, out),
         }
-        Ok(Made { bytes: made, size })
+        Ok(OutputSize { bytes: made, size })
     }
 }

@@ -1,8 +1,10 @@
 //! Properties of image operators on random images: the declared shape, no panic, and identities.
 
-use gristmill_kernel::{Draw, DrawKey, Kernel, Made, NoAssets, Sink, Tools, View};
+use gristmill_kernel::{
+    DrawKey, Kernel, KernelOutput, KernelScratch, NoAssets, OperatorDraws, OutputSize, ValueView,
+};
 use gristmill_model::RecordKey;
-use gristmill_pipeline::{DType, FieldSchema, KernelInput};
+use gristmill_pipeline::{FieldDType, FieldSchema, KernelInput};
 use proptest::prelude::*;
 
 /// One operator on an image of unknown size, as a worker runs it.
@@ -30,25 +32,35 @@ impl Alone {
         Alone { kernel, output: schema(place + 1) }
     }
 
-    fn run(&self, bytes: &[u8], size: [usize; 2], record: u32) -> Result<(Vec<u8>, Made), String> {
-        let (mut tools, mut draw) = (Tools::default(), draw(record));
+    fn run(
+        &self,
+        bytes: &[u8],
+        size: [usize; 2],
+        record: u32,
+    ) -> Result<(Vec<u8>, OutputSize), String> {
+        let (mut tools, mut draw) = (KernelScratch::default(), draw(record));
         let mut out = bytes.to_vec();
         let made = match &self.kernel {
             Kernel::Transform(kernel) => {
                 out.clear();
-                kernel.run(View { bytes, size }, Sink::Buffer(&mut out), &mut tools, &mut draw)?
+                kernel.run(
+                    ValueView { bytes, size },
+                    KernelOutput::Buffer(&mut out),
+                    &mut tools,
+                    &mut draw,
+                )?
             }
             Kernel::InPlace(kernel) => {
                 kernel.run(&mut out, size, &mut tools, &mut draw)?;
-                Made { bytes: bytes.len(), size }
+                OutputSize { bytes: bytes.len(), size }
             }
-            _ => Made { bytes: bytes.len(), size },
+            _ => OutputSize { bytes: bytes.len(), size },
         };
         Ok((out, made))
     }
 }
 
-fn draw(record: u32) -> Draw {
+fn draw(record: u32) -> OperatorDraws {
     let record = RecordKey { file: 0, record };
     DrawKey { seed: 3, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 }.draw()
 }
@@ -110,7 +122,7 @@ fn check(before: &str, op: &str, size: [usize; 2], seed: usize) -> Result<(), Te
     let value_bytes = dtype.size_bytes().unwrap() as usize;
     let channels = channels.unwrap() as usize;
     prop_assert_eq!(made.bytes, out_height * out_width * channels * value_bytes, "{}", op);
-    if *dtype == DType::F32 {
+    if *dtype == FieldDType::F32 {
         let real = |x: &[u8; 4]| f32::from_le_bytes(*x).is_finite();
         prop_assert!(out.as_chunks().0.iter().all(real), "{}", op);
     }

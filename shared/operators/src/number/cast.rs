@@ -44,17 +44,17 @@ impl CastDType {
     }
 
     /// The same as a field's dtype.
-    pub const fn dtype(self) -> DType {
+    pub const fn dtype(self) -> FieldDType {
         match self {
-            CastDType::U8 => DType::U8,
-            CastDType::U16 => DType::U16,
-            CastDType::I32 => DType::I32,
-            CastDType::I64 => DType::I64,
-            CastDType::U64 => DType::U64,
-            CastDType::F16 => DType::F16,
-            CastDType::BF16 => DType::BF16,
-            CastDType::F32 => DType::F32,
-            CastDType::F64 => DType::F64,
+            CastDType::U8 => FieldDType::U8,
+            CastDType::U16 => FieldDType::U16,
+            CastDType::I32 => FieldDType::I32,
+            CastDType::I64 => FieldDType::I64,
+            CastDType::U64 => FieldDType::U64,
+            CastDType::F16 => FieldDType::F16,
+            CastDType::BF16 => FieldDType::BF16,
+            CastDType::F32 => FieldDType::F32,
+            CastDType::F64 => FieldDType::F64,
         }
     }
 }
@@ -69,29 +69,30 @@ pub struct Cast {
     pub dtype: CastDType,
 }
 
-impl Define for Cast {
-    const DECLARATION: Declaration = with_effect("cast", 1, Effect::Value).costs(200, 300);
+impl OperatorDefinition for Cast {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("cast", 1, OperatorEffect::Value).costs(200, 300);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "dtype",
-            Kind::Choice(&["u8", "u16", "i32", "i64", "u64", "f16", "bf16", "f32", "f64"]),
+            ParameterKind::Choice(&["u8", "u16", "i32", "i64", "u64", "f16", "bf16", "f32", "f64"]),
             "The type of what comes out.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let dtype = choice::<Self, _>(params, "dtype", &CastDType::ALL)?;
         Ok(Cast { field: params.field()?, dtype })
     }
 }
 
 impl Operator for Cast {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("cast", &self.field)?;
         let field = &self.field;
-        if input.dtype == DType::Bytes {
+        if input.dtype == FieldDType::Bytes {
             let origin = flow.origin(field);
             return Err(format!("`cast` needs numbers, but `{field}` is {input}{origin}"));
         }

@@ -8,24 +8,25 @@ use crate::prelude::*;
 pub struct Clip {
     pub field: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub min: Option<Number>,
+    pub min: Option<AuthoredNumber>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max: Option<Number>,
+    pub max: Option<AuthoredNumber>,
 }
 
-impl Define for Clip {
-    const DECLARATION: Declaration = with_effect("clip", 2, Effect::Value).costs(300, 400);
+impl OperatorDefinition for Clip {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("clip", 2, OperatorEffect::Value).costs(300, 400);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        absent("min", Kind::Number { min: f64::MIN, max: f64::MAX }, "Lower bound."),
-        absent("max", Kind::Number { min: f64::MIN, max: f64::MAX }, "Upper bound."),
+        absent("min", ParameterKind::Number { min: f64::MIN, max: f64::MAX }, "Lower bound."),
+        absent("max", ParameterKind::Number { min: f64::MIN, max: f64::MAX }, "Upper bound."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let mut bound = |key| {
             let node = params.get(key);
-            node.map(|node| Number::parse(params, key, node)).transpose()
+            node.map(|node| AuthoredNumber::parse(params, key, node)).transpose()
         };
         let (min, max) = (bound("min")?, bound("max")?);
         match (min, max) {
@@ -40,10 +41,10 @@ impl Define for Clip {
 }
 
 impl Operator for Clip {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("clip", &self.field)?;
         let (field, origin) = (&self.field, flow.origin(&self.field));
-        use DType::{F32, F64, I32, I64, U8, U16, U64};
+        use FieldDType::{F32, F64, I32, I64, U8, U16, U64};
         if !matches!(input.dtype, U8 | U16 | I32 | I64 | U64 | F32 | F64) {
             return Err(format!(
                 "`clip` needs u8, u16, i32, i64, u64, f32 or f64, but `{field}` is {input}{origin}"
@@ -80,7 +81,8 @@ impl Operator for Clip {
 impl Clip {
     fn range(&self, input: &FieldSchema) -> Option<ValueRange> {
         let before = input.range;
-        let (own_min, own_max) = (self.min.map(Number::real), self.max.map(Number::real));
+        let (own_min, own_max) =
+            (self.min.map(AuthoredNumber::real), self.max.map(AuthoredNumber::real));
         let low = [own_min, before.map(|range| range.min)].into_iter().flatten();
         let high = [own_max, before.map(|range| range.max)].into_iter().flatten();
         let (min, max) = (low.reduce(f64::max)?, high.reduce(f64::min)?);
@@ -98,17 +100,17 @@ mod kernel {
 
     /// Clamps numbers of any shape.
     pub(super) fn clip(
-        min: Option<Number>,
-        max: Option<Number>,
-        dtype: DType,
+        min: Option<AuthoredNumber>,
+        max: Option<AuthoredNumber>,
+        dtype: FieldDType,
         value: &mut [u8],
     ) -> Result<(), String> {
         // The pipeline checked that the type can hold each bound.
         macro_rules! clip {
             ($type:ty, $least:expr, $most:expr) => {{
-                let of = |bound: Option<Number>, other: $type| match bound {
-                    Some(Number::Whole(bound)) => bound as $type,
-                    Some(Number::Real(bound)) => bound as $type,
+                let of = |bound: Option<AuthoredNumber>, other: $type| match bound {
+                    Some(AuthoredNumber::Whole(bound)) => bound as $type,
+                    Some(AuthoredNumber::Real(bound)) => bound as $type,
                     None => other,
                 };
                 let (min, max) = (of(min, $least), of(max, $most));
@@ -125,13 +127,13 @@ mod kernel {
             };
         }
         match dtype {
-            DType::U8 => clip!(u8),
-            DType::U16 => clip!(u16),
-            DType::I32 => clip!(i32),
-            DType::I64 => clip!(i64),
-            DType::U64 => clip!(u64),
-            DType::F64 => clip!(f64, f64::NEG_INFINITY, f64::INFINITY),
-            DType::F32 => clip!(f32, f32::NEG_INFINITY, f32::INFINITY),
+            FieldDType::U8 => clip!(u8),
+            FieldDType::U16 => clip!(u16),
+            FieldDType::I32 => clip!(i32),
+            FieldDType::I64 => clip!(i64),
+            FieldDType::U64 => clip!(u64),
+            FieldDType::F64 => clip!(f64, f64::NEG_INFINITY, f64::INFINITY),
+            FieldDType::F32 => clip!(f32, f32::NEG_INFINITY, f32::INFINITY),
             other => return Err(format!("cannot clip {other}")),
         }
         Ok(())

@@ -13,25 +13,26 @@ pub struct Normalise {
     pub std: Vec<f64>,
 }
 
-impl Define for Normalise {
-    const DECLARATION: Declaration = with_effect("normalise", 1, Effect::Value).costs(300, 400);
+impl OperatorDefinition for Normalise {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("normalise", 1, OperatorEffect::Value).costs(300, 400);
 
     // Beyond these bounds f32 loses the precision of the parameters.
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "mean",
-            Kind::List(&Kind::Number { min: -1e6, max: 1e6 }),
+            ParameterKind::List(&ParameterKind::Number { min: -1e6, max: 1e6 }),
             "Per channel R, G, B, or one for grey, on the scale 0 to 1.",
         ),
         required(
             "std",
-            Kind::List(&Kind::Number { min: 1e-6, max: 1e6 }),
+            ParameterKind::List(&ParameterKind::Number { min: 1e-6, max: 1e6 }),
             "As many as `mean`, on the scale 0 to 1.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let mean = per_channel(params, "mean")?;
         let std = per_channel(params, "std")?;
         if mean.len() != std.len() {
@@ -42,12 +43,12 @@ impl Define for Normalise {
 }
 
 impl Operator for Normalise {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let channels = self.mean.len() as u32;
-        let dtypes = [DType::U8, DType::F32];
+        let dtypes = [FieldDType::U8, FieldDType::F32];
         let input = flow.image_of("normalise", &self.field, &dtypes, &[channels])?;
         let range = input.range.map(|range| self.range(range));
-        let output = FieldSchema { dtype: DType::F32, shape: input.shape.clone(), range };
+        let output = FieldSchema { dtype: FieldDType::F32, shape: input.shape.clone(), range };
         flow.write("normalise", &self.field, output);
         Ok(())
     }
@@ -61,20 +62,20 @@ impl Operator for Normalise {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let dtype = input.field()?.dtype;
-        let affine = kernel::Affine::new(self);
-        Ok(transform(move |View { bytes, size }, output, _, _| {
+        let affine = kernel::AffineKernel::new(self);
+        Ok(transform(move |ValueView { bytes, size }, output, _, _| {
             let made = bytes.len() / dtype_bytes(dtype) * 4;
             let output = output.take(made)?;
             match dtype {
-                DType::U8 => affine.pixels(bytes, output),
+                FieldDType::U8 => affine.pixels(bytes, output),
                 _ => affine.floats(bytes, output),
             }
-            Ok(Made { bytes: made, size })
+            Ok(OutputSize { bytes: made, size })
         }))
     }
 
     #[cfg(feature = "kernels")]
-    fn fuse(&self, then: &[&dyn Operator], given: &FieldSchema) -> Option<Fused> {
+    fn fuse(&self, then: &[&dyn Operator], given: &FieldSchema) -> Option<FusedKernel> {
         let is = |i: usize| (then[i].downcast_ref::<Layout>(), then[i].downcast_ref::<Cast>());
         let name = match (0..then.len()).map(is).collect::<Vec<_>>()[..] {
             [(Some(_), _)] => "normalise+layout",
@@ -108,13 +109,15 @@ impl Normalise {
 }
 
 /// Parses `key`: three numbers, or one for grey, as a number or a list.
-fn per_channel(params: &mut Table<'_>, key: &str) -> Result<Vec<f64>, PipelineError> {
+fn per_channel(params: &mut MappingReader<'_>, key: &str) -> Result<Vec<f64>, PipelineError> {
     let parameter = declared::<Normalise>(key);
     let (node, range) =
         (parameters::present(params, parameter)?, parameters::numbers_of(parameter));
     Ok(match &node.value {
-        Value::Seq(items) if items.len() == 1 => params.numbers::<1>(key, &node, range)?.to_vec(),
-        Value::Seq(_) => params.numbers::<3>(key, &node, range)?.to_vec(),
+        NodeValue::Seq(items) if items.len() == 1 => {
+            params.numbers::<1>(key, &node, range)?.to_vec()
+        }
+        NodeValue::Seq(_) => params.numbers::<3>(key, &node, range)?.to_vec(),
         _ => vec![params.number(key, &node, range)?],
     })
 }
@@ -127,20 +130,20 @@ pub(crate) mod kernel {
 
     /// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: one multiplication and one addition per value.
     #[derive(Debug)]
-    pub(crate) struct Affine {
+    pub(crate) struct AffineKernel {
         /// Repeated for four pixels, so that whole pixels fill whole vector registers.
         factor: [f32; 12],
         addend: [f32; 12],
     }
 
-    impl Affine {
+    impl AffineKernel {
         pub(crate) fn new(op: &Normalise) -> Self {
             let affine = op.affine();
             let (mut factor, mut addend) = ([0.0; 12], [0.0; 12]);
             for i in 0..12 {
                 (factor[i], addend[i]) = affine[i % affine.len()];
             }
-            Affine { factor, addend }
+            AffineKernel { factor, addend }
         }
 
         /// Normalises value `i` of a group of whole pixels.
@@ -185,8 +188,8 @@ pub(crate) mod kernel {
             let floats: Vec<u8> = pixels.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect();
             let mut from_u8 = vec![0; pixels.len() * 4];
             let mut from_f32 = from_u8.clone();
-            Affine::new(&op).pixels(&pixels, &mut from_u8);
-            Affine::new(&op).floats(&floats, &mut from_f32);
+            AffineKernel::new(&op).pixels(&pixels, &mut from_u8);
+            AffineKernel::new(&op).floats(&floats, &mut from_f32);
             assert_eq!(from_u8, from_f32);
             for (i, (x, y)) in pixels.iter().zip(from_u8.as_chunks::<4>().0).enumerate() {
                 let expected = (f64::from(*x) / 255.0 - op.mean[i % 3]) / op.std[i % 3];

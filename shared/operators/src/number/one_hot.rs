@@ -14,16 +14,20 @@ pub struct OneHot {
     pub dtype: CastDType,
 }
 
-impl Define for OneHot {
-    const DECLARATION: Declaration = element_wise("one_hot", 1).costs(300, 100);
+impl OperatorDefinition for OneHot {
+    const DECLARATION: OperatorDeclaration = element_wise("one_hot", 1).costs(300, 100);
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The field of class numbers."),
-        required("classes", Kind::Whole { min: 1, max: MAX_CLASSES as u64 }, "Number of classes."),
-        or("dtype", Kind::Choice(&["f32", "u8"]), "f32", "f32 or u8."),
+        required("field", ParameterKind::Field, "The field of class numbers."),
+        required(
+            "classes",
+            ParameterKind::Whole { min: 1, max: MAX_CLASSES as u64 },
+            "Number of classes.",
+        ),
+        or("dtype", ParameterKind::Choice(&["f32", "u8"]), "f32", "f32 or u8."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let classes = whole::<Self>(params, "classes")?;
         let dtype = choice::<Self, _>(params, "dtype", &[CastDType::F32, CastDType::U8])?;
@@ -32,7 +36,7 @@ impl Define for OneHot {
 }
 
 impl Operator for OneHot {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("one_hot", &self.field)?;
         if !input.shape.is_empty() || !input.dtype.is_integer() {
             let (field, origin) = (&self.field, flow.origin(&self.field));
@@ -61,7 +65,7 @@ impl Operator for OneHot {
             let out = output.take(bytes)?;
             out.fill(0);
             out[place * one.len()..][..one.len()].copy_from_slice(&one);
-            Ok(Made { bytes, size: [0, 0] })
+            Ok(OutputSize { bytes, size: [0, 0] })
         }))
     }
 }

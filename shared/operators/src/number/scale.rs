@@ -14,26 +14,27 @@ pub struct Scale {
     pub offset: f64,
 }
 
-impl Define for Scale {
-    const DECLARATION: Declaration = with_effect("scale", 1, Effect::Value).costs(300, 400);
+impl OperatorDefinition for Scale {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("scale", 1, OperatorEffect::Value).costs(300, 400);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         or(
             "factor",
-            Kind::Number { min: -1e9, max: 1e9 },
+            ParameterKind::Number { min: -1e9, max: 1e9 },
             "0.00392156862745098",
             "Factor; 1/255 unless given.",
         ),
         or(
             "offset",
-            Kind::Number { min: -1e9, max: 1e9 },
+            ParameterKind::Number { min: -1e9, max: 1e9 },
             "0.0",
             "Added after the multiplication.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let factor = real::<Self>(params, "factor")?;
         let offset = real::<Self>(params, "offset")?;
         Ok(Scale { field: params.field()?, factor, offset })
@@ -41,11 +42,14 @@ impl Define for Scale {
 }
 
 impl Operator for Scale {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("scale", &self.field)?;
-        if !matches!(input.dtype, DType::U8 | DType::F16 | DType::BF16 | DType::F32) {
+        if !matches!(
+            input.dtype,
+            FieldDType::U8 | FieldDType::F16 | FieldDType::BF16 | FieldDType::F32
+        ) {
             let advice = match input.dtype {
-                DType::Bytes => "put `decode` before it",
+                FieldDType::Bytes => "put `decode` before it",
                 _ => "put `cast: { dtype: f32 }` before it",
             };
             let (field, origin) = (&self.field, flow.origin(&self.field));
@@ -57,7 +61,7 @@ impl Operator for Scale {
             let ends = [min, max].map(|x| x * self.factor + self.offset);
             ValueRange { min: ends[0].min(ends[1]), max: ends[0].max(ends[1]) }
         });
-        let output = FieldSchema { dtype: DType::F32, shape: input.shape.clone(), range };
+        let output = FieldSchema { dtype: FieldDType::F32, shape: input.shape.clone(), range };
         flow.write("scale", &self.field, output);
         Ok(())
     }
@@ -79,26 +83,28 @@ impl Operator for Scale {
         let dtype = input.field()?.dtype;
         let by = [self.factor as f32, self.offset as f32];
         Ok(transform(move |input, output, _, _| {
-            let View { bytes, size } = input;
+            let ValueView { bytes, size } = input;
             let made = bytes.len() / dtype_bytes(dtype) * 4;
             let out = output.take(made)?;
             match dtype {
-                DType::U8 => vectorised(|| write(bytes.iter().map(|x| f32::from(*x)), by, out)),
-                DType::F16 => {
+                FieldDType::U8 => {
+                    vectorised(|| write(bytes.iter().map(|x| f32::from(*x)), by, out))
+                }
+                FieldDType::F16 => {
                     let read = |x: &[u8; 2]| f16::from_le_bytes(*x).to_f32();
                     write(bytes.as_chunks().0.iter().map(read), by, out);
                 }
-                DType::BF16 => {
+                FieldDType::BF16 => {
                     let read = |x: &[u8; 2]| bf16::from_le_bytes(*x).to_f32();
                     write(bytes.as_chunks().0.iter().map(read), by, out);
                 }
-                DType::F32 => {
+                FieldDType::F32 => {
                     let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
                     vectorised(|| write(bytes.as_chunks().0.iter().map(read), by, out));
                 }
                 other => return Err(format!("cannot scale {other}")),
             }
-            Ok(Made { bytes: made, size })
+            Ok(OutputSize { bytes: made, size })
         }))
     }
 }

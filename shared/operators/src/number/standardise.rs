@@ -9,20 +9,22 @@ pub struct Standardise {
     pub field: String,
 }
 
-impl Define for Standardise {
-    const DECLARATION: Declaration = element_wise("standardise", 1).costs(500, 800);
+impl OperatorDefinition for Standardise {
+    const DECLARATION: OperatorDeclaration = element_wise("standardise", 1).costs(500, 800);
 
     const PARAMETERS: &'static [Parameter] = &[FIELD];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(Standardise { field: params.field()? })
     }
 }
 
 impl Operator for Standardise {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image_of("standardise", &self.field, &[DType::U8, DType::F32], &[1, 3])?;
-        let output = FieldSchema { dtype: DType::F32, shape: input.shape.clone(), range: None };
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        let input =
+            flow.image_of("standardise", &self.field, &[FieldDType::U8, FieldDType::F32], &[1, 3])?;
+        let output =
+            FieldSchema { dtype: FieldDType::F32, shape: input.shape.clone(), range: None };
         flow.write("standardise", &self.field, output);
         Ok(())
     }
@@ -32,10 +34,10 @@ impl Operator for Standardise {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let dtype = input.field()?.dtype;
-        Ok(transform(move |View { bytes, size }, output, _, _| {
+        Ok(transform(move |ValueView { bytes, size }, output, _, _| {
             let made = bytes.len() / dtype_bytes(dtype) * 4;
             kernel::standardise(dtype, bytes, output.take(made)?);
-            Ok(Made { bytes: made, size })
+            Ok(OutputSize { bytes: made, size })
         }))
     }
 }
@@ -87,11 +89,11 @@ mod kernel {
     }
 
     /// Writes the standardised `bytes`, of u8 or f32.
-    pub(super) fn standardise(dtype: DType, bytes: &[u8], out: &mut [u8]) {
+    pub(super) fn standardise(dtype: FieldDType, bytes: &[u8], out: &mut [u8]) {
         let count = bytes.len() / dtype_bytes(dtype);
         let outs = out.as_chunks_mut::<4>().0;
         match dtype {
-            DType::U8 => {
+            FieldDType::U8 => {
                 let (sum, squares) = vectorised(|| of_bytes(bytes));
                 let (mean, scale) = moments(sum, squares, count);
                 let (mean, scale) = (mean as f32, scale as f32);

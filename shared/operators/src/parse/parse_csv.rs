@@ -23,26 +23,36 @@ pub struct ParseCsv {
     pub keep: bool,
 }
 
-impl Define for ParseCsv {
-    const DECLARATION: Declaration = element_wise("parse_csv", 1).costs(300, 2_000);
+impl OperatorDefinition for ParseCsv {
+    const DECLARATION: OperatorDeclaration = element_wise("parse_csv", 1).costs(300, 2_000);
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The line."),
+        required("field", ParameterKind::Field, "The line."),
         required(
             "columns",
-            Kind::List(&Kind::Text),
+            ParameterKind::List(&ParameterKind::Text),
             "The names of all values of a line, in order: what the `key` of a feature names.",
         ),
-        or("delimiter", Kind::Text, ",", "One ASCII character between values; `\"\\t\"` for tabs."),
+        or(
+            "delimiter",
+            ParameterKind::Text,
+            ",",
+            "One ASCII character between values; `\"\\t\"` for tabs.",
+        ),
         required(
             "features",
-            Kind::Features,
+            ParameterKind::Features,
             "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.",
         ),
-        or("keep", Kind::Bool, "false", "Whether the byte string stays a field of the element."),
+        or(
+            "keep",
+            ParameterKind::Bool,
+            "false",
+            "Whether the byte string stays a field of the element.",
+        ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let node = params.require("columns")?;
         let columns = columns(params, node)?;
@@ -67,12 +77,12 @@ impl Define for ParseCsv {
 }
 
 impl Operator for ParseCsv {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         crate::parse::parsing::infer(flow, "parse_csv", &self.field, &self.features, self.keep)
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Parses {
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Parses {
             field: &self.field,
             into: self.features.keys().map(String::as_str).collect(),
         }
@@ -80,13 +90,13 @@ impl Operator for ParseCsv {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
-        Ok(Kernel::Extract(Box::new(kernel::Columns::new(self))))
+        Ok(Kernel::Extract(Box::new(kernel::CsvLineParser::new(self))))
     }
 }
 
-fn columns(params: &Table<'_>, node: &Node) -> Result<Vec<String>, PipelineError> {
+fn columns(params: &MappingReader<'_>, node: &SyntaxNode) -> Result<Vec<String>, PipelineError> {
     match &node.value {
-        Value::Seq(items) if (1..=MAX_COLUMNS).contains(&items.len()) => {
+        NodeValue::Seq(items) if (1..=MAX_COLUMNS).contains(&items.len()) => {
             items.iter().map(|item| params.text("columns", item)).collect()
         }
         _ => Err(node.error(format!(
@@ -96,9 +106,9 @@ fn columns(params: &Table<'_>, node: &Node) -> Result<Vec<String>, PipelineError
     }
 }
 
-fn delimiter(node: &Node) -> Result<char, PipelineError> {
+fn delimiter(node: &SyntaxNode) -> Result<char, PipelineError> {
     let only = match &node.value {
-        Value::Str(text) => text.chars().next().filter(|c| c.len_utf8() == text.len()),
+        NodeValue::Str(text) => text.chars().next().filter(|c| c.len_utf8() == text.len()),
         _ => None,
     };
     // Quotes and line ends have their own meaning in CSV.
@@ -129,7 +139,7 @@ pub(crate) mod kernel {
 
     impl LineReader {
         /// The reader at the start of a line.
-        fn of(&mut self, delimiter: u8) -> &mut Reader {
+        fn reader_for(&mut self, delimiter: u8) -> &mut Reader {
             let make = || (delimiter, ReaderBuilder::new().delimiter(delimiter).build());
             if self.made.as_ref().is_some_and(|(other, _)| *other != delimiter) {
                 self.made = None;
@@ -142,14 +152,14 @@ pub(crate) mod kernel {
 
     /// A line -> the features found in its columns; feature i goes to cell i.
     #[derive(Debug)]
-    pub(crate) struct Columns {
+    pub(crate) struct CsvLineParser {
         delimiter: u8,
         columns: usize,
         /// In the order of the field names: a feature and its column.
         wanted: Vec<(Feature, usize)>,
     }
 
-    impl Columns {
+    impl CsvLineParser {
         pub(crate) fn new(op: &ParseCsv) -> Self {
             // The pipeline checked that the delimiter is ASCII, and that each key is one of the columns.
             let delimiter = op.delimiter as u8;
@@ -157,12 +167,12 @@ pub(crate) mod kernel {
                 |feature: &Feature| op.columns.iter().position(|name| *name == feature.key);
             let wanted = op.features.values();
             let wanted = wanted.filter_map(|feature| Some((feature.clone(), column(feature)?)));
-            Columns { delimiter, columns: op.columns.len(), wanted: wanted.collect() }
+            CsvLineParser { delimiter, columns: op.columns.len(), wanted: wanted.collect() }
         }
 
         /// Writes the unquoted values of `line` one after the other to `pixels`, and the end of each to `ends`.
-        fn split(&self, line: &[u8], tools: &mut Tools) -> Result<(), String> {
-            let Tools { pixels: values, ends, state, .. } = tools;
+        fn split(&self, line: &[u8], tools: &mut KernelScratch) -> Result<(), String> {
+            let KernelScratch { pixels: values, ends, state, .. } = tools;
             let only_ends = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
             if only_ends(line) {
                 return Err("the line is blank".into());
@@ -182,7 +192,7 @@ pub(crate) mod kernel {
             let memory = values.try_reserve(room.saturating_sub(values.len()));
             memory.map_err(|_| format!("there is no memory for {room} bytes"))?;
             values.resize(room.max(values.len()), 0);
-            let reader = state.get::<LineReader>().of(self.delimiter);
+            let reader = state.get::<LineReader>().reader_for(self.delimiter);
             let (result, read, written, found) = reader.read_record(line, values, ends);
             match result {
                 ReadRecordResult::Record if found == self.columns => {
@@ -206,15 +216,15 @@ pub(crate) mod kernel {
         }
     }
 
-    impl Extract for Columns {
+    impl ExtractKernel for CsvLineParser {
         fn extract(
             &self,
             input: &[u8],
-            found: &mut [Cell],
-            tools: &mut Tools,
+            found: &mut [FieldCell],
+            tools: &mut KernelScratch,
         ) -> Result<usize, String> {
             self.split(input, tools)?;
-            let Tools { pixels: values, ends, .. } = tools;
+            let KernelScratch { pixels: values, ends, .. } = tools;
             let mut bytes = 0;
             for ((feature, column), cell) in self.wanted.iter().zip(found) {
                 let start = column.checked_sub(1).map_or(0, |before| ends[before]);

@@ -20,5 +20,5 @@ parsing_operator!(
     ParseExample,
     "parse_example",
     TfRecord,
-    gristmill_sources::tfrecord::example::Extractor
+    gristmill_sources::tfrecord::example::ExampleExtractor
 );

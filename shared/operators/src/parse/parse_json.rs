@@ -16,4 +16,4 @@ pub struct ParseJson {
     pub keep: bool,
 }
 
-parsing_operator!(ParseJson, "parse_json", Jsonl, gristmill_sources::jsonl::Extractor);
+parsing_operator!(ParseJson, "parse_json", Jsonl, gristmill_sources::jsonl::JsonlRecordReader);

@@ -6,21 +6,21 @@ use gristmill_sources::SourceFormat;
 
 /// Parses the parameter `features`, with keys that the format `F` checks.
 pub(crate) fn features<F: SourceFormat>(
-    params: &mut Table<'_>,
+    params: &mut MappingReader<'_>,
 ) -> Result<BTreeMap<String, Feature>, PipelineError> {
     gristmill_sources::features(params.require("features")?, F::check)
 }
 
 /// Infers the schema: adds `features`, and removes the byte string in `field` unless `keep` is set.
 pub(crate) fn infer(
-    flow: &mut Flow,
+    flow: &mut SchemaFlow,
     op: &'static str,
     field: &str,
     features: &BTreeMap<String, Feature>,
     keep: bool,
 ) -> Result<(), String> {
     let input = flow.field(op, field)?;
-    if input.dtype != DType::Bytes {
+    if input.dtype != FieldDType::Bytes {
         let origin = flow.origin(field);
         return Err(format!("`{op}` needs a byte string, but `{field}` is {input}{origin}"));
     }
@@ -46,16 +46,16 @@ pub(crate) fn infer(
 /// An operator whose parameters are the field, its features and whether the field is kept.
 macro_rules! parsing_operator {
     ($name:ident, $op:literal, $format:ty, $extractor:path) => {
-        impl Define for $name {
-            const DECLARATION: Declaration = element_wise($op, 1).costs(500, 2_000);
+        impl OperatorDefinition for $name {
+            const DECLARATION: OperatorDeclaration = element_wise($op, 1).costs(500, 2_000);
 
             const PARAMETERS: &'static [Parameter] = &[
-                required("field", Kind::Field, "The byte string."),
-                required("features", Kind::Features, "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source."),
-                or("keep", Kind::Bool, "false", "Whether the byte string stays a field of the element."),
+                required("field", ParameterKind::Field, "The byte string."),
+                required("features", ParameterKind::Features, "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source."),
+                or("keep", ParameterKind::Bool, "false", "Whether the byte string stays a field of the element."),
             ];
 
-            fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+            fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
                 let field = required_field(params)?;
                 let features = crate::parse::parsing::features::<$format>(params)?;
                 Ok($name { field, features, keep: flag::<Self>(params, "keep")? })
@@ -63,12 +63,12 @@ macro_rules! parsing_operator {
         }
 
         impl Operator for $name {
-            fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+            fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
                 crate::parse::parsing::infer(flow, $op, &self.field, &self.features, self.keep)
             }
 
-            fn fields(&self) -> Touched<'_> {
-                Touched::Parses {
+            fn fields(&self) -> TouchedFields<'_> {
+                TouchedFields::Parses {
                     field: &self.field,
                     into: self.features.keys().map(String::as_str).collect(),
                 }

@@ -10,21 +10,21 @@ pub struct Length {
     pub into: String,
 }
 
-impl Define for Length {
-    const DECLARATION: Declaration = element_wise("length", 1).costs(100, 0);
+impl OperatorDefinition for Length {
+    const DECLARATION: OperatorDeclaration = element_wise("length", 1).costs(100, 0);
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The sequence or byte string."),
-        required("into", Kind::Field, "The new field."),
+        required("field", ParameterKind::Field, "The sequence or byte string."),
+        required("into", ParameterKind::Field, "The new field."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(Length { field: required_field(params)?, into: into(params, "length")? })
     }
 }
 
 impl Operator for Length {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("length", &self.field)?;
         if !input.is_sequence() && input.shape.is_empty() {
             let origin = flow.origin(&self.field);
@@ -36,11 +36,11 @@ impl Operator for Length {
         if input.item_bytes().is_none() {
             return Err(format!("`length` of `{}` is not known: it is {input}", self.field));
         }
-        flow.write_new("length", &self.into, FieldSchema::fixed(DType::I64, []))
+        flow.write_new("length", &self.into, FieldSchema::fixed(FieldDType::I64, []))
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Derives { field: &self.field, into: &self.into }
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Derives { field: &self.field, into: &self.into }
     }
 
     #[cfg(feature = "kernels")]
@@ -49,7 +49,7 @@ impl Operator for Length {
         Ok(transform(move |input, output, _, _| {
             let items = (input.bytes.len() / item_bytes) as i64;
             output.take(8)?.copy_from_slice(&items.to_le_bytes());
-            Ok(Made { bytes: 8, size: [0, 0] })
+            Ok(OutputSize { bytes: 8, size: [0, 0] })
         }))
     }
 }

@@ -12,50 +12,50 @@ pub struct PadSequence {
     /// Whether only the first `length` items of a longer sequence are kept.
     pub truncate: bool,
     /// Padding value; the field's dtype must be able to hold it.
-    pub value: Number,
+    pub value: AuthoredNumber,
 }
 
-impl Define for PadSequence {
-    const DECLARATION: Declaration = element_wise("pad_sequence", 2).costs(200, 100);
+impl OperatorDefinition for PadSequence {
+    const DECLARATION: OperatorDeclaration = element_wise("pad_sequence", 2).costs(200, 100);
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The sequence."),
+        required("field", ParameterKind::Field, "The sequence."),
         required(
             "length",
-            Kind::Whole { min: 1, max: MAX_LENGTH as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 },
             "Items of every sequence that comes out.",
         ),
         or(
             "value",
-            Kind::Number { min: f64::MIN, max: f64::MAX },
+            ParameterKind::Number { min: f64::MIN, max: f64::MAX },
             "0",
             "What is filled in; the field's dtype must be able to hold it.",
         ),
         or(
             "truncate",
-            Kind::Bool,
+            ParameterKind::Bool,
             "false",
             "Whether only the first `length` items of a longer sequence are kept.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let length = whole::<Self>(params, "length")?;
         let truncate = flag::<Self>(params, "truncate")?;
         let value = params.get("value");
-        let value = value.map(|node| Number::parse(params, "value", node)).transpose()?;
-        let value = value.unwrap_or(Number::ZERO);
+        let value = value.map(|node| AuthoredNumber::parse(params, "value", node)).transpose()?;
+        let value = value.unwrap_or(AuthoredNumber::ZERO);
         Ok(PadSequence { field, length, truncate, value })
     }
 }
 
 impl Operator for PadSequence {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("pad_sequence", &self.field)?;
         let (field, origin) = (&self.field, flow.origin(&self.field));
         let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
-        let Some((first, item)) = items.filter(|_| input.dtype != DType::Bytes) else {
+        let Some((first, item)) = items.filter(|_| input.dtype != FieldDType::Bytes) else {
             return Err(format!(
                 "`pad_sequence` needs a sequence of numbers, but `{field}` is {input}{origin}"
             ));
@@ -103,7 +103,7 @@ impl Operator for PadSequence {
             } else {
                 rest.chunks_exact_mut(value.len()).for_each(|to| to.copy_from_slice(&value));
             }
-            Ok(Made { bytes, size: [0, 0] })
+            Ok(OutputSize { bytes, size: [0, 0] })
         }))
     }
 }

@@ -16,11 +16,11 @@ pub enum TokenDType {
 
 impl TokenDType {
     /// The same as a field's dtype.
-    pub const fn dtype(self) -> DType {
+    pub const fn dtype(self) -> FieldDType {
         match self {
-            TokenDType::U16 => DType::U16,
-            TokenDType::I32 => DType::I32,
-            TokenDType::I64 => DType::I64,
+            TokenDType::U16 => FieldDType::U16,
+            TokenDType::I32 => FieldDType::I32,
+            TokenDType::I64 => FieldDType::I64,
         }
     }
 
@@ -42,7 +42,7 @@ impl TokenDType {
 pub struct Tokenise {
     pub field: String,
     /// A `tokenizer.json` of at most 64 MiB. Its content, not its path, is part of the fingerprint.
-    pub tokenizer: Asset,
+    pub tokenizer: AssetReference,
     /// Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.
     pub add_special_tokens: bool,
     /// Most tokens of a text, including special ones, as with the package's `enable_truncation`.
@@ -51,39 +51,39 @@ pub struct Tokenise {
     pub dtype: TokenDType,
 }
 
-impl Define for Tokenise {
+impl OperatorDefinition for Tokenise {
     // Increase the version when a new release of `tokenizers` makes different tokens.
-    const DECLARATION: Declaration = element_wise("tokenise", 1).costs(2_000, 50_000);
+    const DECLARATION: OperatorDeclaration = element_wise("tokenise", 1).costs(2_000, 50_000);
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The text."),
+        required("field", ParameterKind::Field, "The text."),
         required(
             "tokenizer",
-            Kind::Text,
+            ParameterKind::Text,
             "A `tokenizer.json` of at most 64 MiB. Its content, not its path, is part of the fingerprint.",
         ),
         or(
             "add_special_tokens",
-            Kind::Bool,
+            ParameterKind::Bool,
             "true",
             "Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.",
         ),
         absent(
             "max_length",
-            Kind::Whole { min: 1, max: MAX_TOKENS as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_TOKENS as u64 },
             "Most tokens of a text, special ones included: as the package's `enable_truncation`.",
         ),
         or(
             "dtype",
-            Kind::Choice(&["i64", "i32", "u16"]),
+            ParameterKind::Choice(&["i64", "i32", "u16"]),
             "i64",
             "i64, i32 or u16, which must be able to hold every token of the file.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let tokenizer = Asset::parse(params, "tokenizer")?;
+        let tokenizer = AssetReference::parse(params, "tokenizer")?;
         let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
         let max_length = optional_whole::<Self>(params, "max_length")?;
         let dtypes = [TokenDType::I64, TokenDType::I32, TokenDType::U16];
@@ -93,9 +93,9 @@ impl Define for Tokenise {
 }
 
 impl Operator for Tokenise {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let (input, field) = (flow.field("tokenise", &self.field)?, &self.field);
-        if input.dtype != DType::Bytes {
+        if input.dtype != FieldDType::Bytes {
             let origin = flow.origin(field);
             return Err(format!("`tokenise` needs text, but `{field}` is {input}{origin}"));
         }
@@ -107,17 +107,17 @@ impl Operator for Tokenise {
 
     replaces_field!();
 
-    fn asset(&self) -> Option<&Asset> {
+    fn asset(&self) -> Option<&AssetReference> {
         Some(&self.tokenizer)
     }
 
-    fn asset_mut(&mut self) -> Option<&mut Asset> {
+    fn asset_mut(&mut self) -> Option<&mut AssetReference> {
         Some(&mut self.tokenizer)
     }
 
     #[cfg(feature = "tokenise")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        Ok(Kernel::transform(kernel::Tokens::new(self, input.assets)?))
+        Ok(Kernel::transform(kernel::TokeniseKernel::new(self, input.assets)?))
     }
 
     #[cfg(all(feature = "kernels", not(feature = "tokenise")))]

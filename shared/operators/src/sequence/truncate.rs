@@ -9,26 +9,26 @@ pub struct Truncate {
     pub length: u32,
 }
 
-impl Define for Truncate {
-    const DECLARATION: Declaration = element_wise("truncate", 1).costs(100, 50);
+impl OperatorDefinition for Truncate {
+    const DECLARATION: OperatorDeclaration = element_wise("truncate", 1).costs(100, 50);
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The sequence or byte string."),
+        required("field", ParameterKind::Field, "The sequence or byte string."),
         required(
             "length",
-            Kind::Whole { min: 1, max: MAX_LENGTH as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 },
             "Most items that are kept.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         Ok(Truncate { length: whole::<Self>(params, "length")?, field })
     }
 }
 
 impl Operator for Truncate {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("truncate", &self.field)?;
         if !input.is_sequence() {
             let origin = flow.origin(&self.field);

@@ -1,19 +1,22 @@
 //! Kernels of users' operators that check every output.
 
 use super::one_line;
-use crate::{DType, FieldSchema};
-use gristmill_kernel::{Draw, InPlace, Made, Sink, Tools, Transform, View};
+use crate::{FieldDType, FieldSchema};
+use gristmill_kernel::{
+    InPlaceKernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, TransformKernel,
+    ValueView,
+};
 
 /// The kernel of a user's operator. Its output is checked against its schema.
-pub(super) struct Checked {
-    pub(super) kernel: Box<dyn Transform>,
+pub(super) struct CheckedTransform {
+    pub(super) kernel: Box<dyn TransformKernel>,
     pub(super) output: FieldSchema,
     pub(super) random: bool,
 }
 
 /// The same for an operator that changes its field in place.
 pub(super) struct CheckedInPlace {
-    pub(super) kernel: Box<dyn InPlace>,
+    pub(super) kernel: Box<dyn InPlaceKernel>,
     pub(super) random: bool,
 }
 
@@ -22,28 +25,28 @@ fn said(why: String) -> String {
     one_line(&why.chars().take(300).collect::<String>())
 }
 
-impl Transform for Checked {
+impl TransformKernel for CheckedTransform {
     fn run(
         &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        tools: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        tools: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
         // An operator declared deterministic always gets the same draws: otherwise its results
         // could depend on values that are not part of its fingerprint.
-        let mut fixed = Draw::fixed();
+        let mut fixed = OperatorDraws::fixed();
         let draw = if self.random { draw } else { &mut fixed };
         // The buffer's old content may differ from run to run.
         let (made, room) = match output {
-            Sink::Buffer(buffer) => {
+            KernelOutput::Buffer(buffer) => {
                 buffer.clear();
-                let made = self.kernel.run(input, Sink::Buffer(&mut *buffer), tools, draw);
+                let made = self.kernel.run(input, KernelOutput::Buffer(&mut *buffer), tools, draw);
                 (made, buffer.len())
             }
-            Sink::Row(row) => {
+            KernelOutput::Row(row) => {
                 row.fill(0);
-                let made = self.kernel.run(input, Sink::Row(&mut *row), tools, draw);
+                let made = self.kernel.run(input, KernelOutput::Row(&mut *row), tools, draw);
                 (made, row.len())
             }
         };
@@ -54,7 +57,7 @@ impl Transform for Checked {
         if is_of(&self.output, made) {
             Ok(made)
         } else {
-            let (Made { bytes, size: [height, width] }, schema) = (made, &self.output);
+            let (OutputSize { bytes, size: [height, width] }, schema) = (made, &self.output);
             Err(format!(
                 "the operator made {bytes} bytes, an image of {height} x {width} if it is one, \
                      which is no {schema}"
@@ -63,23 +66,23 @@ impl Transform for Checked {
     }
 }
 
-impl InPlace for CheckedInPlace {
+impl InPlaceKernel for CheckedInPlace {
     fn run(
         &self,
         value: &mut [u8],
         size: [usize; 2],
-        tools: &mut Tools,
-        draw: &mut Draw,
+        tools: &mut KernelScratch,
+        draw: &mut OperatorDraws,
     ) -> Result<(), String> {
-        let mut fixed = Draw::fixed();
+        let mut fixed = OperatorDraws::fixed();
         let draw = if self.random { draw } else { &mut fixed };
         self.kernel.run(value, size, tools, draw).map_err(said)
     }
 }
 
 /// Whether the output can be a value of this schema.
-fn is_of(schema: &FieldSchema, made: Made) -> bool {
-    if schema.dtype == DType::Bytes {
+fn is_of(schema: &FieldSchema, made: OutputSize) -> bool {
+    if schema.dtype == FieldDType::Bytes {
         return true;
     }
     if let Some(bytes) = schema.element_bytes() {

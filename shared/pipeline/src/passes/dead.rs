@@ -1,11 +1,11 @@
 //! Removes operators that do nothing or whose output is unused.
 
-use super::{Change, Note, Optimised};
-use crate::{Cardinality, Fields, Stage};
+use super::{OptimisedPipeline, PassChange, PassNote};
+use crate::{Cardinality, ImageFields, PipelineStage};
 use std::collections::BTreeSet;
 
 /// Removes useless operators until there are no more.
-pub(super) fn remove(optimised: &mut Optimised) {
+pub(super) fn remove(optimised: &mut OptimisedPipeline) {
     while let Some((at, reason)) = find(optimised) {
         let mut stages = optimised.pipeline.stages().to_vec();
         let mut removed = vec![(stages.remove(at), reason)];
@@ -18,24 +18,31 @@ pub(super) fn remove(optimised: &mut Optimised) {
         let Ok(pipeline) = optimised.pipeline.with_stages(stages) else { return };
         optimised.pipeline = pipeline;
         optimised.notes.extend(removed.into_iter().map(|(stage, reason)| {
-            let Stage { op, ordinal, line, .. } = stage;
-            Note { pass: "dead_ops", op: op.name(), ordinal, line, change: Change::Removed, reason }
+            let PipelineStage { op, ordinal, line, .. } = stage;
+            PassNote {
+                pass: "dead_ops",
+                op: op.name(),
+                ordinal,
+                line,
+                change: PassChange::Removed,
+                reason,
+            }
         }));
     }
 }
 
 /// Removes the field from operators that drop it, since nothing makes it any more.
-fn forget(stages: &mut Vec<Stage>, made: &str, removed: &mut Vec<(Stage, String)>) {
+fn forget(stages: &mut Vec<PipelineStage>, made: &str, removed: &mut Vec<(PipelineStage, String)>) {
     for stage in stages.iter_mut() {
         stage.op.forget(made);
     }
-    let empty = |stage: &mut Stage| stage.op.is_empty();
+    let empty = |stage: &mut PipelineStage| stage.op.is_empty();
     removed.extend(
         stages.extract_if(.., empty).map(|stage| (stage, "nothing is left to drop".into())),
     );
 }
 
-fn find(optimised: &Optimised) -> Option<(usize, String)> {
+fn find(optimised: &OptimisedPipeline) -> Option<(usize, String)> {
     let pipeline = &optimised.pipeline;
     let stages = pipeline.stages();
     let mut seen = BTreeSet::new();
@@ -58,7 +65,7 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
         }
         // A dropped field is used only if an earlier operator reads it.
         seen.extend(stage.op.field());
-        seen.extend(stage.op.together().into_iter().flat_map(Fields::all));
+        seen.extend(stage.op.together().into_iter().flat_map(ImageFields::all));
     }
     None
 }

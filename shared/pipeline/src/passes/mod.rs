@@ -10,11 +10,11 @@ mod factor;
 mod fetcher;
 mod order;
 
-pub use factor::{Basis, Factor, Measured};
+pub use factor::{FactorBasis, InflationFactor, MeasuredBytes};
 
 use crate::{
     Pipeline, PipelineError,
-    node::{Node, Value},
+    node::{NodeValue, SyntaxNode},
 };
 use serde::Serialize;
 
@@ -31,11 +31,11 @@ pub enum AutoOrder {
 }
 
 impl AutoOrder {
-    pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
+    pub(crate) fn parse(node: &SyntaxNode) -> Result<Self, PipelineError> {
         match &node.value {
-            Value::Str(name) if name == "exact" => Ok(AutoOrder::Exact),
-            Value::Str(name) if name == "pecan" => Ok(AutoOrder::Pecan),
-            Value::Bool(false) => Ok(AutoOrder::Off),
+            NodeValue::Str(name) if name == "exact" => Ok(AutoOrder::Exact),
+            NodeValue::Str(name) if name == "pecan" => Ok(AutoOrder::Pecan),
+            NodeValue::Bool(false) => Ok(AutoOrder::Off),
             _ => Err(node.error(format!(
                 "`auto_order` must be `exact` (the default: moves change no byte), `pecan` (moves \
                  may change results) or `false` (nothing moves), not {}",
@@ -47,7 +47,7 @@ impl AutoOrder {
 
 /// A change that a pass made to an operator, or refused to make.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Note {
+pub struct PassNote {
     pub pass: &'static str,
     pub op: &'static str,
     /// Position in the author's graph.
@@ -55,13 +55,13 @@ pub struct Note {
     /// Line in the pipeline file.
     pub line: Option<u32>,
     #[serde(flatten)]
-    pub change: Change,
+    pub change: PassChange,
     pub reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
-pub enum Change {
+pub enum PassChange {
     Removed,
     /// Moved from one index among the operators to another.
     Moved {
@@ -83,14 +83,14 @@ pub enum Change {
 
 /// A pipeline after all passes, and notes on what they did.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Optimised {
+pub struct OptimisedPipeline {
     pub pipeline: Pipeline,
-    pub notes: Vec<Note>,
+    pub notes: Vec<PassNote>,
 }
 
 /// Runs every pass. `measured` has sizes from a sample of elements, if there was one.
-pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
-    let mut optimised = Optimised { pipeline: pipeline.clone(), notes: Vec::new() };
+pub fn optimise(pipeline: &Pipeline, measured: &MeasuredBytes) -> OptimisedPipeline {
+    let mut optimised = OptimisedPipeline { pipeline: pipeline.clone(), notes: Vec::new() };
     dataset::first(&mut optimised);
     dead::remove(&mut optimised);
     if pipeline.auto_order() != AutoOrder::Off {
@@ -102,12 +102,12 @@ pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
 
 impl Pipeline {
     /// Inflation factor of each operator, in order.
-    pub fn factors(&self, measured: &Measured) -> Vec<Factor> {
+    pub fn factors(&self, measured: &MeasuredBytes) -> Vec<InflationFactor> {
         factor::factors(self, measured)
     }
 
     /// Inflation factors of the fetcher's operators, whose shapes are known.
-    pub fn finishing_factors(&self) -> Vec<Factor> {
+    pub fn finishing_factors(&self) -> Vec<InflationFactor> {
         let schemas = self.finishing_schemas().windows(2);
         let stages = self.deliver().stages.iter().zip(schemas);
         stages.map(|(stage, edges)| factor::known(&stage.op, &edges[0], &edges[1])).collect()

@@ -7,8 +7,8 @@
 //! operators commute by default only if they give the same bytes in either order: what the paper
 //! swaps beyond that is for `auto_order: pecan`.
 
-use super::{AutoOrder, Change, Factor, Measured, Note, Optimised};
-use crate::{Cardinality, DType, Effect, Pipeline, Stage};
+use super::{AutoOrder, InflationFactor, MeasuredBytes, OptimisedPipeline, PassChange, PassNote};
+use crate::{Cardinality, FieldDType, OperatorEffect, Pipeline, PipelineStage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the pass in notes.
@@ -25,12 +25,12 @@ enum Way {
 /// Notes while operators move.
 #[derive(Default)]
 struct Moves {
-    refused: Vec<Note>,
+    refused: Vec<PassNote>,
     /// By ordinal, the operators that one moved across although results may then differ.
     inexact: BTreeMap<u32, Vec<&'static str>>,
 }
 
-pub(super) fn reorder(optimised: &mut Optimised, measured: &Measured) {
+pub(super) fn reorder(optimised: &mut OptimisedPipeline, measured: &MeasuredBytes) {
     let before: Vec<u32> = optimised.pipeline.stages().iter().map(|stage| stage.ordinal).collect();
     let mut moves = Moves::default();
     for &ordinal in &before {
@@ -50,14 +50,14 @@ pub(super) fn reorder(optimised: &mut Optimised, measured: &Measured) {
             if let Some(crossed) = crossed {
                 reason += &format!("; across `{}` the result is another", crossed.join("`, `"));
             }
-            let change = Change::Moved { from, to, changes_results };
+            let change = PassChange::Moved { from, to, changes_results };
             optimised.notes.push(note(stage, change, reason));
         }
     }
     optimised.notes.append(&mut moves.refused);
 }
 
-fn way(stage: &Stage, factor: &Factor) -> Way {
+fn way(stage: &PipelineStage, factor: &InflationFactor) -> Way {
     let declared = stage.op.declaration();
     match declared.cardinality {
         _ if declared.pins_position || stage.keep_position => Way::Stay,
@@ -72,7 +72,7 @@ fn way(stage: &Stage, factor: &Factor) -> Way {
     }
 }
 
-fn why(stage: &Stage, factor: &Factor, way: Way) -> String {
+fn why(stage: &PipelineStage, factor: &InflationFactor, way: Way) -> String {
     let factor = factor.inflation_factor.map_or("?".into(), |factor| format!("{factor:.2}"));
     match way {
         _ if stage.op.declaration().cardinality == Cardinality::Filter => {
@@ -91,7 +91,7 @@ fn bubble(
     pipeline: &mut Pipeline,
     ordinal: u32,
     wanted: Way,
-    measured: &Measured,
+    measured: &MeasuredBytes,
     moves: &mut Moves,
 ) {
     loop {
@@ -119,7 +119,7 @@ fn bubble(
             }
             Err(reason) => {
                 if let Some(reason) = reason {
-                    let change = Change::Refused { across };
+                    let change = PassChange::Refused { across };
                     moves.refused.push(note(&stages[at], change, reason));
                 }
                 return;
@@ -128,13 +128,13 @@ fn bubble(
     }
 }
 
-fn note(stage: &Stage, change: Change, reason: String) -> Note {
-    let Stage { op, ordinal, line, .. } = stage;
-    Note { pass: PASS, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
+fn note(stage: &PipelineStage, change: PassChange, reason: String) -> PassNote {
+    let PipelineStage { op, ordinal, line, .. } = stage;
+    PassNote { pass: PASS, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
 }
 
 /// The fields that an operator reads or writes.
-fn touches(stage: &Stage) -> Vec<&str> {
+fn touches(stage: &PipelineStage) -> Vec<&str> {
     stage.op.field().into_iter().chain(stage.op.outputs()).collect()
 }
 
@@ -149,8 +149,8 @@ enum Commute {
 
 /// Whether every field that both touch is an image to those that move it. Boxes and labels follow
 /// the image: other operators on them do not commute with what moves them.
-fn share_images(one: &Stage, other: &Stage) -> bool {
-    let is_image = |stage: &Stage, field: &str| {
+fn share_images(one: &PipelineStage, other: &PipelineStage) -> bool {
+    let is_image = |stage: &PipelineStage, field: &str| {
         stage.op.together().is_none_or(|fields| fields.images().any(|image| image == field))
     };
     let mut shared = touches(one).into_iter().filter(|field| touches(other).contains(field));
@@ -159,8 +159,8 @@ fn share_images(one: &Stage, other: &Stage) -> bool {
 
 /// Whether the paper on Pecan swaps two operators on a field, as long as both move the same images,
 /// without masks or boxes, which must come out exactly the same.
-fn commute_in_pecan(one: &Stage, other: &Stage) -> bool {
-    let exact = |stage: &Stage| {
+fn commute_in_pecan(one: &PipelineStage, other: &PipelineStage) -> bool {
+    let exact = |stage: &PipelineStage| {
         let fields = stage.op.together();
         fields.is_some_and(|fields| !fields.masks.is_empty() || fields.boxes.is_some())
     };
@@ -168,7 +168,7 @@ fn commute_in_pecan(one: &Stage, other: &Stage) -> bool {
     let alike = || fields(one) == fields(other) && !exact(one) && !exact(other);
     let both = (one.op.declaration().effect, other.op.declaration().effect);
     // Half precision holds the same numbers, rounded.
-    let rounds = both == (Effect::Value, Effect::Value)
+    let rounds = both == (OperatorEffect::Value, OperatorEffect::Value)
         && (one.op.is_for_delivery() || other.op.is_for_delivery());
     (rounds || both.0.commutes_with(both.1))
         && (!both.0.moves() || !both.1.moves() || alike())
@@ -181,7 +181,7 @@ fn converts(pipeline: &Pipeline, i: usize) -> bool {
     let op = &pipeline.stages()[i].op;
     let (from, to) = (schema(i, op.field()), schema(i + 1, op.output()));
     from.zip(to).is_none_or(|(from, to)| {
-        (from.dtype == DType::Bytes) != (to.dtype == DType::Bytes)
+        (from.dtype == FieldDType::Bytes) != (to.dtype == FieldDType::Bytes)
             || from.shape.len() != to.shape.len()
     })
 }

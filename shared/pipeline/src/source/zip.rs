@@ -1,12 +1,12 @@
 //! Zipped datasets: `zip`, a list of sources.
 
-use super::Source;
+use super::PipelineSource;
 use crate::{
     PipelineError,
-    node::{Node, Value, shown},
-    table::Table,
+    node::{NodeValue, SyntaxNode, shown},
+    table::MappingReader,
 };
-use gristmill_sources::{Format, MAX_FEATURES};
+use gristmill_sources::{FileFormat, MAX_FEATURES};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ const MAX_DATASETS: usize = 16;
 const REPEAT: &str = "repeat";
 
 /// A dataset of a zip, without the others.
-pub(super) struct Alone<'a>(pub(super) &'a Source);
+pub(super) struct ZippedSource<'a>(pub(super) &'a PipelineSource);
 
-impl Serialize for Alone<'_> {
+impl Serialize for ZippedSource<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Source { format, features, repeat, .. } = self.0;
+        let PipelineSource { format, features, repeat, .. } = self.0;
         let mut map = serializer.serialize_map(None)?;
         format.write_source(features, &mut map)?;
         if *repeat != 1 {
@@ -34,12 +34,12 @@ impl Serialize for Alone<'_> {
 /// Reads the list of datasets under `zip`. `member` reads one of them and gets its name for
 /// messages.
 pub(super) fn parse(
-    node: &Node,
-    member: impl Fn(String, &Node) -> Result<Source, PipelineError>,
-) -> Result<Source, PipelineError> {
+    node: &SyntaxNode,
+    member: impl Fn(String, &SyntaxNode) -> Result<PipelineSource, PipelineError>,
+) -> Result<PipelineSource, PipelineError> {
     let datasets = match &node.value {
-        Value::Seq(datasets) if (2..=MAX_DATASETS).contains(&datasets.len()) => datasets,
-        Value::Seq(datasets) => {
+        NodeValue::Seq(datasets) if (2..=MAX_DATASETS).contains(&datasets.len()) => datasets,
+        NodeValue::Seq(datasets) => {
             return Err(node.error(format!(
                 "`zip` puts 2 to {MAX_DATASETS} datasets side by side, not {}",
                 datasets.len()
@@ -75,16 +75,19 @@ pub(super) fn parse(
     let zipped = members.split_off(1);
     // The list has at least two entries.
     let first = members.pop().ok_or_else(|| node.error("`zip` has no datasets"))?;
-    Ok(Source { zipped, ..first })
+    Ok(PipelineSource { zipped, ..first })
 }
 
 /// Reads a dataset as an author writes it.
-pub(super) fn parse_member(what: String, node: &Node) -> Result<Source, PipelineError> {
-    let mut table = Table::new(&*what, node)?;
+pub(super) fn parse_member(
+    what: String,
+    node: &SyntaxNode,
+) -> Result<PipelineSource, PipelineError> {
+    let mut table = MappingReader::new(&*what, node)?;
     if let Some(inner) = table.get(KEY) {
         return Err(inner.error("a `zip` within a `zip`; put its datasets beside the others"));
     }
-    let source = Source::from(Format::parse_source(&what, &mut table)?);
+    let source = PipelineSource::from(FileFormat::parse_source(&what, &mut table)?);
     if let Some(why) = source.format.definition().zip_refusal {
         return Err(node.error(why));
     }
@@ -92,26 +95,33 @@ pub(super) fn parse_member(what: String, node: &Node) -> Result<Source, Pipeline
 }
 
 /// Reads a dataset of the canonical form.
-pub(super) fn parse_canonical_member(what: String, node: &Node) -> Result<Source, PipelineError> {
-    let mut table = Table::new(&*what, node)?;
-    let source = Format::parse_canonical(&what, &mut table)?.into();
+pub(super) fn parse_canonical_member(
+    what: String,
+    node: &SyntaxNode,
+) -> Result<PipelineSource, PipelineError> {
+    let mut table = MappingReader::new(&*what, node)?;
+    let source = FileFormat::parse_canonical(&what, &mut table)?.into();
     repeated(source, table)
 }
 
-fn repeated(source: Source, mut table: Table<'_>) -> Result<Source, PipelineError> {
+fn repeated(
+    source: PipelineSource,
+    mut table: MappingReader<'_>,
+) -> Result<PipelineSource, PipelineError> {
     let repeat = match table.get(REPEAT) {
         Some(node) => table.whole(REPEAT, node, 1..=u32::MAX)?,
         None => 1,
     };
     table.finish()?;
-    Ok(Source { repeat, ..source })
+    Ok(PipelineSource { repeat, ..source })
 }
 
 /// The node where a dataset names a field, for the line of a message.
-fn at_feature<'a>(dataset: &'a Node, name: &str) -> &'a Node {
-    let is = |node: &Node, name: &str| matches!(&node.value, Value::Str(text) if text == name);
-    let within = |node: &'a Node, name: &str| match &node.value {
-        Value::Map(entries) => entries.iter().find(|(key, _)| is(key, name)),
+fn at_feature<'a>(dataset: &'a SyntaxNode, name: &str) -> &'a SyntaxNode {
+    let is =
+        |node: &SyntaxNode, name: &str| matches!(&node.value, NodeValue::Str(text) if text == name);
+    let within = |node: &'a SyntaxNode, name: &str| match &node.value {
+        NodeValue::Map(entries) => entries.iter().find(|(key, _)| is(key, name)),
         _ => None,
     };
     let features = within(dataset, "features").map(|(_, features)| features);

@@ -1,7 +1,7 @@
 //! Eviction: deletes the entries that save the least work for their bytes, as Cachew (5.1) plans after
 //! Nectar.
 
-use super::Entry;
+use super::CachedPrefix;
 use crate::cost::{quantity, ratio};
 use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ impl UseScore {
     "the cache holds {capacity_bytes:.0} bytes, of which {in_use_bytes:.0} are in use; {needed_bytes:.0} more do \
      not fit: raise its capacity, or wait until a job ends"
 )]
-pub struct NoRoom {
+pub struct CacheFull {
     pub capacity_bytes: f64,
     pub needed_bytes: f64,
     /// Bytes of entries that live jobs read.
@@ -60,27 +60,28 @@ pub struct NoRoom {
 /// # Errors
 /// If the bytes would not fit even then; nothing should be deleted in vain.
 pub fn evict(
-    entries: &[Entry],
+    entries: &[CachedPrefix],
     capacity_bytes: f64,
     needed_bytes: f64,
     now_s: f64,
-) -> Result<Vec<Fingerprint>, NoRoom> {
-    let bytes = |entry: &Entry| quantity(entry.bytes);
+) -> Result<Vec<Fingerprint>, CacheFull> {
+    let bytes = |entry: &CachedPrefix| quantity(entry.bytes);
     let held: f64 = entries.iter().map(bytes).sum();
     let mut excess = held + quantity(needed_bytes) - quantity(capacity_bytes);
     if excess <= 0.0 {
         return Ok(Vec::new());
     }
-    let (leased, idle): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|e| e.leased);
+    let (leased, idle): (Vec<&CachedPrefix>, Vec<&CachedPrefix>) =
+        entries.iter().partition(|e| e.leased);
     let in_use_bytes: f64 = leased.into_iter().map(bytes).sum();
     if quantity(needed_bytes) + in_use_bytes > quantity(capacity_bytes) {
-        return Err(NoRoom { capacity_bytes, needed_bytes, in_use_bytes });
+        return Err(CacheFull { capacity_bytes, needed_bytes, in_use_bytes });
     }
-    let mut idle: Vec<(f64, &Entry)> =
+    let mut idle: Vec<(f64, &CachedPrefix)> =
         idle.into_iter().map(|entry| (benefit_per_byte(entry, now_s), entry)).collect();
     // Ties are broken by fingerprint, so that the order is the same everywhere.
     idle.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.fingerprint.cmp(&b.1.fingerprint)));
-    let mut chosen: Vec<&Entry> = Vec::new();
+    let mut chosen: Vec<&CachedPrefix> = Vec::new();
     for (_, entry) in idle {
         if excess <= 0.0 {
             break;
@@ -99,7 +100,7 @@ pub fn evict(
 }
 
 /// Expected worker seconds saved per byte.
-fn benefit_per_byte(entry: &Entry, now_s: f64) -> f64 {
+fn benefit_per_byte(entry: &CachedPrefix, now_s: f64) -> f64 {
     ratio(quantity(entry.saved_s) * entry.uses.at(now_s), quantity(entry.bytes).max(1.0))
 }
 
@@ -108,9 +109,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entry(name: &str, bytes: f64, saved_s: f64, uses: f64) -> Entry {
-        Entry {
-            fingerprint: Fingerprint::of("test", name.as_bytes()),
+    fn entry(name: &str, bytes: f64, saved_s: f64, uses: f64) -> CachedPrefix {
+        CachedPrefix {
+            fingerprint: Fingerprint::from_content("test", name.as_bytes()),
             bytes,
             elements_per_s: 1.0,
             saved_s,
@@ -120,7 +121,7 @@ mod tests {
         }
     }
 
-    fn names(entries: &[Entry], chosen: &[Fingerprint]) -> Vec<usize> {
+    fn names(entries: &[CachedPrefix], chosen: &[Fingerprint]) -> Vec<usize> {
         let place = |key: &Fingerprint| entries.iter().position(|entry| entry.fingerprint == *key);
         chosen.iter().filter_map(place).collect()
     }
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(score.used(2.0 * USE_HALF_LIFE_S).weight, 2.0);
         let entries = [entry("a month ago, often", 10.0, 100.0, 50.0), {
             let uses = UseScore { weight: 1.0, at_s: 30.0 * 86_400.0 };
-            Entry { uses, ..entry("today, once", 10.0, 100.0, 0.0) }
+            CachedPrefix { uses, ..entry("today, once", 10.0, 100.0, 0.0) }
         }];
         let chosen = evict(&entries, 20.0, 5.0, 30.0 * 86_400.0).unwrap();
         assert_eq!(names(&entries, &chosen), [0]);
@@ -179,8 +180,8 @@ mod tests {
         fn any_entry()(
             name in any::<u64>(), bytes in 0.0f64..1e3, saved_s in 0.0f64..1e3, uses in 0.0f64..1e3,
             leased in prop::bool::weighted(0.4),
-        ) -> Entry {
-            Entry { leased, ..entry(&name.to_string(), bytes, saved_s, uses) }
+        ) -> CachedPrefix {
+            CachedPrefix { leased, ..entry(&name.to_string(), bytes, saved_s, uses) }
         }
     }
 
@@ -197,7 +198,7 @@ mod tests {
                 prop_assert!(held - idle + needed > capacity - 1e-6);
                 return Ok(());
             };
-            let gone: Vec<&Entry> =
+            let gone: Vec<&CachedPrefix> =
                 entries.iter().filter(|entry| chosen.contains(&entry.fingerprint)).collect();
             prop_assert_eq!(gone.len(), chosen.len());
             prop_assert!(gone.iter().all(|entry| !entry.leased));

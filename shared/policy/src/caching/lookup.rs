@@ -1,12 +1,12 @@
 //! Looks up which prefix of a job's pipeline is cached (Cachew 4.4).
 
-use super::{Described, Mode, UseScore};
+use super::{Mode, PrefixDescription, UseScore};
 use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
 
 /// An `autocache` point of a job at registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct CacheCandidate {
     /// Fingerprint of the prefix that ends there.
     pub fingerprint: Fingerprint,
     /// Whether it may be reused. Random prefixes need their author's permission.
@@ -17,7 +17,7 @@ pub struct Candidate {
 
 /// One cached prefix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct CachedPrefix {
     pub fingerprint: Fingerprint,
     pub bytes: f64,
     /// Delivered elements per second of one worker that reads it, as predicted or measured; 0 if
@@ -34,12 +34,12 @@ pub struct Entry {
     pub leased: bool,
     /// Description of the prefix, for explaining misses.
     #[serde(default)]
-    pub described: Option<Described>,
+    pub described: Option<PrefixDescription>,
 }
 
 /// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lookup {
+pub struct CacheLookup {
     /// Initial mode of the job.
     pub mode: Mode,
     pub reason: String,
@@ -51,15 +51,15 @@ pub struct Lookup {
 /// pipeline without points is computed; one without a hit is profiled.
 ///
 /// `points` are in pipeline order.
-pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
+pub fn lookup(points: &[CacheCandidate], catalogue: &[CachedPrefix]) -> CacheLookup {
     if points.is_empty() {
         let reason = "the pipeline has no autocache point".into();
-        return Lookup { mode: Mode::Compute, reason };
+        return CacheLookup { mode: Mode::Compute, reason };
     }
-    let mut best: Option<(u32, &Candidate, &Entry)> = None;
+    let mut best: Option<(u32, &CacheCandidate, &CachedPrefix)> = None;
     for (point, candidate) in (0..).zip(points).filter(|(_, candidate)| candidate.reusable) {
         for entry in catalogue.iter().filter(|hit| hit.fingerprint == candidate.fingerprint) {
-            let better = |(_, other, best): (u32, &Candidate, &Entry)| {
+            let better = |(_, other, best): (u32, &CacheCandidate, &CachedPrefix)| {
                 (candidate.whole, entry.elements_per_s) >= (other.whole, best.elements_per_s)
             };
             if best.is_none_or(better) {
@@ -68,11 +68,11 @@ pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
         }
     }
     match best {
-        Some((point, Candidate { whole: true, .. }, _)) => Lookup {
+        Some((point, CacheCandidate { whole: true, .. }, _)) => CacheLookup {
             mode: Mode::Get { point },
             reason: "the whole pipeline is cached: no worker is needed".into(),
         },
-        Some((point, _, Entry { elements_per_s, .. })) => Lookup {
+        Some((point, _, CachedPrefix { elements_per_s, .. })) => CacheLookup {
             mode: Mode::Get { point },
             reason: if *elements_per_s > 0.0 {
                 format!("point {point} is cached: {elements_per_s:.0} elements/s a worker")
@@ -81,9 +81,9 @@ pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
             },
         },
         None if points.iter().any(|candidate| candidate.reusable) => {
-            Lookup { mode: Mode::Profile, reason: "nothing of it is cached: profiling".into() }
+            CacheLookup { mode: Mode::Profile, reason: "nothing of it is cached: profiling".into() }
         }
-        None => Lookup {
+        None => CacheLookup {
             mode: Mode::Compute,
             reason: "every autocache point follows a random operator; `reuse_random: true` on a \
                      point allows to cache there"
@@ -96,9 +96,9 @@ pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
 mod tests {
     use super::*;
 
-    fn entry(name: &str, elements_per_s: f64) -> Entry {
-        Entry {
-            fingerprint: Fingerprint::of("test", name.as_bytes()),
+    fn entry(name: &str, elements_per_s: f64) -> CachedPrefix {
+        CachedPrefix {
+            fingerprint: Fingerprint::from_content("test", name.as_bytes()),
             bytes: 1e9,
             elements_per_s,
             saved_s: 10.0,
@@ -108,16 +108,16 @@ mod tests {
         }
     }
 
-    fn points(names: &[&str]) -> Vec<Candidate> {
-        let candidate = |name: &&str| Candidate {
-            fingerprint: Fingerprint::of("test", name.as_bytes()),
+    fn points(names: &[&str]) -> Vec<CacheCandidate> {
+        let candidate = |name: &&str| CacheCandidate {
+            fingerprint: Fingerprint::from_content("test", name.as_bytes()),
             reusable: true,
             whole: *name == "whole",
         };
         names.iter().map(candidate).collect()
     }
 
-    fn mode(points: &[Candidate], catalogue: &[Entry]) -> Mode {
+    fn mode(points: &[CacheCandidate], catalogue: &[CachedPrefix]) -> Mode {
         lookup(points, catalogue).mode
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A job goes through these in order: [`lookup`] at registration (another job may have cached the
 //! prefix), a profile of [`PROFILE_BATCHES`] batches during which scaling holds, [`decide`] over it, and
-//! [`State::advance`] at every decision and end of an epoch. [`evict`] keeps the cache within its
+//! [`CachingState::advance`] at every decision and end of an epoch. [`evict`] keeps the cache within its
 //! capacity, [`explain_miss`] explains a lookup without a hit. All of it is pure;
 //! `tests/caching_study` compares the decision with the best one in hindsight on synthetic pipelines.
 
@@ -15,13 +15,13 @@ mod modes;
 mod profile;
 mod read_time;
 
-pub use decide::{Decision, OptionEstimate, Settings, TIE, decide};
-pub use evict::{NoRoom, USE_HALF_LIFE_S, UseScore, evict};
+pub use decide::{CachingDecision, CachingOption, CachingSettings, TIE, decide};
+pub use evict::{CacheFull, USE_HALF_LIFE_S, UseScore, evict};
 pub use gristmill_model::wire::CacheMode as Mode;
-pub use lookup::{Candidate, Entry, Lookup, lookup};
-pub use miss::{Described, Difference, Miss, SourceVersion, explain_miss};
-pub use modes::{Event, State, Transition};
-pub use profile::{OpProfile, PointProfile, Profile, Reads};
+pub use lookup::{CacheCandidate, CacheLookup, CachedPrefix, lookup};
+pub use miss::{CacheMiss, PrefixDescription, PrefixDifference, SourceVersion, explain_miss};
+pub use modes::{CachingEvent, CachingState, CachingTransition};
+pub use profile::{CachingProfile, OpProfile, PointProfile, ReadOverlap};
 pub use read_time::ReadTime;
 
 /// Batches of a profile before the decision (Cachew 4.4 finds 300 enough). An epoch that ends sooner

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// An event that may change the mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-pub enum Event {
+pub enum CachingEvent {
     /// [`decide`](super::decide) decided. `stored_from_start`: everything that the current epoch made at
     /// that point is stored and kept, as delivered objects are during a profile.
     Decided { mode: Mode, stored_from_start: bool },
@@ -17,7 +17,7 @@ pub enum Event {
 /// Caching state of a job; small enough for the job's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct State {
+pub struct CachingState {
     /// Current mode.
     #[serde(flatten)]
     pub mode: Mode,
@@ -27,15 +27,15 @@ pub struct State {
 
 /// The state after an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Transition {
-    pub state: State,
+pub struct CachingTransition {
+    pub state: CachingState,
     pub reason: String,
 }
 
-impl State {
+impl CachingState {
     /// The state of a job in `mode`.
-    pub fn of(mode: Mode) -> State {
-        State { mode, put_next: None }
+    pub fn new(mode: Mode) -> CachingState {
+        CachingState { mode, put_next: None }
     }
 
     /// Whether the worker count must stay as it is.
@@ -45,35 +45,39 @@ impl State {
 
     /// The state after `event`, and the reason. Events that do not concern a state leave it unchanged, so
     /// events may be repeated.
-    pub fn advance(&self, event: &Event) -> Transition {
+    pub fn advance(&self, event: &CachingEvent) -> CachingTransition {
         let (state, reason) = match (self.mode, event) {
-            (Mode::Profile, Event::Decided { mode: Mode::Put { point }, stored_from_start }) => {
+            (
+                Mode::Profile,
+                CachingEvent::Decided { mode: Mode::Put { point }, stored_from_start },
+            ) => {
                 if *stored_from_start {
-                    (State::of(Mode::Put { point: *point }), self.storing(*point))
+                    (CachingState::new(Mode::Put { point: *point }), self.storing(*point))
                 } else {
                     (
-                        State { mode: Mode::Compute, put_next: Some(*point) },
+                        CachingState { mode: Mode::Compute, put_next: Some(*point) },
                         format!("the next epoch stores at point {point} from its first split on"),
                     )
                 }
             }
-            (Mode::Profile, Event::Decided { mode: Mode::Compute, .. }) => {
-                (State::of(Mode::Compute), "computing every epoch was decided".into())
+            (Mode::Profile, CachingEvent::Decided { mode: Mode::Compute, .. }) => {
+                (CachingState::new(Mode::Compute), "computing every epoch was decided".into())
             }
-            (Mode::Put { point }, Event::EpochEnded { complete: true }) => {
-                (State::of(Mode::Get { point }), format!("point {point} is stored completely"))
-            }
-            (Mode::Put { point }, Event::EpochEnded { complete: false }) => (
+            (Mode::Put { point }, CachingEvent::EpochEnded { complete: true }) => (
+                CachingState::new(Mode::Get { point }),
+                format!("point {point} is stored completely"),
+            ),
+            (Mode::Put { point }, CachingEvent::EpochEnded { complete: false }) => (
                 *self,
                 format!("point {point} is not stored completely: storing the missing splits"),
             ),
-            (Mode::Compute, Event::EpochEnded { .. }) if self.put_next.is_some() => {
+            (Mode::Compute, CachingEvent::EpochEnded { .. }) if self.put_next.is_some() => {
                 let point = self.put_next.unwrap_or_default();
-                (State::of(Mode::Put { point }), self.storing(point))
+                (CachingState::new(Mode::Put { point }), self.storing(point))
             }
             _ => (*self, format!("{} goes on", self.mode)),
         };
-        Transition { state, reason }
+        CachingTransition { state, reason }
     }
 
     fn storing(&self, point: u32) -> String {
@@ -86,22 +90,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn walk(events: &[Event]) -> Vec<Mode> {
-        let mut state = State::default();
-        let step = |event: &Event| {
+    fn walk(events: &[CachingEvent]) -> Vec<Mode> {
+        let mut state = CachingState::default();
+        let step = |event: &CachingEvent| {
             state = state.advance(event).state;
             state.mode
         };
         events.iter().map(step).collect()
     }
 
-    fn decided(point: u32, stored_from_start: bool) -> Event {
-        Event::Decided { mode: Mode::Put { point }, stored_from_start }
+    fn decided(point: u32, stored_from_start: bool) -> CachingEvent {
+        CachingEvent::Decided { mode: Mode::Put { point }, stored_from_start }
     }
 
     #[test]
     fn an_inner_point_is_profiled_put_and_got() {
-        let end = Event::EpochEnded { complete: true };
+        let end = CachingEvent::EpochEnded { complete: true };
         assert_eq!(
             walk(&[decided(1, false), end.clone(), end.clone(), end]),
             [Mode::Compute, Mode::Put { point: 1 }, Mode::Get { point: 1 }, Mode::Get { point: 1 },]
@@ -110,7 +114,7 @@ mod tests {
 
     #[test]
     fn at_the_last_operator_the_profiled_epoch_is_the_put() {
-        let end = Event::EpochEnded { complete: true };
+        let end = CachingEvent::EpochEnded { complete: true };
         assert_eq!(
             walk(&[decided(2, true), end]),
             [Mode::Put { point: 2 }, Mode::Get { point: 2 }]
@@ -119,25 +123,25 @@ mod tests {
 
     #[test]
     fn what_is_incomplete_is_not_read() {
-        let half = Event::EpochEnded { complete: false };
+        let half = CachingEvent::EpochEnded { complete: false };
         assert_eq!(walk(&[decided(0, true), half])[1], Mode::Put { point: 0 });
     }
 
     #[test]
     fn scaling_is_held_only_while_profiling() {
-        assert!(State::default().holds_scaling());
-        assert!(!State::of(Mode::Compute).holds_scaling());
+        assert!(CachingState::default().holds_scaling());
+        assert!(!CachingState::new(Mode::Compute).holds_scaling());
     }
 
     #[test]
     fn a_state_reads_as_one_would_write_it() {
-        let state = State { mode: Mode::Get { point: 1 }, put_next: None };
+        let state = CachingState { mode: Mode::Get { point: 1 }, put_next: None };
         let json = serde_json::to_string(&state).unwrap();
         assert_eq!(json, r#"{"mode":"get","point":1,"put_next":null}"#);
-        assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state);
+        assert_eq!(serde_json::from_str::<CachingState>(&json).unwrap(), state);
     }
 
-    fn any_event() -> impl Strategy<Value = Event> {
+    fn any_event() -> impl Strategy<Value = CachingEvent> {
         let mode = prop_oneof![
             Just(Mode::Compute),
             (0u32..3).prop_map(|point| Mode::Put { point }),
@@ -145,22 +149,24 @@ mod tests {
             (0u32..3).prop_map(|point| Mode::Get { point }),
         ];
         prop_oneof![
-            (mode, any::<bool>())
-                .prop_map(|(mode, stored_from_start)| Event::Decided { mode, stored_from_start }),
-            any::<bool>().prop_map(|complete| Event::EpochEnded { complete }),
+            (mode, any::<bool>()).prop_map(|(mode, stored_from_start)| CachingEvent::Decided {
+                mode,
+                stored_from_start
+            }),
+            any::<bool>().prop_map(|complete| CachingEvent::EpochEnded { complete }),
         ]
     }
 
     proptest! {
         #[test]
         fn only_a_complete_put_is_ever_read(events in prop::collection::vec(any_event(), 0..40)) {
-            let mut state = State::default();
+            let mut state = CachingState::default();
             for event in &events {
                 let next = state.advance(event);
                 prop_assert!(!next.reason.is_empty() && !next.reason.contains('\n'));
                 if let (Mode::Get { point }, true) = (next.state.mode, next.state != state) {
                     prop_assert_eq!(state.mode, Mode::Put { point });
-                    prop_assert_eq!(event, &Event::EpochEnded { complete: true });
+                    prop_assert_eq!(event, &CachingEvent::EpochEnded { complete: true });
                 }
                 prop_assert!(next.state.mode != Mode::Profile || state.mode == Mode::Profile);
                 state = next.state;

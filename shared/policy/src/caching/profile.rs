@@ -20,7 +20,7 @@ pub struct OpProfile {
 /// One `autocache` point.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PointProfile {
-    /// Index in [`Profile::ops`] of the operator whose output would be cached. After the last operator
+    /// Index in [`CachingProfile::ops`] of the operator whose output would be cached. After the last operator
     /// this is the delivered output, which is stored anyway.
     pub after_op: usize,
     /// Whether an operator up to this point is random.
@@ -34,7 +34,7 @@ pub struct PointProfile {
 /// How a worker combines cache reads and computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Reads {
+pub enum ReadOverlap {
     /// Sequentially, as in Cachew's formula.
     InTurn,
     /// The next split is read while this one is computed, as in our workers: the longer counts.
@@ -43,7 +43,7 @@ pub enum Reads {
 
 /// All measurements of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
+pub struct CachingProfile {
     /// Batches covered.
     pub batches: u32,
     /// Source records covered.
@@ -56,10 +56,10 @@ pub struct Profile {
     pub source_wait_s: f64,
     /// Points in pipeline order.
     pub points: Vec<PointProfile>,
-    pub reads: Reads,
+    pub reads: ReadOverlap,
 }
 
-impl Profile {
+impl CachingProfile {
     /// Worker seconds of the whole profile: Cachew's `N x active_time(last)`, plus the wait for the
     /// source.
     pub fn compute_s(&self) -> f64 {

@@ -1,6 +1,8 @@
 //! Cost model of an epoch: its duration with a number of workers, its bottleneck and its price.
 
-use super::{Cost, FunctionShape, Prices, Requests, SplitBound, SplitWork, quantity, ratio};
+use super::{
+    BilledRequests, CostBreakdown, FunctionShape, PriceList, SplitBound, SplitWork, quantity, ratio,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -12,14 +14,14 @@ pub struct EpochWork {
     /// Source records of the epoch: the denominator of "per million samples".
     pub records: u64,
     pub split: SplitWork,
-    pub requests: Requests,
+    pub requests: BilledRequests,
     /// Mean object bytes that wait for the trainer or its checkpoint.
     pub held_bytes: f64,
 }
 
 /// The trainer's demand.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Trainer {
+pub struct TrainerDemand {
     /// Seconds of a step without waiting.
     pub step_s: f64,
     /// Bytes per second that its host can receive; 0 is no limit.
@@ -29,7 +31,7 @@ pub struct Trainer {
 /// Bottleneck of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Bound {
+pub enum EpochBound {
     /// Training itself: data is always ready.
     Trainer,
     /// The workers' computing.
@@ -40,13 +42,13 @@ pub enum Bound {
     TrainerNetwork,
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for EpochBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Bound::Trainer => "the trainer",
-            Bound::Workers => "the workers' computing",
-            Bound::WorkerNetwork => "the workers' network",
-            Bound::TrainerNetwork => "the trainer's network",
+            EpochBound::Trainer => "the trainer",
+            EpochBound::Workers => "the workers' computing",
+            EpochBound::WorkerNetwork => "the workers' network",
+            EpochBound::TrainerNetwork => "the trainer's network",
         })
     }
 }
@@ -59,10 +61,10 @@ pub struct EpochEstimate {
     pub seconds: f64,
     /// Seconds of training alone.
     pub trainer_s: f64,
-    pub bound: Bound,
-    pub cost: Cost,
+    pub bound: EpochBound,
+    pub cost: CostBreakdown,
     /// `cost` per million source records.
-    pub per_million: Cost,
+    pub per_million: CostBreakdown,
 }
 
 impl EpochWork {
@@ -75,18 +77,23 @@ impl EpochWork {
     }
 
     /// Seconds of the epoch, and its bottleneck. More workers never make it longer.
-    pub fn seconds(&self, workers: u32, shape: &FunctionShape, trainer: &Trainer) -> (f64, Bound) {
+    pub fn seconds(
+        &self,
+        workers: u32,
+        shape: &FunctionShape,
+        trainer: &TrainerDemand,
+    ) -> (f64, EpochBound) {
         let trainer_s = self.batches as f64 * quantity(trainer.step_s);
         let bytes = self.splits as f64 * quantity(self.split.bytes_out);
         let ingest_s = ratio(bytes, quantity(trainer.ingest_bytes_per_s));
         let worker_bound = match self.split.bound(shape) {
-            SplitBound::Compute => Bound::Workers,
-            SplitBound::Network => Bound::WorkerNetwork,
+            SplitBound::Compute => EpochBound::Workers,
+            SplitBound::Network => EpochBound::WorkerNetwork,
         };
         // The first of equal bounds is named.
         let bounds = [
-            (trainer_s, Bound::Trainer),
-            (ingest_s, Bound::TrainerNetwork),
+            (trainer_s, EpochBound::Trainer),
+            (ingest_s, EpochBound::TrainerNetwork),
             (self.workers_s(workers, shape), worker_bound),
         ];
         bounds
@@ -100,12 +107,12 @@ impl EpochWork {
         &self,
         workers: u32,
         shape: &FunctionShape,
-        trainer: &Trainer,
-        prices: &Prices,
+        trainer: &TrainerDemand,
+        prices: &PriceList,
     ) -> EpochEstimate {
         let (seconds, bound) = self.seconds(workers, shape, trainer);
         let of_splits = self.split.cost(shape, &self.requests, 0.0, prices) * self.splits as f64;
-        let cost = Cost {
+        let cost = CostBreakdown {
             storage: prices.stored(self.held_bytes, seconds),
             accelerator: prices.accelerator(seconds),
             ..of_splits
@@ -118,9 +125,9 @@ impl EpochWork {
         &self,
         workers: u32,
         seconds: f64,
-        bound: Bound,
-        trainer: &Trainer,
-        cost: Cost,
+        bound: EpochBound,
+        trainer: &TrainerDemand,
+        cost: CostBreakdown,
     ) -> EpochEstimate {
         let trainer_s = self.batches as f64 * quantity(trainer.step_s);
         let per_million = cost.per_million(self.records as f64);
@@ -129,7 +136,7 @@ impl EpochWork {
 
     /// Fewest workers that make the epoch as short as it can be: limited by the trainer's step (Pecan 5.1;
     /// FastFlow 9), its network, or one worker per split. At least 1, at most `most`.
-    pub fn workers_needed(&self, shape: &FunctionShape, trainer: &Trainer, most: u32) -> u32 {
+    pub fn workers_needed(&self, shape: &FunctionShape, trainer: &TrainerDemand, most: u32) -> u32 {
         let (least_s, _) = self.seconds(u32::MAX, shape, trainer);
         // Slightly less, to absorb rounding.
         let needed = ratio(self.workers_s(1, shape), least_s) * (1.0 - 1e-9);

@@ -1,6 +1,6 @@
 //! Capability and price of a function of a given size.
 
-use super::{Prices, Usd, quantity};
+use super::{PriceList, Usd, quantity};
 use gristmill_model::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const MB_PER_GB: f64 = 1024.0;
 /// The instruction set of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Architecture {
+pub enum FunctionArchitecture {
     #[default]
     Arm64,
     #[serde(rename = "x86_64")]
@@ -27,7 +27,7 @@ pub enum Architecture {
 pub struct FunctionShape {
     /// 128 to 10,240.
     pub memory_mb: u32,
-    pub architecture: Architecture,
+    pub architecture: FunctionArchitecture,
     /// Network rate in each direction.
     pub network_bytes_per_s: f64,
 }
@@ -37,7 +37,7 @@ impl Default for FunctionShape {
     fn default() -> Self {
         FunctionShape {
             memory_mb: MB_PER_VCPU as u32,
-            architecture: Architecture::Arm64,
+            architecture: FunctionArchitecture::Arm64,
             network_bytes_per_s: NETWORK_BYTES_PER_S,
         }
     }
@@ -52,8 +52,8 @@ impl FromStr for FunctionShape {
         let (memory, architecture) = text.split_once('/').ok_or_else(wrong)?;
         let memory_mb = memory.parse().ok().filter(|mb| (128..=10_240).contains(mb));
         let architecture = match architecture {
-            "arm64" => Architecture::Arm64,
-            "x86_64" => Architecture::X86_64,
+            "arm64" => FunctionArchitecture::Arm64,
+            "x86_64" => FunctionArchitecture::X86_64,
             _ => return Err(wrong()),
         };
         Ok(Self { memory_mb: memory_mb.ok_or_else(wrong)?, architecture, ..Self::default() })
@@ -72,10 +72,10 @@ impl FunctionShape {
     }
 
     /// Price of a second, busy or idle.
-    pub fn usd_per_second(&self, prices: &Prices) -> Usd {
+    pub fn usd_per_second(&self, prices: &PriceList) -> Usd {
         let usd_per_gb_second = match self.architecture {
-            Architecture::Arm64 => prices.function.arm64_usd_per_gb_second,
-            Architecture::X86_64 => prices.function.x86_64_usd_per_gb_second,
+            FunctionArchitecture::Arm64 => prices.function.arm64_usd_per_gb_second,
+            FunctionArchitecture::X86_64 => prices.function.x86_64_usd_per_gb_second,
         };
         Usd(f64::from(self.memory_mb) / MB_PER_GB * quantity(usd_per_gb_second))
     }

@@ -1,7 +1,7 @@
 //! The cost model: function time and service usage of a split, and an epoch of them in seconds and
 //! dollars. Caching, planning and budgets all use it, so that prices agree everywhere.
 //!
-//! Prices are data ([`Prices`]); nothing here is a measurement on AWS. Inputs that are negative or not
+//! Prices are data ([`PriceList`]); nothing here is a measurement on AWS. Inputs that are negative or not
 //! finite count as zero, so that an incomplete profile gives a figure that is too low instead of one
 //! that is not a number.
 
@@ -11,13 +11,14 @@ mod prices;
 mod split;
 mod usd;
 
-pub use epoch::{Bound, EpochEstimate, EpochWork, Trainer};
-pub use function::{Architecture, FunctionShape, NETWORK_BYTES_PER_S};
+pub use epoch::{EpochBound, EpochEstimate, EpochWork, TrainerDemand};
+pub use function::{FunctionArchitecture, FunctionShape, NETWORK_BYTES_PER_S};
 pub use prices::{
-    FunctionPrices, InstancePrices, ObjectPrices, PriceError, Prices, TablePrices, TransferPrices,
+    FunctionPrices, InstancePrices, ObjectPrices, PriceError, PriceList, TablePrices,
+    TransferPrices,
 };
-pub use split::{Requests, SplitBound, SplitWork};
-pub use usd::{Cost, Usd};
+pub use split::{BilledRequests, SplitBound, SplitWork};
+pub use usd::{CostBreakdown, Usd};
 
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ pub struct PriceError {
 /// were not re-checked then. Users who replace a price should update `source` and `checked`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Prices {
+pub struct PriceList {
     /// Provider and region, printed beside figures.
     pub source: String,
     /// Year and month of the last check.
@@ -86,9 +86,9 @@ pub struct InstancePrices {
     pub network_mb_per_s_per_vcpu: f64,
 }
 
-impl Default for Prices {
+impl Default for PriceList {
     fn default() -> Self {
-        Prices {
+        PriceList {
             source: "AWS list prices, us-east-1".into(),
             checked: "2026-11".into(),
             function: FunctionPrices::default(),
@@ -141,13 +141,13 @@ impl Default for InstancePrices {
     }
 }
 
-impl Prices {
+impl PriceList {
     /// Checks that all prices are valid.
     ///
     /// # Errors
     /// The first price that is negative or not a number, or a utilisation outside (0, 1].
     pub fn check(&self) -> Result<(), PriceError> {
-        let Prices { function, objects, table, transfer, instance, .. } = self;
+        let PriceList { function, objects, table, transfer, instance, .. } = self;
         let prices = [
             ("function.arm64_usd_per_gb_second", function.arm64_usd_per_gb_second),
             ("function.x86_64_usd_per_gb_second", function.x86_64_usd_per_gb_second),

@@ -1,6 +1,6 @@
 //! Cost model of one split.
 
-use super::{Cost, FunctionShape, Prices, Usd, quantity, ratio};
+use super::{CostBreakdown, FunctionShape, PriceList, Usd, quantity, ratio};
 use serde::{Deserialize, Serialize};
 
 /// Resources that one split takes.
@@ -57,11 +57,11 @@ impl SplitWork {
     pub fn cost(
         &self,
         shape: &FunctionShape,
-        requests: &Requests,
+        requests: &BilledRequests,
         kept_s: f64,
-        prices: &Prices,
-    ) -> Cost {
-        Cost {
+        prices: &PriceList,
+    ) -> CostBreakdown {
+        CostBreakdown {
             compute: shape.usd_per_second(prices) * self.worker_s(shape),
             requests: requests.usd(prices),
             storage: prices.stored(self.bytes_out, kept_s),
@@ -73,7 +73,7 @@ impl SplitWork {
 
 /// Request counts, in billed units.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Requests {
+pub struct BilledRequests {
     pub invocations: f64,
     pub puts: f64,
     pub gets: f64,
@@ -81,24 +81,39 @@ pub struct Requests {
     pub table_reads: f64,
 }
 
-impl Requests {
+impl BilledRequests {
     /// One split run by a function: a share of its worker's and its coordinator calls' invocations, one
     /// put, a get of the source and one by the trainer, and the table units of claim, flush, poll and
     /// acknowledgement.
-    pub const SPLIT: Requests =
-        Requests { invocations: 1.0, puts: 1.0, gets: 2.0, table_writes: 4.0, table_reads: 4.0 };
+    pub const SPLIT: BilledRequests = BilledRequests {
+        invocations: 1.0,
+        puts: 1.0,
+        gets: 2.0,
+        table_writes: 4.0,
+        table_reads: 4.0,
+    };
 
     /// One split that the trainer reads from the cache: nothing runs, one get.
-    pub const CACHED_SPLIT: Requests =
-        Requests { invocations: 0.0, puts: 0.0, gets: 1.0, table_writes: 0.0, table_reads: 0.0 };
+    pub const CACHED_SPLIT: BilledRequests = BilledRequests {
+        invocations: 0.0,
+        puts: 0.0,
+        gets: 1.0,
+        table_writes: 0.0,
+        table_reads: 0.0,
+    };
 
     /// One split run on the trainer's own host: one get of the source, and the table units.
-    pub const LOCAL_SPLIT: Requests =
-        Requests { invocations: 1.0, puts: 0.0, gets: 1.0, table_writes: 4.0, table_reads: 4.0 };
+    pub const LOCAL_SPLIT: BilledRequests = BilledRequests {
+        invocations: 1.0,
+        puts: 0.0,
+        gets: 1.0,
+        table_writes: 4.0,
+        table_reads: 4.0,
+    };
 
     /// Price of these requests.
-    pub fn usd(&self, prices: &Prices) -> Usd {
-        let Requests { invocations, puts, gets, table_writes, table_reads } = *self;
+    pub fn usd(&self, prices: &PriceList) -> Usd {
+        let BilledRequests { invocations, puts, gets, table_writes, table_reads } = *self;
         let price = |count: f64, usd: f64, of: f64| quantity(count) * quantity(usd) / of;
         Usd(price(invocations, prices.function.usd_per_million_requests, 1e6)
             + price(puts, prices.objects.usd_per_thousand_puts, 1e3)

@@ -74,7 +74,7 @@ impl Sum for Usd {
 
 /// A cost by item.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Cost {
+pub struct CostBreakdown {
     /// Time of functions, or of the instances that replace them.
     pub compute: Usd,
     /// Invocations, puts, gets, and units of the table.
@@ -87,7 +87,7 @@ pub struct Cost {
     pub accelerator: Usd,
 }
 
-impl Cost {
+impl CostBreakdown {
     /// The sum of all items.
     pub fn total(&self) -> Usd {
         self.preprocessing() + self.accelerator
@@ -95,20 +95,20 @@ impl Cost {
 
     /// The sum of all items except the trainer's time.
     pub fn preprocessing(&self) -> Usd {
-        let Cost { compute, requests, storage, transfer, accelerator: _ } = *self;
+        let CostBreakdown { compute, requests, storage, transfer, accelerator: _ } = *self;
         compute + requests + storage + transfer
     }
 
     /// Scaled to a million samples, given the number that this cost is for; zero if that is zero.
-    pub fn per_million(&self, samples: f64) -> Cost {
-        if quantity(samples) > 0.0 { *self * (1e6 / samples) } else { Cost::default() }
+    pub fn per_million(&self, samples: f64) -> CostBreakdown {
+        if quantity(samples) > 0.0 { *self * (1e6 / samples) } else { CostBreakdown::default() }
     }
 }
 
-impl Add for Cost {
-    type Output = Cost;
-    fn add(self, other: Cost) -> Cost {
-        Cost {
+impl Add for CostBreakdown {
+    type Output = CostBreakdown;
+    fn add(self, other: CostBreakdown) -> CostBreakdown {
+        CostBreakdown {
             compute: self.compute + other.compute,
             requests: self.requests + other.requests,
             storage: self.storage + other.storage,
@@ -118,16 +118,16 @@ impl Add for Cost {
     }
 }
 
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
+impl AddAssign for CostBreakdown {
+    fn add_assign(&mut self, other: CostBreakdown) {
         *self = *self + other;
     }
 }
 
-impl Mul<f64> for Cost {
-    type Output = Cost;
-    fn mul(self, times: f64) -> Cost {
-        Cost {
+impl Mul<f64> for CostBreakdown {
+    type Output = CostBreakdown;
+    fn mul(self, times: f64) -> CostBreakdown {
+        CostBreakdown {
             compute: self.compute * times,
             requests: self.requests * times,
             storage: self.storage * times,

@@ -22,7 +22,7 @@ pub struct OpCost {
 /// A sample of a dataset, run through its pipeline on some machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Measured {
+pub struct MeasuredSample {
     /// Source records in the sample.
     pub records: f64,
     /// Their stored bytes.
@@ -38,9 +38,9 @@ pub struct Measured {
     pub function_slowdown: f64,
 }
 
-impl Default for Measured {
+impl Default for MeasuredSample {
     fn default() -> Self {
-        Measured {
+        MeasuredSample {
             records: 0.0,
             source_bytes: 0.0,
             rows: 0.0,
@@ -51,7 +51,7 @@ impl Default for Measured {
     }
 }
 
-impl Measured {
+impl MeasuredSample {
     /// Processor seconds per record from operator `first` on, on the measuring machine.
     pub fn cpu_s_per_record(&self, first: usize) -> f64 {
         let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.cpu_s)).sum();

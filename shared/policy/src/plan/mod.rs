@@ -12,12 +12,12 @@ mod local;
 mod measured;
 mod table;
 
-pub use alternatives::{Alternative, Kind};
-pub use job::{CachePoint, Job, Limits};
-pub use local::{LocalBound, LocalCosts, LocalEstimate, LocalRun, predict_local};
-pub use measured::{Measured, OpCost};
+pub use alternatives::{AlternativeKind, PlanAlternative};
+pub use job::{PlanLimits, PlannedCachePoint, PlannedJob};
+pub use local::{LocalBound, LocalCosts, LocalEstimate, LocalJob, predict_local};
+pub use measured::{MeasuredSample, OpCost};
 
-use crate::cost::{Bound, EpochEstimate, Usd, quantity, ratio};
+use crate::cost::{EpochBound, EpochEstimate, Usd, quantity, ratio};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -29,7 +29,7 @@ const AS_FAST: f64 = 0.01;
 /// Break-even of keeping a cache at one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BreakEven {
-    /// Index in [`Job::points`].
+    /// Index in [`PlannedJob::points`].
     pub point: usize,
     /// "cache after `resize`".
     pub name: String,
@@ -44,7 +44,7 @@ pub struct BreakEven {
 
 /// A plan: the prediction for a job on functions, and the alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct JobPrediction {
     pub records: u64,
     pub batches: u64,
     pub splits: u64,
@@ -59,7 +59,7 @@ pub struct Plan {
     pub functions: EpochEstimate,
     /// The functions and the other options, in this order. Costs are the mean per epoch over the job,
     /// including the accelerator.
-    pub alternatives: Vec<Alternative>,
+    pub alternatives: Vec<PlanAlternative>,
     /// Indices in `alternatives`: of the least total cost, and of the least time (of equally fast ones the
     /// cheapest).
     pub cheapest: usize,
@@ -72,7 +72,7 @@ pub struct Plan {
 }
 
 /// Plans a job on functions.
-pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
+pub fn plan(measured: &MeasuredSample, job: &PlannedJob, limits: &PlanLimits) -> JobPrediction {
     let work = job.epoch_work(measured);
     let trainer = job.trainer();
     let desired = work.workers_needed(&job.shape, &trainer, u32::MAX);
@@ -89,7 +89,7 @@ pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
         }
     });
     let break_even = alternatives::break_even(measured, job, &work, &functions);
-    let mut plan = Plan {
+    let mut plan = JobPrediction {
         records: job.records,
         batches: work.batches,
         splits: work.splits,
@@ -112,7 +112,7 @@ pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
 }
 
 /// Seconds of an epoch; infinite if it is impossible.
-fn possible_s(alternative: &Alternative) -> f64 {
+fn possible_s(alternative: &PlanAlternative) -> f64 {
     match alternative.refused {
         None => alternative.seconds,
         Some(_) => f64::INFINITY,
@@ -120,13 +120,13 @@ fn possible_s(alternative: &Alternative) -> f64 {
 }
 
 /// Index of the first possible alternative with the least measure. Functions, which come first, are always possible.
-fn least(alternatives: &[Alternative], measure: impl Fn(&Alternative) -> f64) -> usize {
+fn least(alternatives: &[PlanAlternative], measure: impl Fn(&PlanAlternative) -> f64) -> usize {
     let possible = alternatives.iter().enumerate().filter(|(_, a)| a.refused.is_none());
     let least = possible.min_by(|(_, a), (_, b)| measure(a).total_cmp(&measure(b)));
     least.map_or(0, |(index, _)| index)
 }
 
-fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
+fn verdicts(plan: &JobPrediction, job: &PlannedJob) -> Vec<String> {
     let mut said = vec![bound_verdict(plan)];
     if let Some(limit) = &plan.limited_by {
         said.push(format!("{limit} keeps it at {} workers", plan.workers));
@@ -136,7 +136,8 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
         let preprocessing_usd = alternative.cost.preprocessing().0;
         let cheaper = 1.0 - ratio(preprocessing_usd, functions_usd);
         let as_fast = alternative.seconds <= plan.functions.seconds * (1.0 + AS_FAST);
-        let substitute = matches!(alternative.kind, Kind::Instances | Kind::TrainerCpu);
+        let substitute =
+            matches!(alternative.kind, AlternativeKind::Instances | AlternativeKind::TrainerCpu);
         if alternative.refused.is_some() || !substitute || !as_fast || cheaper < AS_FAST {
             continue;
         }
@@ -156,7 +157,7 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
                  it costs {usd_per_day} a day)"
             ) } else { format!("{name} never pays: reading it costs as much as computing it") });
     }
-    if plan.functions.bound == Bound::WorkerNetwork && job.shape.memory_mb > SMALL_WORKER_MB {
+    if plan.functions.bound == EpochBound::WorkerNetwork && job.shape.memory_mb > SMALL_WORKER_MB {
         said.push(
             "workers wait for their network, not for a processor: less memory costs less and takes as long"
                 .into(),
@@ -168,10 +169,10 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
 /// Below this a worker lacks memory for two objects and its buffers, regardless of its processor.
 const SMALL_WORKER_MB: u32 = 512;
 
-fn bound_verdict(plan: &Plan) -> String {
-    let Plan { workers, worker_batch_s, step_s, functions, .. } = plan;
+fn bound_verdict(plan: &JobPrediction) -> String {
+    let JobPrediction { workers, worker_batch_s, step_s, functions, .. } = plan;
     let waits = match functions.bound {
-        Bound::Trainer => "the trainer never waits".to_owned(),
+        EpochBound::Trainer => "the trainer never waits".to_owned(),
         bound => {
             let stall = 1.0 - ratio(functions.trainer_s, functions.seconds);
             format!("the trainer waits {:.0} % of the time for {bound}", 1e2 * stall)

@@ -1,7 +1,7 @@
 //! A plan as text: at most 28 lines.
 
-use super::{Alternative, Plan};
-use crate::cost::Cost;
+use super::{JobPrediction, PlanAlternative};
+use crate::cost::CostBreakdown;
 use std::fmt;
 
 /// Most alternatives shown; a pipeline may have any number of points.
@@ -11,9 +11,9 @@ const MAX_VERDICTS: usize = 9;
 /// Characters of the name column.
 const NAME_WIDTH: usize = 28;
 
-impl fmt::Display for Plan {
+impl fmt::Display for JobPrediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { records, batches, splits, prices, .. } = self;
+        let JobPrediction { records, batches, splits, prices, .. } = self;
         writeln!(
             f,
             "{records} records an epoch: {batches} batches in {splits} splits; prices: {prices}"
@@ -36,7 +36,7 @@ impl fmt::Display for Plan {
         let rows = self.alternatives.iter().enumerate();
         // Marked rows are always shown.
         let shown =
-            |(index, _): &(usize, &Alternative)| *index < MAX_ROWS || marked.contains(index);
+            |(index, _): &(usize, &PlanAlternative)| *index < MAX_ROWS || marked.contains(index);
         for (index, alternative) in rows.filter(shown) {
             row(f, alternative)?;
             if index == self.cheapest {
@@ -47,7 +47,8 @@ impl fmt::Display for Plan {
             }
             writeln!(f)?;
         }
-        let Cost { compute, requests, storage, transfer, accelerator } = self.functions.per_million;
+        let CostBreakdown { compute, requests, storage, transfer, accelerator } =
+            self.functions.per_million;
         writeln!(
             f,
             "{:<NAME_WIDTH$} {:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
@@ -65,13 +66,13 @@ impl fmt::Display for Plan {
     }
 }
 
-fn row(f: &mut fmt::Formatter<'_>, alternative: &Alternative) -> fmt::Result {
-    let Alternative { name, workers, seconds, cost, refused, .. } = alternative;
+fn row(f: &mut fmt::Formatter<'_>, alternative: &PlanAlternative) -> fmt::Result {
+    let PlanAlternative { name, workers, seconds, cost, refused, .. } = alternative;
     let name: String = name.chars().take(NAME_WIDTH).collect();
     if let Some(why) = refused {
         return write!(f, "{name:<NAME_WIDTH$} {:>7} {why}", "-");
     }
-    let Cost { compute, requests, storage, transfer, accelerator } = *cost;
+    let CostBreakdown { compute, requests, storage, transfer, accelerator } = *cost;
     let workers =
         if workers.fract() == 0.0 { format!("{workers}") } else { format!("{workers:.1}") };
     write!(

@@ -16,7 +16,7 @@ static TABLE: Mutex<BufferTable> =
 
 /// Whole pages of one buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BufferPlace {
+pub struct BufferPages {
     /// Address of the first byte.
     pub start: usize,
     /// Length in bytes.
@@ -47,7 +47,7 @@ impl HeldBuffer {
 }
 
 /// Keeps the memory of the lent buffer around `address`. None where no buffer of a pool is, or none of whole pages.
-pub fn keep_buffer(address: usize) -> Option<BufferPlace> {
+pub fn keep_buffer(address: usize) -> Option<BufferPages> {
     let mut table = table();
     let (&start, &capacity) = table.lent.range(..=address).next_back()?;
     let bytes = capacity - capacity % PAGE_BYTES;
@@ -57,7 +57,7 @@ pub fn keep_buffer(address: usize) -> Option<BufferPlace> {
     let fresh = HeldBuffer { bytes, is_kept: true, last_page: None };
     let held = table.held.entry(start).or_insert(fresh);
     held.is_kept = true;
-    Some(BufferPlace { start, bytes: held.bytes })
+    Some(BufferPages { start, bytes: held.bytes })
 }
 
 /// The buffer that begins at `start` is not registered any more.
@@ -125,11 +125,11 @@ mod tests {
     }
 
     /// The place of the buffer of `content`, which is kept from now on.
-    fn kept(content: &Bytes) -> BufferPlace {
+    fn kept(content: &Bytes) -> BufferPages {
         keep_buffer(content.as_ptr().addr()).unwrap()
     }
 
-    fn is_unused(place: BufferPlace) -> bool {
+    fn is_unused(place: BufferPages) -> bool {
         unused_buffers().contains(&place.start)
     }
 

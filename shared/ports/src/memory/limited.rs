@@ -2,7 +2,7 @@
 
 use super::MemoryObjects;
 use crate::{
-    Clock, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    Clock, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
     limits::{PAGE_KEYS, PREFIX_GETS_PER_S, PREFIX_PUTS_PER_S, TokenBucket},
 };
 use async_trait::async_trait;
@@ -96,7 +96,7 @@ impl LimitedObjects {
 }
 
 #[async_trait]
-impl Objects for LimitedObjects {
+impl ObjectStore for LimitedObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

@@ -15,7 +15,7 @@ pub(super) struct Axis {
 
 /// Kind of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Quantity {
+pub(super) enum AxisQuantity {
     /// Durations: shown in s, ms or us.
     Seconds,
     /// Worker seconds: shown in s, min or h.
@@ -26,31 +26,31 @@ pub(super) enum Quantity {
     Count(&'static str),
 }
 
-impl Quantity {
+impl AxisQuantity {
     /// Unit for values up to `most`, and its scale.
     fn unit(self, most: f64) -> (&'static str, f64) {
         match self {
-            Quantity::Seconds if most < 1e-3 => ("us", 1e6),
-            Quantity::Seconds if most < 1.0 => ("ms", 1e3),
-            Quantity::WorkerSeconds if most >= 10_800.0 => ("h", 1.0 / 3_600.0),
-            Quantity::WorkerSeconds if most >= 180.0 => ("min", 1.0 / 60.0),
-            Quantity::Seconds | Quantity::WorkerSeconds => ("s", 1.0),
-            Quantity::Dollars if most < 1e-4 => ("millionths of $", 1e6),
-            Quantity::Dollars if most < 1e-2 => ("cents", 1e2),
-            Quantity::Dollars => ("$", 1.0),
-            Quantity::Percent => ("%", 1.0),
-            Quantity::Count(name) => (name, 1.0),
+            AxisQuantity::Seconds if most < 1e-3 => ("us", 1e6),
+            AxisQuantity::Seconds if most < 1.0 => ("ms", 1e3),
+            AxisQuantity::WorkerSeconds if most >= 10_800.0 => ("h", 1.0 / 3_600.0),
+            AxisQuantity::WorkerSeconds if most >= 180.0 => ("min", 1.0 / 60.0),
+            AxisQuantity::Seconds | AxisQuantity::WorkerSeconds => ("s", 1.0),
+            AxisQuantity::Dollars if most < 1e-4 => ("millionths of $", 1e6),
+            AxisQuantity::Dollars if most < 1e-2 => ("cents", 1e2),
+            AxisQuantity::Dollars => ("$", 1.0),
+            AxisQuantity::Percent => ("%", 1.0),
+            AxisQuantity::Count(name) => (name, 1.0),
         }
     }
 }
 
 /// An axis for values up to `most`, with about `intervals` intervals.
-pub(super) fn values(quantity: Quantity, most: f64, intervals: usize) -> Axis {
+pub(super) fn values(quantity: AxisQuantity, most: f64, intervals: usize) -> Axis {
     // Smaller ranges are empty for every quantity, and have no round steps.
     let most = if most.is_finite() && most > 1e-9 { most } else { 1.0 };
     let (unit, scale) = quantity.unit(most);
     let mut step = round_step(most * scale / intervals as f64);
-    if matches!(quantity, Quantity::Count(_)) {
+    if matches!(quantity, AxisQuantity::Count(_)) {
         step = step.max(1.0);
     }
     // Rounding errors must not add an interval.
@@ -95,16 +95,16 @@ fn label(value: f64, step: f64) -> String {
     let decimals = (-(step * (1.0 + 1e-9)).log10().floor()).max(0.0) as usize;
     let text = format!("{value:.decimals$}");
     match text.find('.') {
-        None if value >= 10_000.0 => crate::units::Count(value as u64).to_string(),
+        None if value >= 10_000.0 => crate::units::DisplayCount(value as u64).to_string(),
         _ => text,
     }
 }
 
 /// A coordinate in pixels, printed with one decimal, which is finer than any screen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Px(pub f64);
+pub(super) struct PixelCoordinate(pub f64);
 
-impl fmt::Display for Px {
+impl fmt::Display for PixelCoordinate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = (self.0 * 10.0).round() / 10.0;
         write!(f, "{tenths}")
@@ -123,15 +123,15 @@ mod tests {
     #[test]
     fn ticks_are_round() {
         let table = [
-            (Quantity::Seconds, 0.37, "0 100 200 300 400", "ms"),
-            (Quantity::Seconds, 3.0, "0 1 2 3", "s"),
-            (Quantity::Seconds, 0.000_9, "0 500 1000", "us"),
-            (Quantity::WorkerSeconds, 900.0, "0 5 10 15", "min"),
-            (Quantity::Dollars, 0.4, "0.0 0.1 0.2 0.3 0.4", "$"),
-            (Quantity::Dollars, 0.000_4, "0.00 0.01 0.02 0.03 0.04", "cents"),
-            (Quantity::Count("workers"), 2.0, "0 1 2", "workers"),
-            (Quantity::Count("batches"), 35_000.0, "0 10,000 20,000 30,000 40,000", "batches"),
-            (Quantity::Percent, f64::NAN, "0.0 0.5 1.0", "%"),
+            (AxisQuantity::Seconds, 0.37, "0 100 200 300 400", "ms"),
+            (AxisQuantity::Seconds, 3.0, "0 1 2 3", "s"),
+            (AxisQuantity::Seconds, 0.000_9, "0 500 1000", "us"),
+            (AxisQuantity::WorkerSeconds, 900.0, "0 5 10 15", "min"),
+            (AxisQuantity::Dollars, 0.4, "0.0 0.1 0.2 0.3 0.4", "$"),
+            (AxisQuantity::Dollars, 0.000_4, "0.00 0.01 0.02 0.03 0.04", "cents"),
+            (AxisQuantity::Count("workers"), 2.0, "0 1 2", "workers"),
+            (AxisQuantity::Count("batches"), 35_000.0, "0 10,000 20,000 30,000 40,000", "batches"),
+            (AxisQuantity::Percent, f64::NAN, "0.0 0.5 1.0", "%"),
         ];
         for (quantity, most, expected, unit) in table {
             let axis = values(quantity, most, 4);
@@ -156,7 +156,7 @@ mod tests {
     proptest! {
         #[test]
         fn axes_hold_their_values(most in 1e-7..1e9_f64, intervals in 2_usize..10) {
-            for quantity in [Quantity::Seconds, Quantity::Dollars, Quantity::Count("workers")] {
+            for quantity in [AxisQuantity::Seconds, AxisQuantity::Dollars, AxisQuantity::Count("workers")] {
                 let axis = values(quantity, most, intervals);
                 prop_assert!(axis.end >= most * 0.999_999);
                 prop_assert!(axis.ticks.len() <= intervals + 2, "{}", labels(&axis));

@@ -1,13 +1,13 @@
 //! Modes of the epochs: a strip above the charts, a tint behind them, and the reasons in words.
 
-use super::axis::Px;
-use super::chart::{Frame, WIDTHS};
-use super::scene::{Scene, Span};
+use super::axis::PixelCoordinate;
+use super::chart::{ChartGeometry, WIDTHS};
+use super::scene::{EpochSpan, TimelineScene};
 use super::words::{epochs, shown, width_px};
 use maud::{Markup, html};
 
 /// Consecutive epochs in one mode.
-pub(super) struct Band {
+pub(super) struct ModeBand {
     first: u32,
     last: u32,
     word: &'static str,
@@ -29,9 +29,9 @@ const NUMBER_APART_PX: f64 = 8.0;
 const BAND_MIN_PX: f64 = 0.5;
 
 /// Groups the epochs by mode.
-pub(super) fn bands(scene: &Scene<'_>) -> Vec<Band> {
-    let mut bands: Vec<Band> = Vec::new();
-    for Span { epoch, from_s, to_s } in &scene.epochs {
+pub(super) fn bands(scene: &TimelineScene<'_>) -> Vec<ModeBand> {
+    let mut bands: Vec<ModeBand> = Vec::new();
+    for EpochSpan { epoch, from_s, to_s } in &scene.epochs {
         let number = epoch.epoch;
         let mode = shown(&epoch.mode.to_string());
         match bands.last_mut() {
@@ -39,7 +39,7 @@ pub(super) fn bands(scene: &Scene<'_>) -> Vec<Band> {
                 band.last = number;
                 band.to_s = *to_s;
             }
-            _ => bands.push(Band {
+            _ => bands.push(ModeBand {
                 first: number,
                 last: number,
                 word: epoch.mode.word(),
@@ -60,21 +60,21 @@ pub(super) fn bands(scene: &Scene<'_>) -> Vec<Band> {
 }
 
 /// The strip, with a label in every band wide enough.
-pub(super) fn strip(scene: &Scene<'_>, bands: &[Band]) -> Markup {
+pub(super) fn strip(scene: &TimelineScene<'_>, bands: &[ModeBand]) -> Markup {
     html! {
         @if !bands.is_empty() {
             figure class="chart strip" {
                 figcaption { h3 { "Epochs and their modes" } }
                 @for (class, width) in WIDTHS {
-                    @let frame = Frame::new(width, scene.end_s);
-                    svg class={ (class) " plot" } viewBox={ "0 0 " (Px(width)) " " (Px(STRIP_PX)) }
+                    @let frame = ChartGeometry::new(width, scene.end_s);
+                    svg class={ (class) " plot" } viewBox={ "0 0 " (PixelCoordinate(width)) " " (PixelCoordinate(STRIP_PX)) }
                         role="img" aria-label="epochs and their modes over time"
-                        data-left=(Px(frame.left)) data-right=(Px(frame.right)) {
-                        text class="tick" x=(Px(frame.left - 6.0)) y="16" text-anchor="end" { "mode" }
-                        text class="tick" x=(Px(frame.left - 6.0)) y="38" text-anchor="end" { "epoch" }
+                        data-left=(PixelCoordinate(frame.left)) data-right=(PixelCoordinate(frame.right)) {
+                        text class="tick" x=(PixelCoordinate(frame.left - 6.0)) y="16" text-anchor="end" { "mode" }
+                        text class="tick" x=(PixelCoordinate(frame.left - 6.0)) y="38" text-anchor="end" { "epoch" }
                         @for band in bands { (in_strip(&frame, band)) }
                         (numbers(scene, &frame))
-                        line class="cross" x1="0" x2="0" y1="0" y2=(Px(STRIP_PX)) visibility="hidden" {}
+                        line class="cross" x1="0" x2="0" y1="0" y2=(PixelCoordinate(STRIP_PX)) visibility="hidden" {}
                     }
                 }
                 (reasons(bands))
@@ -83,14 +83,14 @@ pub(super) fn strip(scene: &Scene<'_>, bands: &[Band]) -> Markup {
     }
 }
 
-fn in_strip(frame: &Frame, band: &Band) -> Markup {
+fn in_strip(frame: &ChartGeometry, band: &ModeBand) -> Markup {
     let (from, to) = (frame.x(band.from_s), frame.x(band.to_s));
     let labels = [band.mode.as_str(), band.word];
     let label = labels.into_iter().find(|label| width_px(label) <= to - from - 6.0);
     html! {
         @if to - from >= BAND_MIN_PX {
-            rect class={ "m-" (band.word) } x=(Px(from)) y="0" width=(Px(to - from))
-                height=(Px(MODES_PX)) {
+            rect class={ "m-" (band.word) } x=(PixelCoordinate(from)) y="0" width=(PixelCoordinate(to - from))
+                height=(PixelCoordinate(MODES_PX)) {
                 title {
                     (epochs(band.first, band.last)) ": " (band.mode)
                     @if let Some((_, _, reason)) = band.reasons.first() { "; " (reason) }
@@ -98,16 +98,16 @@ fn in_strip(frame: &Frame, band: &Band) -> Markup {
             }
         }
         @if to - from >= EPOCH_MIN_PX {
-            line class="apart" x1=(Px(from)) x2=(Px(from)) y1="0" y2=(Px(MODES_PX)) {}
+            line class="apart" x1=(PixelCoordinate(from)) x2=(PixelCoordinate(from)) y1="0" y2=(PixelCoordinate(MODES_PX)) {}
         }
         @if let Some(label) = label {
-            text class="band" x=(Px((from + to) / 2.0)) y="16" text-anchor="middle" { (label) }
+            text class="band" x=(PixelCoordinate((from + to) / 2.0)) y="16" text-anchor="middle" { (label) }
         }
     }
 }
 
 /// Separators and numbers of the epochs. Narrow epochs are numbered at intervals, without separators.
-fn numbers(scene: &Scene<'_>, frame: &Frame) -> Markup {
+fn numbers(scene: &TimelineScene<'_>, frame: &ChartGeometry) -> Markup {
     let widest = scene.epochs.iter().map(|span| width_px(&span.epoch.epoch.to_string()));
     let slot = (frame.right - frame.left) / scene.epochs.len().max(1) as f64;
     let apart = slot >= widest.fold(0.0, f64::max) + NUMBER_APART_PX;
@@ -128,23 +128,23 @@ fn numbers(scene: &Scene<'_>, frame: &Frame) -> Markup {
     html! {
         @for (from, number) in places {
             @if let Some(from) = from {
-                line class="tick" x1=(Px(from)) x2=(Px(from)) y1=(Px(MODES_PX + 2.0)) y2=(Px(STRIP_PX)) {}
+                line class="tick" x1=(PixelCoordinate(from)) x2=(PixelCoordinate(from)) y1=(PixelCoordinate(MODES_PX + 2.0)) y2=(PixelCoordinate(STRIP_PX)) {}
             }
             @if let Some((middle, number)) = number {
-                text class="tick" x=(Px(middle)) y="38" text-anchor="middle" { (number) }
+                text class="tick" x=(PixelCoordinate(middle)) y="38" text-anchor="middle" { (number) }
             }
         }
     }
 }
 
 /// The modes' colours behind a chart.
-pub(super) fn tint(frame: &Frame, bands: &[Band], top: f64, bottom: f64) -> Markup {
+pub(super) fn tint(frame: &ChartGeometry, bands: &[ModeBand], top: f64, bottom: f64) -> Markup {
     html! {
         @for band in bands {
             @let (from, to) = (frame.x(band.from_s), frame.x(band.to_s));
             @if to - from >= BAND_MIN_PX {
-            rect class={ "tint m-" (band.word) } x=(Px(from)) y=(Px(top)) width=(Px(to - from))
-                height=(Px(bottom - top)) {}
+            rect class={ "tint m-" (band.word) } x=(PixelCoordinate(from)) y=(PixelCoordinate(top)) width=(PixelCoordinate(to - from))
+                height=(PixelCoordinate(bottom - top)) {}
             }
         }
     }
@@ -154,7 +154,7 @@ pub(super) fn tint(frame: &Frame, bands: &[Band], top: f64, bottom: f64) -> Mark
 const BANDS_MAX: usize = 30;
 const REASONS_MAX: usize = 4;
 
-fn reasons(bands: &[Band]) -> Markup {
+fn reasons(bands: &[ModeBand]) -> Markup {
     html! {
         ul class="modes" {
             @for band in bands.iter().take(BANDS_MAX) {

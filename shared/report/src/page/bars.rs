@@ -1,12 +1,12 @@
 //! Stacked bars, one for each epoch: causes of the trainer's wait, and activities of the workers.
 
-use super::axis::{self, Axis, Px, Quantity};
-use super::causes::{Causes, Drawn};
-use super::scene::{Scene, Span};
+use super::axis::{self, Axis, AxisQuantity, PixelCoordinate};
+use super::causes::{CauseOrder, DrawnCause};
+use super::scene::{EpochSpan, TimelineScene};
 use super::words::{epochs, width_px};
 use crate::number::amount;
-use crate::units::{Percent, Seconds};
-use crate::{Cause, WorkerShares};
+use crate::units::{DisplayPercent, DisplaySeconds};
+use crate::{StallCause, WorkerShares};
 use maud::{Markup, html};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,21 +26,21 @@ const STALL_AXIS_MIN: f64 = 10.0;
 /// One chart of bars.
 struct Stack {
     title: &'static str,
-    quantity: Quantity,
+    quantity: AxisQuantity,
     /// Least end of its axis.
     least: f64,
     /// Epochs and their parts.
-    bars: Vec<(u32, BTreeMap<Drawn, f64>)>,
+    bars: Vec<(u32, BTreeMap<DrawnCause, f64>)>,
 }
 
 /// The charts with data.
-pub(super) fn figures(scene: &Scene<'_>, causes: &Causes) -> Vec<Markup> {
+pub(super) fn figures(scene: &TimelineScene<'_>, causes: &CauseOrder) -> Vec<Markup> {
     let stacks = [stalls(scene, causes), worker_time(scene, causes)];
     stacks.iter().filter(|stack| !stack.bars.is_empty()).map(figure).collect()
 }
 
-fn stalls(scene: &Scene<'_>, causes: &Causes) -> Stack {
-    let bar = |span: &Span<'_>| {
+fn stalls(scene: &TimelineScene<'_>, causes: &CauseOrder) -> Stack {
+    let bar = |span: &EpochSpan<'_>| {
         let stalls = span.epoch.stalls.as_ref()?;
         let mut bar = BTreeMap::new();
         for part in &stalls.parts {
@@ -50,13 +50,13 @@ fn stalls(scene: &Scene<'_>, causes: &Causes) -> Stack {
     };
     Stack {
         title: "What the trainer waited for",
-        quantity: Quantity::Percent,
+        quantity: AxisQuantity::Percent,
         least: STALL_AXIS_MIN,
         bars: scene.epochs.iter().filter_map(bar).collect(),
     }
 }
 
-fn worker_time(scene: &Scene<'_>, causes: &Causes) -> Stack {
+fn worker_time(scene: &TimelineScene<'_>, causes: &CauseOrder) -> Stack {
     let bars: Vec<_> = scene
         .epochs
         .iter()
@@ -65,16 +65,18 @@ fn worker_time(scene: &Scene<'_>, causes: &Causes) -> Stack {
     let any = bars.iter().any(|(_, bar)| !bar.is_empty());
     Stack {
         title: "What workers spent their time on",
-        quantity: Quantity::WorkerSeconds,
+        quantity: AxisQuantity::WorkerSeconds,
         least: 0.0,
         bars: if any { bars } else { Vec::new() },
     }
 }
 
-fn worked(shares: &WorkerShares, causes: &Causes) -> BTreeMap<Drawn, f64> {
+fn worked(shares: &WorkerShares, causes: &CauseOrder) -> BTreeMap<DrawnCause, f64> {
     let mut bar = BTreeMap::new();
-    let ops = shares.ops.iter().map(|op| (Cause::Op(op.name.clone()), op.seconds));
-    let all = [(Cause::Source, shares.source_s), (Cause::Put, shares.put_s)].into_iter().chain(ops);
+    let ops = shares.ops.iter().map(|op| (StallCause::Op(op.name.clone()), op.seconds));
+    let all = [(StallCause::Source, shares.source_s), (StallCause::Put, shares.put_s)]
+        .into_iter()
+        .chain(ops);
     for (cause, seconds) in all.filter(|(_, seconds)| amount(*seconds) > 0.0) {
         *bar.entry(causes.drawn(&cause)).or_default() += amount(seconds);
     }
@@ -82,12 +84,12 @@ fn worked(shares: &WorkerShares, causes: &Causes) -> BTreeMap<Drawn, f64> {
 }
 
 fn figure(stack: &Stack) -> Markup {
-    let legend: BTreeSet<&Drawn> = stack.bars.iter().flat_map(|(_, bar)| bar.keys()).collect();
-    let total = |(_, bar): &(u32, BTreeMap<Drawn, f64>)| bar.values().sum::<f64>();
+    let legend: BTreeSet<&DrawnCause> = stack.bars.iter().flat_map(|(_, bar)| bar.keys()).collect();
+    let total = |(_, bar): &(u32, BTreeMap<DrawnCause, f64>)| bar.values().sum::<f64>();
     let most = stack.bars.iter().map(total).fold(stack.least, f64::max);
     let value = axis::values(stack.quantity, most, 4);
     let of = match stack.quantity {
-        Quantity::Percent => "in % of the epoch's time".to_owned(),
+        AxisQuantity::Percent => "in % of the epoch's time".to_owned(),
         _ => format!("in {} of all workers", value.unit),
     };
     html! {
@@ -114,30 +116,30 @@ fn drawing(stack: &Stack, value: &Axis, class: &str, width: f64) -> Markup {
     let widest = groups.iter().map(|group| width_px(&group.0.to_string())).fold(0.0, f64::max);
     let labelled = ((widest + 6.0) / slot).ceil().max(1.0) as usize;
     html! {
-        svg class=(class) viewBox={ "0 0 " (Px(width)) " " (Px(bottom + BELOW_PX)) }
+        svg class=(class) viewBox={ "0 0 " (PixelCoordinate(width)) " " (PixelCoordinate(bottom + BELOW_PX)) }
             role="img" aria-label={ (stack.title) ", by epoch" } {
             @for (at, label) in &value.ticks {
                 @let at = y(*at);
-                line class="grid" x1=(Px(left)) x2=(Px(right)) y1=(Px(at)) y2=(Px(at)) {}
-                text class="tick" x=(Px(left - 6.0)) y=(Px(at + 4.0)) text-anchor="end" { (label) }
+                line class="grid" x1=(PixelCoordinate(left)) x2=(PixelCoordinate(right)) y1=(PixelCoordinate(at)) y2=(PixelCoordinate(at)) {}
+                text class="tick" x=(PixelCoordinate(left - 6.0)) y=(PixelCoordinate(at + 4.0)) text-anchor="end" { (label) }
             }
             @for (index, (first, last, parts)) in groups.iter().enumerate() {
                 @let middle = left + (index as f64 + 0.5) * slot;
                 (column(stack.quantity, (*first, *last), parts, middle - bar / 2.0, bar, &y))
                 @if index.is_multiple_of(labelled) {
-                    text class="tick" x=(Px(middle)) y=(Px(bottom + 16.0)) text-anchor="middle" { (first) }
+                    text class="tick" x=(PixelCoordinate(middle)) y=(PixelCoordinate(bottom + 16.0)) text-anchor="middle" { (first) }
                 }
             }
-            line class="axis" x1=(Px(left)) x2=(Px(right)) y1=(Px(bottom)) y2=(Px(bottom)) {}
+            line class="axis" x1=(PixelCoordinate(left)) x2=(PixelCoordinate(right)) y1=(PixelCoordinate(bottom)) y2=(PixelCoordinate(bottom)) {}
         }
     }
 }
 
 /// First epoch, last epoch, mean of each part.
-type Group<'a> = (u32, u32, BTreeMap<&'a Drawn, f64>);
+type Group<'a> = (u32, u32, BTreeMap<&'a DrawnCause, f64>);
 
-fn mean(bars: &[(u32, BTreeMap<Drawn, f64>)]) -> Group<'_> {
-    let mut parts: BTreeMap<&Drawn, f64> = BTreeMap::new();
+fn mean(bars: &[(u32, BTreeMap<DrawnCause, f64>)]) -> Group<'_> {
+    let mut parts: BTreeMap<&DrawnCause, f64> = BTreeMap::new();
     for (drawn, value) in bars.iter().flat_map(|(_, bar)| bar) {
         *parts.entry(drawn).or_default() += value / bars.len() as f64;
     }
@@ -146,9 +148,9 @@ fn mean(bars: &[(u32, BTreeMap<Drawn, f64>)]) -> Group<'_> {
 }
 
 fn column(
-    quantity: Quantity,
+    quantity: AxisQuantity,
     (first, last): (u32, u32),
-    parts: &BTreeMap<&Drawn, f64>,
+    parts: &BTreeMap<&DrawnCause, f64>,
     x: f64,
     width: f64,
     y: &dyn Fn(f64) -> f64,
@@ -160,11 +162,11 @@ fn column(
     });
     html! {
         @for (drawn, value, from, to) in stacked {
-            rect class=(drawn.class) x=(Px(x)) width=(Px(width)) y=(Px(to)) height=(Px(from - to)) {
+            rect class=(drawn.class) x=(PixelCoordinate(x)) width=(PixelCoordinate(width)) y=(PixelCoordinate(to)) height=(PixelCoordinate(from - to)) {
                 title {
                     (epochs(first, last)) ": " (drawn.name) " "
-                    @if quantity == Quantity::Percent { (Percent(*value)) }
-                    @else { (Seconds(*value)) }
+                    @if quantity == AxisQuantity::Percent { (DisplayPercent(*value)) }
+                    @else { (DisplaySeconds(*value)) }
                 }
             }
         }

@@ -1,13 +1,13 @@
 //! Renders a panel as SVG. Every chart is drawn once for each of [`WIDTHS`], and the style sheet shows
 //! the one that fits, so that text has the same size on all screens.
 
-use super::axis::{self, Axis, Px};
-use super::bands::{Band, tint};
-use super::panels::{Look, Panel};
-use super::scene::Scene;
-use super::spread::{Spread, ranges};
+use super::axis::{self, Axis, PixelCoordinate};
+use super::bands::{ModeBand, tint};
+use super::panels::{ChartPanel, SeriesStyle};
+use super::scene::TimelineScene;
+use super::spread::{SampleSpread, ranges};
 use super::words::{shown, width_px};
-use crate::units::{Count, Seconds, Workers};
+use crate::units::{DisplayCount, DisplaySeconds, DisplayWorkers};
 use maud::{Markup, html};
 use std::fmt::Write;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub(super) const WIDTHS: [(&str, f64); 3] =
     [("narrow", 360.0), ("middle", 700.0), ("wide", 1_080.0)];
 
 /// Geometry common to the charts over time: equal times are aligned.
-pub(super) struct Frame {
+pub(super) struct ChartGeometry {
     pub width: f64,
     pub left: f64,
     pub right: f64,
@@ -41,11 +41,11 @@ const MARK_PX: f64 = 7.0;
 /// Width of a digit at 12 px.
 const DIGIT_PX: f64 = 7.7;
 
-impl Frame {
-    pub fn new(width: f64, end_s: f64) -> Frame {
+impl ChartGeometry {
+    pub fn new(width: f64, end_s: f64) -> ChartGeometry {
         let (left, right) = (LEFT_PX, width - RIGHT_PX);
         let intervals = ((right - left) / TIME_LABEL_PX).floor().clamp(2.0, 12.0) as usize;
-        Frame { width, left, right, end_s, time: axis::time(end_s, intervals) }
+        ChartGeometry { width, left, right, end_s, time: axis::time(end_s, intervals) }
     }
 
     pub fn x(&self, t_s: f64) -> f64 {
@@ -54,7 +54,7 @@ impl Frame {
 }
 
 /// One panel: heading, legend, and the drawing at each width.
-pub(super) fn figure(scene: &Scene<'_>, panel: &Panel, bands: &[Band]) -> Markup {
+pub(super) fn figure(scene: &TimelineScene<'_>, panel: &ChartPanel, bands: &[ModeBand]) -> Markup {
     html! {
         figure class="chart" {
             figcaption {
@@ -76,26 +76,32 @@ pub(super) fn figure(scene: &Scene<'_>, panel: &Panel, bands: &[Band]) -> Markup
                 }
             }
             @for (class, width) in WIDTHS {
-                (drawing(scene, panel, bands, class, &Frame::new(width, scene.end_s)))
+                (drawing(scene, panel, bands, class, &ChartGeometry::new(width, scene.end_s)))
             }
             @if let Some((above, highest)) = panel.above {
                 p class="note" {
-                    (Count(above as u64)) " of " (Count(panel.times.len() as u64))
-                    " samples lie above the axis, the highest at " (Seconds(highest)) "."
+                    (DisplayCount(above as u64)) " of " (DisplayCount(panel.times.len() as u64))
+                    " samples lie above the axis, the highest at " (DisplaySeconds(highest)) "."
                 }
             }
         }
     }
 }
 
-fn look(look: Look) -> &'static str {
+fn look(look: SeriesStyle) -> &'static str {
     match look {
-        Look::Line | Look::Steps => "line",
-        Look::Area | Look::Stacked => "area",
+        SeriesStyle::Line | SeriesStyle::Steps => "line",
+        SeriesStyle::Area | SeriesStyle::Stacked => "area",
     }
 }
 
-fn drawing(scene: &Scene<'_>, panel: &Panel, bands: &[Band], class: &str, frame: &Frame) -> Markup {
+fn drawing(
+    scene: &TimelineScene<'_>,
+    panel: &ChartPanel,
+    bands: &[ModeBand],
+    class: &str,
+    frame: &ChartGeometry,
+) -> Markup {
     let (top, bottom) = (TOP_PX, TOP_PX + PLOT_PX);
     let y = |of: f64| bottom - (of / panel.axis.end).clamp(0.0, 1.0) * PLOT_PX;
     let buckets = ((frame.right - frame.left) / BUCKET_PX) as usize;
@@ -105,50 +111,56 @@ fn drawing(scene: &Scene<'_>, panel: &Panel, bands: &[Band], class: &str, frame:
         (0..panel.series.len()).map(|series| panel.spreads(series, &ranges)).collect();
     let x = |t_s: f64| frame.x(t_s);
     html! {
-        svg class={ (class) " plot" } viewBox={ "0 0 " (Px(frame.width)) " " (Px(bottom + BELOW_PX)) }
+        svg class={ (class) " plot" } viewBox={ "0 0 " (PixelCoordinate(frame.width)) " " (PixelCoordinate(bottom + BELOW_PX)) }
             role="img" aria-label={ (panel.title) " over time" }
-            data-left=(Px(frame.left)) data-right=(Px(frame.right)) {
+            data-left=(PixelCoordinate(frame.left)) data-right=(PixelCoordinate(frame.right)) {
             (tint(frame, bands, top, bottom))
             (grid(frame, &panel.axis, top, bottom, &y))
             @for (index, series) in panel.series.iter().enumerate() {
                 @let spreads_here = &spreads[index];
-                @if many && series.look != Look::Stacked {
+                @if many && series.look != SeriesStyle::Stacked {
                     path class={ "range s-" (series.key) }
                         d=(between(spreads_here, |of| of.high, |of| of.low, x, y)) {}
                 }
                 @match series.look {
-                    Look::Area => path class={ "area s-" (series.key) }
+                    SeriesStyle::Area => path class={ "area s-" (series.key) }
                         d=(between(spreads_here, |of| of.mean, |_| 0.0, x, y)) {},
-                    Look::Stacked => path class={ "area s-" (series.key) }
+                    SeriesStyle::Stacked => path class={ "area s-" (series.key) }
                         d=(above(spreads_here, &spreads[index - 1], x, y)) {},
-                    Look::Line => path class={ "line s-" (series.key) }
+                    SeriesStyle::Line => path class={ "line s-" (series.key) }
                         d=(line(spreads_here.iter().map(|(t_s, of)| (x(*t_s), y(of.mean))), false)) {},
-                    Look::Steps => path class={ "line s-" (series.key) }
+                    SeriesStyle::Steps => path class={ "line s-" (series.key) }
                         d=(line(spreads_here.iter().map(|(t_s, of)| (x(*t_s), y(of.last))), true)) {},
                 }
             }
             @if panel.marked { (marks(scene, frame, top, bottom, &y)) }
-            line class="cross" x1="0" x2="0" y1=(Px(top)) y2=(Px(bottom)) visibility="hidden" {}
+            line class="cross" x1="0" x2="0" y1=(PixelCoordinate(top)) y2=(PixelCoordinate(bottom)) visibility="hidden" {}
         }
     }
 }
 
-fn grid(frame: &Frame, value: &Axis, top: f64, bottom: f64, y: &dyn Fn(f64) -> f64) -> Markup {
+fn grid(
+    frame: &ChartGeometry,
+    value: &Axis,
+    top: f64,
+    bottom: f64,
+    y: &dyn Fn(f64) -> f64,
+) -> Markup {
     html! {
         @for (at, label) in &value.ticks {
             @let at = y(*at);
-            line class="grid" x1=(Px(frame.left)) x2=(Px(frame.right)) y1=(Px(at)) y2=(Px(at)) {}
-            text class="tick" x=(Px(frame.left - 6.0)) y=(Px(at + 4.0)) text-anchor="end" { (label) }
+            line class="grid" x1=(PixelCoordinate(frame.left)) x2=(PixelCoordinate(frame.right)) y1=(PixelCoordinate(at)) y2=(PixelCoordinate(at)) {}
+            text class="tick" x=(PixelCoordinate(frame.left - 6.0)) y=(PixelCoordinate(at + 4.0)) text-anchor="end" { (label) }
         }
         @for (at, label) in &frame.time.ticks {
             @let at = frame.x(*at);
-            line class="tick" x1=(Px(at)) x2=(Px(at)) y1=(Px(bottom)) y2=(Px(bottom + 4.0)) {}
+            line class="tick" x1=(PixelCoordinate(at)) x2=(PixelCoordinate(at)) y1=(PixelCoordinate(bottom)) y2=(PixelCoordinate(bottom + 4.0)) {}
             // Keeps the last label, with the unit, on the page.
-            text class="tick" x=(Px(at.min(frame.width - width_px(label) / 2.0))) y=(Px(bottom + 16.0))
+            text class="tick" x=(PixelCoordinate(at.min(frame.width - width_px(label) / 2.0))) y=(PixelCoordinate(bottom + 16.0))
                 text-anchor="middle" { (label) }
         }
-        line class="axis" x1=(Px(frame.left)) x2=(Px(frame.left)) y1=(Px(top)) y2=(Px(bottom)) {}
-        line class="axis" x1=(Px(frame.left)) x2=(Px(frame.right)) y1=(Px(bottom)) y2=(Px(bottom)) {}
+        line class="axis" x1=(PixelCoordinate(frame.left)) x2=(PixelCoordinate(frame.left)) y1=(PixelCoordinate(top)) y2=(PixelCoordinate(bottom)) {}
+        line class="axis" x1=(PixelCoordinate(frame.left)) x2=(PixelCoordinate(frame.right)) y1=(PixelCoordinate(bottom)) y2=(PixelCoordinate(bottom)) {}
     }
 }
 
@@ -157,7 +169,7 @@ fn line(points: impl Iterator<Item = (f64, f64)>, steps: bool) -> String {
     let mut path = String::new();
     let (mut count, mut before) = (0, f64::NAN);
     for (x, y) in points {
-        let (to_x, to_y) = (Px(x), Px(y));
+        let (to_x, to_y) = (PixelCoordinate(x), PixelCoordinate(y));
         let _ = match (count, steps) {
             (0, _) => write!(path, "M{to_x} {to_y}"),
             // A constant level needs no corner.
@@ -176,9 +188,9 @@ fn line(points: impl Iterator<Item = (f64, f64)>, steps: bool) -> String {
 
 /// The area between the low and high value of each spread.
 fn between(
-    spreads: &[(f64, Spread)],
-    upper: impl Fn(&Spread) -> f64,
-    lower: impl Fn(&Spread) -> f64,
+    spreads: &[(f64, SampleSpread)],
+    upper: impl Fn(&SampleSpread) -> f64,
+    lower: impl Fn(&SampleSpread) -> f64,
     x: impl Fn(f64) -> f64,
     y: impl Fn(f64) -> f64,
 ) -> String {
@@ -189,8 +201,8 @@ fn between(
 
 /// The area between the means of two series; from the axis if the lower has no value.
 fn above(
-    spreads: &[(f64, Spread)],
-    lower: &[(f64, Spread)],
+    spreads: &[(f64, SampleSpread)],
+    lower: &[(f64, SampleSpread)],
     x: impl Fn(f64) -> f64,
     y: impl Fn(f64) -> f64,
 ) -> String {
@@ -210,7 +222,7 @@ fn closed(
 ) -> String {
     let mut path = line(over, false);
     for (x, y) in under {
-        let _ = write!(path, "L{} {}", Px(x), Px(y));
+        let _ = write!(path, "L{} {}", PixelCoordinate(x), PixelCoordinate(y));
     }
     if !path.is_empty() {
         path.push('Z');
@@ -220,8 +232,8 @@ fn closed(
 
 /// Marks of worker count changes, numbered as in the table if there is room.
 fn marks(
-    scene: &Scene<'_>,
-    frame: &Frame,
+    scene: &TimelineScene<'_>,
+    frame: &ChartGeometry,
     top: f64,
     bottom: f64,
     y: &dyn Fn(f64) -> f64,
@@ -229,22 +241,22 @@ fn marks(
     html! {
         @for (index, x, number) in marked(scene, frame) {
             @let (t_s, decision) = scene.decisions[index];
-            line class="mark" x1=(Px(x)) x2=(Px(x)) y1=(Px(top)) y2=(Px(bottom)) {}
-            circle class="mark" cx=(Px(x)) cy=(Px(y(f64::from(decision.workers)))) r="3" {
+            line class="mark" x1=(PixelCoordinate(x)) x2=(PixelCoordinate(x)) y1=(PixelCoordinate(top)) y2=(PixelCoordinate(bottom)) {}
+            circle class="mark" cx=(PixelCoordinate(x)) cy=(PixelCoordinate(y(f64::from(decision.workers)))) r="3" {
                 title {
-                    "decision " (index + 1) " at " (Seconds(t_s)) ": "
-                    (Workers(decision.workers.into())) "; " (shown(&decision.reason))
+                    "decision " (index + 1) " at " (DisplaySeconds(t_s)) ": "
+                    (DisplayWorkers(decision.workers.into())) "; " (shown(&decision.reason))
                 }
             }
             @if let Some(number) = number {
-                text class="number" x=(Px(x.max(frame.left + DIGIT_PX / 2.0))) y=(Px(top - 6.0)) text-anchor="middle" { (number) }
+                text class="number" x=(PixelCoordinate(x.max(frame.left + DIGIT_PX / 2.0))) y=(PixelCoordinate(top - 6.0)) text-anchor="middle" { (number) }
             }
         }
     }
 }
 
 /// Decisions with room for a mark: index, position, and the number if it fits.
-fn marked(scene: &Scene<'_>, frame: &Frame) -> Vec<(usize, f64, Option<String>)> {
+fn marked(scene: &TimelineScene<'_>, frame: &ChartGeometry) -> Vec<(usize, f64, Option<String>)> {
     let (mut mark_px, mut number_px) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
     let mut order: Vec<(usize, f64)> =
         scene.decisions.iter().map(|(t_s, _)| frame.x(*t_s)).enumerate().collect();
@@ -267,7 +279,7 @@ fn marked(scene: &Scene<'_>, frame: &Frame) -> Vec<(usize, f64, Option<String>)>
 }
 
 /// Values for the pointer's readout, as JSON: times and numbers only.
-pub(super) fn readings(scene: &Scene<'_>, panels: &[Panel]) -> String {
+pub(super) fn readings(scene: &TimelineScene<'_>, panels: &[ChartPanel]) -> String {
     /// Positions that can be pointed at on a wide screen.
     const BUCKETS: usize = 500;
     let mut text = String::new();
@@ -281,7 +293,9 @@ pub(super) fn readings(scene: &Scene<'_>, panels: &[Panel]) -> String {
             let comma = if number == 0 { "" } else { "," };
             let (unit, scale) = (panel.axis.unit, panel.axis.scale);
             let mean = |range: &Range<usize>| {
-                let spread = Spread::of(series.values[range.clone()].iter().copied().flatten());
+                let spread = SampleSpread::from_values(
+                    series.values[range.clone()].iter().copied().flatten(),
+                );
                 spread.map(|spread| spread.mean * scale)
             };
             let values = ranges.iter().map(|range| digits(mean(range)));

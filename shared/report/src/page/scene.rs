@@ -1,30 +1,31 @@
 //! A timeline prepared for drawing: sorted, with every time known and every number finite.
 
 use crate::number::amount;
-use crate::{Decision, Epoch, Sample, Timeline};
+use crate::{Timeline, TimelineDecision, TimelineEpoch, TimelineSample};
 
 /// A timeline with gaps filled where possible.
-pub(super) struct Scene<'a> {
+pub(super) struct TimelineScene<'a> {
     pub timeline: &'a Timeline,
     /// Length of the time axis, above 0.
     pub end_s: f64,
     /// Finite times, ascending.
-    pub samples: Vec<Sample>,
-    pub epochs: Vec<Span<'a>>,
+    pub samples: Vec<TimelineSample>,
+    pub epochs: Vec<EpochSpan<'a>>,
     /// Decisions in timeline order, each with its time.
-    pub decisions: Vec<(f64, &'a Decision)>,
+    pub decisions: Vec<(f64, &'a TimelineDecision)>,
 }
 
 /// An epoch on the time axis.
-pub(super) struct Span<'a> {
-    pub epoch: &'a Epoch,
+pub(super) struct EpochSpan<'a> {
+    pub epoch: &'a TimelineEpoch,
     pub from_s: f64,
     pub to_s: f64,
 }
 
-impl Scene<'_> {
-    pub fn of(timeline: &Timeline) -> Scene<'_> {
-        let mut samples: Vec<Sample> = timeline.samples.iter().copied().map(finite).collect();
+impl TimelineScene<'_> {
+    pub fn from_timeline(timeline: &Timeline) -> TimelineScene<'_> {
+        let mut samples: Vec<TimelineSample> =
+            timeline.samples.iter().copied().map(finite).collect();
         samples.retain(|sample| sample.t_s.is_finite() && sample.t_s >= 0.0);
         samples.sort_by(|a, b| a.t_s.total_cmp(&b.t_s));
         let epochs = spans(&timeline.epochs);
@@ -40,7 +41,7 @@ impl Scene<'_> {
             .fold(0.0, f64::max);
         // Shorter runs have no visible extent.
         let end_s = if seen_s > 1e-6 { seen_s } else { 1.0 };
-        Scene { timeline, end_s, samples, epochs, decisions }
+        TimelineScene { timeline, end_s, samples, epochs, decisions }
     }
 
     /// Batches delivered.
@@ -85,9 +86,9 @@ impl Scene<'_> {
     }
 }
 
-fn finite(sample: Sample) -> Sample {
+fn finite(sample: TimelineSample) -> TimelineSample {
     let kept = |value: Option<f64>| value.filter(|value| value.is_finite()).map(amount);
-    Sample {
+    TimelineSample {
         batch_time_s: kept(sample.batch_time_s),
         stall_s: kept(sample.stall_s),
         step_s: kept(sample.step_s),
@@ -97,12 +98,12 @@ fn finite(sample: Sample) -> Sample {
     }
 }
 
-fn spans(epochs: &[Epoch]) -> Vec<Span<'_>> {
-    let mut spans: Vec<Span<'_>> = Vec::with_capacity(epochs.len());
+fn spans(epochs: &[TimelineEpoch]) -> Vec<EpochSpan<'_>> {
+    let mut spans: Vec<EpochSpan<'_>> = Vec::with_capacity(epochs.len());
     for epoch in epochs {
         let before = spans.last().map_or(0.0, |span| span.to_s);
         let from_s = epoch.start_s.filter(|start| start.is_finite()).map_or(before, amount);
-        spans.push(Span { epoch, from_s, to_s: from_s + amount(epoch.seconds) });
+        spans.push(EpochSpan { epoch, from_s, to_s: from_s + amount(epoch.seconds) });
     }
     spans
 }
@@ -111,21 +112,22 @@ fn spans(epochs: &[Epoch]) -> Vec<Span<'_>> {
 mod tests {
     use super::*;
 
-    fn sample(t_s: f64, batches: u64) -> Sample {
-        Sample { t_s, batches, ..Sample::default() }
+    fn sample(t_s: f64, batches: u64) -> TimelineSample {
+        TimelineSample { t_s, batches, ..TimelineSample::default() }
     }
 
     #[test]
     fn what_is_missing_is_found_elsewhere() {
-        let epoch = |seconds, cost_usd| Epoch { seconds, cost_usd, ..Epoch::default() };
-        let decided = |t_s, batch| Decision { t_s, batch, ..Decision::default() };
+        let epoch =
+            |seconds, cost_usd| TimelineEpoch { seconds, cost_usd, ..TimelineEpoch::default() };
+        let decided = |t_s, batch| TimelineDecision { t_s, batch, ..TimelineDecision::default() };
         let timeline = Timeline {
             samples: vec![sample(4.0, 40), sample(f64::NAN, 7), sample(2.0, 20)],
             epochs: vec![epoch(3.0, Some(0.5)), epoch(f64::NAN, None), epoch(5.0, Some(1.0))],
             decisions: vec![decided(3.0, 30), decided(1.5, 90), decided(f64::NAN, 99)],
             ..Timeline::default()
         };
-        let scene = Scene::of(&timeline);
+        let scene = TimelineScene::from_timeline(&timeline);
         assert_eq!(scene.end_s, 8.0);
         assert_eq!(scene.samples, [sample(2.0, 20), sample(4.0, 40)]);
         let spans: Vec<_> = scene.epochs.iter().map(|span| (span.from_s, span.to_s)).collect();
@@ -134,12 +136,12 @@ mod tests {
         assert_eq!(times, [3.0, 1.5, 0.0]);
         assert_eq!(scene.cost_so_far(), [(0.0, 0.0), (3.0, 0.5), (3.0, 0.5), (8.0, 1.5)]);
         assert_eq!(scene.waited(), None);
-        assert_eq!(Scene::of(&Timeline::default()).end_s, 1.0);
+        assert_eq!(TimelineScene::from_timeline(&Timeline::default()).end_s, 1.0);
     }
 
     #[test]
     fn the_wait_is_that_of_the_batches() {
-        let sample = |t_s, batches, batch_time_s, stall_s| Sample {
+        let sample = |t_s, batches, batch_time_s, stall_s| TimelineSample {
             batch_time_s: Some(batch_time_s),
             stall_s: Some(stall_s),
             ..sample(t_s, batches)
@@ -148,6 +150,6 @@ mod tests {
             samples: vec![sample(1.0, 10, 0.2, 0.1), sample(2.0, 40, 0.1, 0.0)],
             ..Timeline::default()
         };
-        assert_eq!(Scene::of(&timeline).waited(), Some((1.0, 5.0)));
+        assert_eq!(TimelineScene::from_timeline(&timeline).waited(), Some((1.0, 5.0)));
     }
 }

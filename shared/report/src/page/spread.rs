@@ -5,22 +5,26 @@ use std::ops::Range;
 
 /// Statistics of a series over a range of samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Spread {
+pub(super) struct SampleSpread {
     pub low: f64,
     pub mean: f64,
     pub high: f64,
     pub last: f64,
 }
 
-impl Spread {
+impl SampleSpread {
     /// `None` if there are no values.
-    pub fn of(values: impl Iterator<Item = f64>) -> Option<Spread> {
+    pub fn from_values(values: impl Iterator<Item = f64>) -> Option<SampleSpread> {
         let mut count = 0.0;
-        let mut all: Option<Spread> = None;
+        let mut all: Option<SampleSpread> = None;
         for value in values {
             count += 1.0;
-            let spread =
-                all.get_or_insert(Spread { low: value, mean: value, high: value, last: value });
+            let spread = all.get_or_insert(SampleSpread {
+                low: value,
+                mean: value,
+                high: value,
+                last: value,
+            });
             spread.low = spread.low.min(value);
             spread.high = spread.high.max(value);
             spread.mean += (value - spread.mean) / count;
@@ -54,9 +58,9 @@ mod tests {
 
     #[test]
     fn a_spread_holds_its_values() {
-        let spread = Spread::of([2.0, 6.0, 1.0].into_iter());
-        assert_eq!(spread, Some(Spread { low: 1.0, mean: 3.0, high: 6.0, last: 1.0 }));
-        assert_eq!(Spread::of([].into_iter()), None);
+        let spread = SampleSpread::from_values([2.0, 6.0, 1.0].into_iter());
+        assert_eq!(spread, Some(SampleSpread { low: 1.0, mean: 3.0, high: 6.0, last: 1.0 }));
+        assert_eq!(SampleSpread::from_values([].into_iter()), None);
     }
 
     proptest! {

@@ -1,9 +1,9 @@
 //! Reads the input of a split, from the dataset or from a cache.
 
-use super::{Content, Extras, SplitRead, micros, resuming};
-use crate::{JobContext, RunError, Runner, parts};
+use super::{Content, Extras, SplitTask, micros, resuming};
+use crate::{JobContext, LeaseError, Runner, parts};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheOrders, PointOrder};
+use gristmill_model::wire::{CacheOrders, CachePointOrder};
 use gristmill_model::{Epoch, Position};
 use gristmill_ports::{ObjectError, ObjectPath};
 use std::collections::VecDeque;
@@ -16,13 +16,13 @@ impl JobContext {
         orders: &CacheOrders,
         epoch: Epoch,
         position: Position,
-    ) -> Result<SplitRead, RunError> {
+    ) -> Result<SplitTask, LeaseError> {
         let began = runner.clock.monotonic();
         let order = orders.get.as_ref().or(orders.put.as_ref());
         // A random prefix that is cached for reuse always has the draws of the first epoch.
         let drawn = if order.is_some_and(|order| order.random) { 0 } else { epoch };
         let key = match order {
-            Some(PointOrder { shelf, .. }) => {
+            Some(CachePointOrder { shelf, .. }) => {
                 let visit = self.visit_number(runner, epoch, position).await?;
                 Some(keys::cached_split(shelf, visit))
             }
@@ -49,12 +49,12 @@ impl JobContext {
         let took = (bytes, micros(runner.clock.monotonic().saturating_sub(began)));
         let (shelf, profile) = (orders.chunks.clone(), orders.profile);
         let extras = Extras { shelf, put, profile, stored: Some(Vec::new()), took };
-        Ok(SplitRead { content, extras })
+        Ok(SplitTask { content, extras })
     }
 }
 
 /// The cached output under `key`; none if it is gone, or shorter than it should be.
-async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, RunError> {
+async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, LeaseError> {
     let path = ObjectPath::new(&runner.config.bucket, key);
     let read = async {
         let object = runner.objects.get(&path).await?;

@@ -1,11 +1,11 @@
 //! Resumes a split from its cached output.
 
-use super::{Begun, Computed, Extras, FinishedSplit, Task, micros, run_error};
-use crate::{RunError, Runner};
+use super::{Begun, Extras, FinishedSplit, Task, TimedSplit, micros, run_error};
+use crate::{LeaseError, Runner};
 use bytes::Bytes;
 use gristmill_executor::ResumeInput;
 use gristmill_model::SkippedRecord;
-use gristmill_model::wire::SkippedAt;
+use gristmill_model::wire::SkippedRecordLocation;
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ impl Task {
         first: Bytes,
         mut rest: VecDeque<(String, u64)>,
         mut extras: Extras,
-    ) -> Result<Computed, RunError> {
+    ) -> Result<TimedSplit, LeaseError> {
         let (mut object, mut begun, mut took) = (first, None, Duration::ZERO);
         let begun = loop {
             let is_last = rest.is_empty();
@@ -45,7 +45,7 @@ impl Task {
                 let read = part(&runner, &next).await.map_err(|error| match error {
                     // A part that is shorter than its index says is damaged.
                     ObjectError::NotFound(_) | ObjectError::Rejected(_) => {
-                        RunError::BadCache(error.to_string())
+                        LeaseError::BadCache(error.to_string())
                     }
                     error => error.into(),
                 })?;
@@ -72,7 +72,7 @@ impl Task {
         object: Bytes,
         before: Option<Begun>,
         is_last: bool,
-    ) -> Result<Begun, RunError> {
+    ) -> Result<Begun, LeaseError> {
         let spec = &self.context.view.spec;
         let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.settings.on_error);
         let input = ResumeInput { point, object, epoch, seed, on_error };
@@ -92,12 +92,12 @@ impl Task {
         extras: &Extras,
         point: u32,
         begun: Begun,
-    ) -> Result<FinishedSplit, RunError> {
+    ) -> Result<FinishedSplit, LeaseError> {
         let Begun { mut scratch, unfinished, .. } = begun;
         let output = self.context.program.end_resumed(&mut scratch, point, unfinished);
         self.context.return_scratch(scratch);
         let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
-        let located = |record: &SkippedRecord| SkippedAt {
+        let located = |record: &SkippedRecord| SkippedRecordLocation {
             source: record.key.to_string(),
             record: record.clone(),
         };

@@ -6,12 +6,12 @@
 
 mod extract;
 
-pub use extract::Extractor;
+pub use extract::CsvRecordReader;
 
 use super::CsvLayout;
 use crate::{
-    FileIndex, Limits, Reading, Scan, SourceError,
-    lengths::{Lengths, MAX_LENGTH_BYTES},
+    FileIndex, RecordReaderInput, RecordScanner, SourceError, SourceLimits,
+    lengths::{MAX_LENGTH_BYTES, RecordLengths},
     varint,
 };
 use bytes::Bytes;
@@ -23,22 +23,22 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 
 /// The part of a table's index beside the places of its records.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Table {
+pub(crate) struct CsvTableIndex {
     layout: CsvLayout,
     /// The line that names the columns, as it stands in the file; empty if there is none.
     header: Vec<u8>,
     /// How many lines each record has, unless it is one each.
-    lines: Option<Lengths>,
+    lines: Option<RecordLengths>,
 }
 
-impl Table {
+impl CsvTableIndex {
     /// The offset of the first record.
     pub(crate) fn start(&self) -> u64 {
         self.header.len() as u64
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.header.len() + self.lines.as_ref().map_or(0, Lengths::memory_bytes)
+        self.header.len() + self.lines.as_ref().map_or(0, RecordLengths::memory_bytes)
     }
 
     /// Most bytes of the stored form of a table of so many records.
@@ -67,9 +67,9 @@ impl Table {
         let header = varint::bytes(rest, bytes)?.to_vec();
         let lines = match varint::byte(rest)? {
             0 => None,
-            _ => Some(Lengths::decode(rest, records, 0, u32::MAX)?),
+            _ => Some(RecordLengths::decode(rest, records, 0, u32::MAX)?),
         };
-        Ok(Table { layout, header, lines })
+        Ok(CsvTableIndex { layout, header, lines })
     }
 
     /// Records from `first` on, of `lengths` and end to end in `data`, as the reader takes them.
@@ -79,15 +79,15 @@ impl Table {
     pub(crate) fn open(
         &self,
         first: u32,
-        lengths: &Lengths,
+        lengths: &RecordLengths,
         n: u32,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
         data: &[u8],
-    ) -> Result<(Lengths, Bytes), String> {
+    ) -> Result<(RecordLengths, Bytes), String> {
         let places = self.places(source)?;
         let head = 4 + places.len();
         let mut out = Vec::with_capacity(data.len() + n as usize * head);
-        let mut window = Lengths::new(first, 0);
+        let mut window = RecordLengths::new(first, 0);
         let mut rest = data;
         for (record, bytes) in (first..).zip(lengths.sizes(first, n)) {
             let cut = || "the records are not those that were indexed".to_owned();
@@ -111,7 +111,7 @@ impl Table {
     }
 
     /// The number of columns, and the column of each feature, each as four bytes.
-    fn places(&self, source: Reading<'_>) -> Result<Vec<u8>, String> {
+    fn places(&self, source: RecordReaderInput<'_>) -> Result<Vec<u8>, String> {
         let named;
         let columns = if self.layout.header {
             let line = self.header.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.header);
@@ -150,12 +150,12 @@ fn count_lines(bytes: &[u8]) -> u32 {
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
 #[derive(Debug)]
-pub(crate) struct Scanner {
-    limits: Limits,
+pub(crate) struct CsvScanner {
+    limits: SourceLimits,
     layout: CsvLayout,
     index: FileIndex,
-    table: Table,
-    lines: Lengths,
+    table: CsvTableIndex,
+    lines: RecordLengths,
     several_lines: bool,
     /// Bytes of the file so far, until it is known not to begin with a mark.
     at: usize,
@@ -181,14 +181,14 @@ struct State {
     has_header: bool,
 }
 
-impl Scanner {
-    pub(crate) fn new(layout: CsvLayout, limits: Limits) -> Self {
-        Scanner {
+impl CsvScanner {
+    pub(crate) fn new(layout: CsvLayout, limits: SourceLimits) -> Self {
+        CsvScanner {
             limits,
             layout,
             index: FileIndex::new(0),
-            table: Table { layout, header: Vec::new(), lines: None },
-            lines: Lengths::new(0, 0),
+            table: CsvTableIndex { layout, header: Vec::new(), lines: None },
+            lines: RecordLengths::new(0, 0),
             several_lines: false,
             at: 0,
             bytes: 0,
@@ -274,7 +274,7 @@ impl Scanner {
     }
 }
 
-impl Scan for Scanner {
+impl RecordScanner for CsvScanner {
     fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
         bytes.iter().try_for_each(|byte| self.take(*byte))
     }
@@ -285,7 +285,7 @@ impl Scan for Scanner {
 
     fn stop(self: Box<Self>) -> FileIndex {
         let lines = self.several_lines.then_some(self.lines);
-        self.index.table(Table { lines, ..self.table })
+        self.index.table(CsvTableIndex { lines, ..self.table })
     }
 
     fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {

@@ -1,17 +1,17 @@
 //! Records whose links lead elsewhere in their archive.
 
 use super::{FileIndex, OpenedRecords, Packing};
-use crate::{Limits, Reading, SourceError, webdataset::links::Links};
+use crate::{RecordReaderInput, SourceError, SourceLimits, webdataset::links::TarLinks};
 use bytes::Bytes;
 use std::ops::Range;
 
 impl FileIndex {
-    pub(crate) fn links(self, links: Links) -> Self {
+    pub(crate) fn links(self, links: TarLinks) -> Self {
         FileIndex { links, ..self }
     }
 
     /// Compares the records, with files in place of links, with the limit of their size.
-    pub(crate) fn check_links(&self, limits: Limits) -> Result<(), SourceError> {
+    pub(crate) fn check_links(&self, limits: SourceLimits) -> Result<(), SourceError> {
         let sizes = (0..self.len()).zip(self.weights(0, self.len()));
         let most = u64::from(limits.record_bytes);
         match sizes.into_iter().find(|(_, bytes)| *bytes > most) {
@@ -46,7 +46,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
         parts: &[Bytes],
     ) -> Result<OpenedRecords, SourceError> {
         let stored = self.stored_ranges(first, n, source)?;

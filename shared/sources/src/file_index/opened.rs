@@ -1,7 +1,7 @@
 //! Parts of opened records, for readers that keep them.
 
 use super::{FileIndex, OpenedRecords};
-use crate::lengths::Lengths;
+use crate::lengths::RecordLengths;
 use bytes::Bytes;
 
 impl OpenedRecords {
@@ -11,7 +11,7 @@ impl OpenedRecords {
         let index = self.index.as_ref()?;
         let range = index.byte_range(first, n)?;
         let data = self.data.slice(range.start as usize..range.end as usize);
-        let mut lengths = Lengths::new(first, 0);
+        let mut lengths = RecordLengths::new(first, 0);
         index.sizes(first, n).for_each(|bytes| lengths.push(bytes as u32));
         Some(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
     }
@@ -22,7 +22,7 @@ impl OpenedRecords {
             return parts.into_iter().next();
         }
         let first = parts.first()?.index.as_ref()?.lengths.first();
-        let (mut lengths, mut data) = (Lengths::new(first, 0), Vec::new());
+        let (mut lengths, mut data) = (RecordLengths::new(first, 0), Vec::new());
         for part in &parts {
             let index = part.index.as_ref()?;
             index.sizes(lengths.end(), u32::MAX).for_each(|bytes| lengths.push(bytes as u32));
@@ -43,7 +43,7 @@ mod tests {
 
     /// Records of 1, 2, 3 .. bytes, from number `first` on, each filled with its number.
     fn records(first: u32, n: u32) -> OpenedRecords {
-        let (mut lengths, mut data) = (Lengths::new(first, 0), Vec::new());
+        let (mut lengths, mut data) = (RecordLengths::new(first, 0), Vec::new());
         for number in first..first + n {
             lengths.push(number + 1);
             data.extend(std::iter::repeat_n(number as u8, number as usize + 1));

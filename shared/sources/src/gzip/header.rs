@@ -12,7 +12,7 @@ const RESERVED: u8 = 0xe0;
 
 /// A header as far as it has been read.
 #[derive(Debug, Default)]
-pub(super) struct Header {
+pub(super) struct GzipHeader {
     /// Bytes seen of the part at hand.
     seen: u32,
     /// Which optional parts are still to come.
@@ -33,7 +33,7 @@ enum Part {
     Crc,
 }
 
-impl Header {
+impl GzipHeader {
     /// Whether nothing of it has been seen.
     pub(super) fn is_fresh(&self) -> bool {
         !self.any

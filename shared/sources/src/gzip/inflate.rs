@@ -1,6 +1,6 @@
 //! Decompresses gzip in steps, and tells where it could be taken up again.
 
-use super::{Point, header::Header};
+use super::{Point, header::GzipHeader};
 use miniz_oxide::inflate::{
     TINFLStatus,
     core::{
@@ -20,7 +20,7 @@ const TRAILER_BYTES: usize = 8;
 const MAX_UNPACKED_BYTES: u64 = 64 << 30;
 
 /// One gzip file, of one or more members, some of whose bytes have been read.
-pub(super) struct Inflater {
+pub(super) struct GzipInflater {
     state: State,
     oxide: Box<DecompressorOxide>,
     ring: Box<[u8]>,
@@ -37,7 +37,7 @@ pub(super) struct Inflater {
 }
 
 enum State {
-    Header(Header),
+    Header(GzipHeader),
     Body,
     Trailer([u8; TRAILER_BYTES], usize),
     /// Zeros after the last member, as tapes have.
@@ -46,7 +46,7 @@ enum State {
 
 /// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum InflateStep {
     /// This part of the ring was written; see [`Inflater::made`].
     Made(Range<usize>),
     /// [`Inflater::point`] may be asked for.
@@ -55,18 +55,18 @@ pub(super) enum Step {
     Hungry,
 }
 
-impl std::fmt::Debug for Inflater {
+impl std::fmt::Debug for GzipInflater {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = out.debug_struct("Inflater");
         out.field("packed", &self.packed).field("unpacked", &self.unpacked).finish_non_exhaustive()
     }
 }
 
-impl Inflater {
+impl GzipInflater {
     /// At the start of a file.
     pub(super) fn new() -> Self {
-        Inflater {
-            state: State::Header(Header::default()),
+        GzipInflater {
+            state: State::Header(GzipHeader::default()),
             oxide: Box::default(),
             ring: vec![0; RING_BYTES].into(),
             at: 0,
@@ -81,7 +81,7 @@ impl Inflater {
     /// At a point of a file.
     pub(super) fn resume(point: &Point) -> Self {
         let mut inflater =
-            Inflater { packed: point.packed, unpacked: point.unpacked, ..Self::new() };
+            GzipInflater { packed: point.packed, unpacked: point.unpacked, ..Self::new() };
         if let Some((num_bits, bit_buf)) = point.bits {
             let state = BlockBoundaryState { num_bits, bit_buf, ..Default::default() };
             inflater.oxide = Box::new(DecompressorOxide::from_block_boundary_state(&state));
@@ -139,11 +139,11 @@ impl Inflater {
     ///
     /// # Errors
     /// The damage that was found.
-    pub(super) fn step(&mut self, input: &mut &[u8]) -> Result<Step, String> {
+    pub(super) fn step(&mut self, input: &mut &[u8]) -> Result<InflateStep, String> {
         loop {
             if self.boundary {
                 self.boundary = false;
-                return Ok(Step::Boundary);
+                return Ok(InflateStep::Boundary);
             }
             if let State::Body = self.state {
                 match self.inflate(input)? {
@@ -151,7 +151,7 @@ impl Inflater {
                     None => continue,
                 }
             }
-            let Some((&byte, rest)) = input.split_first() else { return Ok(Step::Hungry) };
+            let Some((&byte, rest)) = input.split_first() else { return Ok(InflateStep::Hungry) };
             self.between(byte)?;
             *input = rest;
             self.packed += 1;
@@ -159,7 +159,7 @@ impl Inflater {
     }
 
     /// Decompresses into the ring, as far as it goes in one piece.
-    fn inflate(&mut self, input: &mut &[u8]) -> Result<Option<Step>, String> {
+    fn inflate(&mut self, input: &mut &[u8]) -> Result<Option<InflateStep>, String> {
         let flags = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
         let (status, used, made) =
             decompress(&mut self.oxide, input, &mut self.ring, self.at, flags);
@@ -178,11 +178,11 @@ impl Inflater {
         match status {
             TINFLStatus::Done => self.state = State::Trailer([0; TRAILER_BYTES], 0),
             TINFLStatus::BlockBoundary => self.boundary = true,
-            TINFLStatus::NeedsMoreInput if made == 0 => return Ok(Some(Step::Hungry)),
+            TINFLStatus::NeedsMoreInput if made == 0 => return Ok(Some(InflateStep::Hungry)),
             TINFLStatus::NeedsMoreInput | TINFLStatus::HasMoreOutput if used + made > 0 => {}
             _ => return Err("its compressed data is damaged".into()),
         }
-        Ok((made > 0).then_some(Step::Made(range)))
+        Ok((made > 0).then_some(InflateStep::Made(range)))
     }
 
     /// Takes a byte of a header, a trailer, or what is behind them.
@@ -205,7 +205,7 @@ impl Inflater {
                 if *seen == TRAILER_BYTES {
                     let bytes = *bytes;
                     self.check(bytes)?;
-                    self.state = State::Header(Header::default());
+                    self.state = State::Header(GzipHeader::default());
                     self.boundary = true;
                 }
             }

@@ -1,11 +1,11 @@
 //! Packs of images: files that are one record each, labelled, put in an order that mixes classes, and
 //! grouped. A pack is leased like a file, and is its own index.
 
-use super::{Classes, LABEL_KEY, index, record_bytes};
-use crate::{FileIndex, Format, Reading, SourceError};
+use super::{ImageClasses, LABEL_KEY, index, record_bytes};
+use crate::{FileFormat, FileIndex, RecordReaderInput, SourceError};
 use gristmill_model::{
     Fingerprint,
-    wire::{PACK_IMAGES, Pack, PackedImage, SourceFile},
+    wire::{ImagePack, PACK_IMAGES, PackedImage, SourceFile},
 };
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,8 +27,8 @@ pub struct ImageFolder {
 
 /// The packs of a folder of images.
 #[derive(Clone, Debug)]
-pub struct Packed {
-    pub packs: Vec<Pack>,
+pub struct ImagePacks {
+    pub packs: Vec<ImagePack>,
     pub empty: EmptyClasses,
 }
 
@@ -42,26 +42,27 @@ pub type EmptyClasses = Vec<(String, u32)>;
 pub fn packs<'a>(
     bucket: &str,
     pattern: &str,
-    source: impl Into<Reading<'a>>,
+    source: impl Into<RecordReaderInput<'a>>,
     found: ImageFolder,
-) -> Result<Packed, BadImage> {
-    let Reading { format, features } = source.into();
+) -> Result<ImagePacks, BadImage> {
+    let RecordReaderInput { format, features } = source.into();
     let classes = match format {
-        Format::Images(images) => images.classes.clone(),
-        _ => Classes::Found,
+        FileFormat::Images(images) => images.classes.clone(),
+        _ => ImageClasses::Found,
     };
     let is_labelled = features.values().any(|feature| feature.key == LABEL_KEY);
     let (images, empty) = arrange(found, root(pattern), classes, is_labelled)?;
-    let pack = |images: &[PackedImage]| Pack { bucket: bucket.to_owned(), images: images.to_vec() };
-    Ok(Packed { packs: images.chunks(PACK_IMAGES).map(pack).collect(), empty })
+    let pack =
+        |images: &[PackedImage]| ImagePack { bucket: bucket.to_owned(), images: images.to_vec() };
+    Ok(ImagePacks { packs: images.chunks(PACK_IMAGES).map(pack).collect(), empty })
 }
 
 /// Reads a stored pack.
 ///
 /// # Errors
 /// [`SourceError`] if it is none, or has too many images.
-pub fn read_pack(stored: &[u8]) -> Result<Pack, SourceError> {
-    let pack: Pack = serde_json::from_slice(stored)
+pub fn read_pack(stored: &[u8]) -> Result<ImagePack, SourceError> {
+    let pack: ImagePack = serde_json::from_slice(stored)
         .map_err(|error| SourceError(format!("it is not a pack of images: {error}")))?;
     if pack.images.len() <= PACK_IMAGES {
         Ok(pack)
@@ -74,7 +75,7 @@ pub fn read_pack(stored: &[u8]) -> Result<Pack, SourceError> {
 ///
 /// # Errors
 /// [`SourceError`] if an image is too large.
-pub fn pack_index(pack: &Pack) -> Result<FileIndex, SourceError> {
+pub fn pack_index(pack: &ImagePack) -> Result<FileIndex, SourceError> {
     index(pack.images.iter().map(|image| image.size))
 }
 
@@ -83,7 +84,7 @@ pub fn pack_index(pack: &Pack) -> Result<FileIndex, SourceError> {
 fn arrange(
     found: ImageFolder,
     root: &str,
-    classes: Classes,
+    classes: ImageClasses,
     is_labelled: bool,
 ) -> Result<(Vec<PackedImage>, EmptyClasses), BadImage> {
     let class = |key: &str| {
@@ -92,7 +93,7 @@ fn arrange(
     };
     let keys = found.images.iter().map(|info| &info.key);
     let classes: Vec<String> = match classes {
-        Classes::Named(names) => names,
+        ImageClasses::Named(names) => names,
         _ => {
             let directories = found.directories.iter().filter(|key| key.starts_with(root));
             let found: BTreeSet<String> =
@@ -122,7 +123,7 @@ fn arrange(
             *is_empty = false;
         }
         let below = key.strip_prefix(root).unwrap_or(&key);
-        let place = Fingerprint::of("gristmill order of images v1", below.as_bytes());
+        let place = Fingerprint::from_content("gristmill order of images v1", below.as_bytes());
         images.push((place, PackedImage { key, size, etag, label }));
     }
     images.sort_by(|(a, one), (b, other)| (a, &one.key).cmp(&(b, &other.key)));

@@ -22,10 +22,10 @@ mod record;
 #[cfg(any(test, feature = "samples"))]
 pub(crate) mod sample;
 
-pub use indexing::Indexer;
-pub use record::Extractor;
+pub use indexing::ParquetIndexer;
+pub use record::ParquetRecordReader;
 
-use crate::{Limits, Reading, lengths::Lengths, varint};
+use crate::{RecordReaderInput, SourceLimits, lengths::RecordLengths, varint};
 use ::parquet::{
     basic::Compression,
     file::{
@@ -52,7 +52,7 @@ pub(crate) const MAX_STORED_BYTES: usize =
 
 /// The places of a file's rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct ParquetLayout {
     footer: Bytes,
     metadata: ParquetMetaData,
     /// First row of each row group, and their total.
@@ -64,7 +64,7 @@ pub(crate) struct Layout {
 }
 
 /// Without `metadata`: that is the footer read, and its statistics may hold what does not equal itself.
-impl PartialEq for Layout {
+impl PartialEq for ParquetLayout {
     fn eq(&self, other: &Self) -> bool {
         (&self.footer, &self.first_rows, &self.pages)
             == (&other.footer, &other.first_rows, &other.pages)
@@ -101,9 +101,9 @@ fn chunk_range(chunk: &ColumnChunkMetaData, file_bytes: u64) -> Option<Range<u64
     (end <= file_bytes).then_some(start..end)
 }
 
-impl Layout {
+impl ParquetLayout {
     /// Reads and checks a footer; no pages are known yet.
-    fn of_footer(footer: Bytes, limits: Limits) -> Result<Layout, String> {
+    fn from_footer(footer: Bytes, limits: SourceLimits) -> Result<ParquetLayout, String> {
         let metadata = guarded(|| {
             check_structure(&footer)?;
             ParquetMetaDataReader::decode_metadata(&footer).map_err(|error| one_line(&error))
@@ -134,7 +134,13 @@ impl Layout {
                 }
             }
         }
-        Ok(Layout { footer, metadata, first_rows, pages: vec![Vec::new(); chunks], n_pages: 0 })
+        Ok(ParquetLayout {
+            footer,
+            metadata,
+            first_rows,
+            pages: vec![Vec::new(); chunks],
+            n_pages: 0,
+        })
     }
 
     fn leaves(&self) -> usize {
@@ -175,7 +181,7 @@ impl Layout {
     pub(crate) fn stored_ranges(
         &self,
         rows: Range<u32>,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
     ) -> Result<Vec<Range<u64>>, String> {
         reading::stored_ranges(self, rows, source)
     }
@@ -184,11 +190,11 @@ impl Layout {
     pub(crate) fn open(
         &self,
         rows: Range<u32>,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
         ranges: Vec<Range<u64>>,
         parts: &[Bytes],
-    ) -> Result<(Lengths, Vec<u8>), String> {
-        guarded(|| reading::open(self, rows, source, pieces::Pieces::new(ranges, parts)?))
+    ) -> Result<(RecordLengths, Vec<u8>), String> {
+        guarded(|| reading::open(self, rows, source, pieces::FilePieces::new(ranges, parts)?))
     }
 
     /// About how many bytes of memory it takes.
@@ -217,13 +223,13 @@ impl Layout {
     }
 
     /// Takes the stored form off the start of `rest`.
-    pub(crate) fn decode(rest: &mut &[u8], limits: Limits) -> Result<Layout, String> {
+    pub(crate) fn decode(rest: &mut &[u8], limits: SourceLimits) -> Result<ParquetLayout, String> {
         let bytes = varint::take(rest)?;
         if bytes > MAX_FOOTER_BYTES {
             return Err(format!("its footer has {bytes} bytes; the limit is {MAX_FOOTER_BYTES}"));
         }
         let footer = Bytes::copy_from_slice(varint::bytes(rest, bytes as usize)?);
-        let mut layout = Self::of_footer(footer, limits)?;
+        let mut layout = Self::from_footer(footer, limits)?;
         for chunk in 0..layout.pages.len() {
             let count = varint::take(rest)?;
             // A page takes at least three bytes.

@@ -15,7 +15,7 @@ const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// A response to a range request.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum RangeResponse {
     /// Bytes `range` of a file of `total` bytes, in version `tag`.
     Part { range: Range<u64>, total: u64, tag: String },
     /// The range begins after the end of a file of `total` bytes.
@@ -35,9 +35,9 @@ fn tag(response: &Response, total: u64) -> Option<String> {
     Some(format!("{total} {version}"))
 }
 
-impl Answer {
+impl RangeResponse {
     /// Classifies the head of `response` to a range request for `path`.
-    pub fn of(response: &Response, path: &ObjectPath) -> Result<Self, ObjectError> {
+    pub fn from_response(response: &Response, path: &ObjectPath) -> Result<Self, ObjectError> {
         let status = response.status();
         let rejected = |why: String| Err(ObjectError::Rejected(format!("{path}: {why}")));
         let tagged = |total| {

@@ -3,14 +3,14 @@
 //! A function in an account can reach private addresses: its host's metadata service and private networks. A dataset's
 //! address is user input and must not give access to them (server-side request forgery).
 
-use crate::Reach;
+use crate::AllowedServers;
 use reqwest::{
     Url,
     dns::{Addrs, Name, Resolve, Resolving},
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-impl Reach {
+impl AllowedServers {
     /// Whether `url`, possibly from a redirect, may be requested. Names are checked when they are resolved.
     ///
     /// # Errors
@@ -37,9 +37,9 @@ fn not_public(host: &str) -> String {
 }
 
 /// Resolves names to public addresses only, at every connection: a name may change between a check and its use.
-pub(crate) struct PublicOnly;
+pub(crate) struct PublicResolver;
 
-impl Resolve for PublicOnly {
+impl Resolve for PublicResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
@@ -133,22 +133,23 @@ mod tests {
 
     #[test]
     fn literal_addresses_are_judged_before_they_are_asked() {
-        let check = |reach: Reach, url: &str| reach.check(&Url::parse(url).unwrap()).is_ok();
-        assert!(!check(Reach::Public, "http://169.254.169.254/latest"));
+        let check =
+            |reach: AllowedServers, url: &str| reach.check(&Url::parse(url).unwrap()).is_ok();
+        assert!(!check(AllowedServers::Public, "http://169.254.169.254/latest"));
         // All of these are 127.0.0.1.
         for url in
             ["http://2130706433/", "http://0x7f.1/", "http://[::ffff:127.0.0.1]/", "http://127.1/"]
         {
-            assert!(!check(Reach::Public, url), "{url}");
-            assert!(check(Reach::Any, url), "{url}");
+            assert!(!check(AllowedServers::Public, url), "{url}");
+            assert!(check(AllowedServers::Any, url), "{url}");
         }
-        assert!(check(Reach::Public, "https://1.1.1.1/a"));
-        assert!(check(Reach::Public, "https://example.com/a"));
+        assert!(check(AllowedServers::Public, "https://1.1.1.1/a"));
+        assert!(check(AllowedServers::Public, "https://example.com/a"));
     }
 
     #[tokio::test]
     async fn names_of_this_machine_are_out_of_reach() {
-        let found = PublicOnly.resolve("localhost".parse().unwrap()).await;
+        let found = PublicResolver.resolve("localhost".parse().unwrap()).await;
         assert!(found.err().unwrap().to_string().contains("not a public address"));
     }
 }

@@ -1,6 +1,6 @@
 //! Range reads, over as many requests as it takes.
 
-use super::{WebObjects, answer::Answer, url};
+use super::{WebObjects, answer::RangeResponse, url};
 use bytes::{Bytes, BytesMut};
 use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath};
 use reqwest::{
@@ -63,15 +63,17 @@ impl WebObjects {
         let mut failures = Failures::default();
         loop {
             let answer = match self.ask(path, &(0..1)).await {
-                Ok(response) => Answer::of(&response, path),
+                Ok(response) => RangeResponse::from_response(&response, path),
                 Err(error) => Err(error),
             };
             let broken = match answer {
-                Ok(Answer::Part { total, tag, .. } | Answer::Behind { total, tag }) => {
+                Ok(
+                    RangeResponse::Part { total, tag, .. } | RangeResponse::Behind { total, tag },
+                ) => {
                     let found = ObjectInfo { key: path.key.clone(), size: total, etag: tag };
                     return Ok(Some(found));
                 }
-                Ok(Answer::Later { why, rest }) => Broken { why, rest },
+                Ok(RangeResponse::Later { why, rest }) => Broken { why, rest },
                 Err(ObjectError::Unavailable(why)) => Broken { why, rest: None },
                 Err(ObjectError::NotFound(_)) => return Ok(None),
                 Err(error) => return Err(error),
@@ -133,24 +135,24 @@ impl WebObjects {
             Err(ObjectError::Unavailable(why)) => return broken(why),
             Err(error) => return Err(error),
         };
-        match Answer::of(&response, path)? {
-            Answer::Later { why, rest } => return Ok(Some(Broken { why, rest })),
-            Answer::Part { tag: found, .. } | Answer::Behind { tag: found, .. }
+        match RangeResponse::from_response(&response, path)? {
+            RangeResponse::Later { why, rest } => return Ok(Some(Broken { why, rest })),
+            RangeResponse::Part { tag: found, .. } | RangeResponse::Behind { tag: found, .. }
                 if tag.is_some_and(|tag| tag != found) =>
             {
                 return Err(ObjectError::Changed(path.clone()));
             }
-            Answer::Behind { total, .. } => {
+            RangeResponse::Behind { total, .. } => {
                 let why = format!("{path}: bytes {requested:?} of a file of {total} bytes");
                 return Err(ObjectError::Rejected(why));
             }
-            Answer::Part { range: sent, .. }
+            RangeResponse::Part { range: sent, .. }
                 if sent.start != requested.start || sent.end > requested.end =>
             {
                 let why = format!("{path}: the server sends bytes {sent:?} for {requested:?}");
                 return Err(ObjectError::Rejected(why));
             }
-            Answer::Part { .. } => {}
+            RangeResponse::Part { .. } => {}
         }
         loop {
             let Some(chunk) = self.patience.wait_for_more(response.chunk()).await else {

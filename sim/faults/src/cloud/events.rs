@@ -1,13 +1,13 @@
 //! Asynchronous events: how the platform delays, repeats, drops and runs them, and reports failures.
 
-use super::{Cloud, LATEST_MS, SCALER};
-use crate::{Fault, Kind, Mutant, Process, SimClock};
+use super::{LATEST_MS, SCALER, SimCloud};
+use crate::{FaultKind, Mutant, ProcessKind, SimClock, SimProcess};
 use bytes::Bytes;
 use gristmill_model::InvocationId;
 use gristmill_model::wire::protocol::{ProtocolMessage, read_event};
-use gristmill_model::wire::{Release, ScalerEvent, SpokenVersions, WorkerEvent};
-use gristmill_ports::{Clock as _, Metrics};
-use gristmill_scaler::Scaler;
+use gristmill_model::wire::{ReleaseCall, ScalerEvent, SpokenVersions, WorkerEvent};
+use gristmill_ports::{Clock as _, FunctionMetrics};
+use gristmill_scaler::ScalerFunction;
 use gristmill_worker::WorkerFunction;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,9 +19,9 @@ const SCALER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Events that wait longer expire.
 const EVENT_AGE_MS: u64 = 60_000;
 
-impl Cloud {
+impl SimCloud {
     /// Waits for concurrency for an event's function; `None` if the event expires first.
-    async fn wait_for_slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
+    async fn wait_for_slot(&self, kind: ProcessKind) -> Option<OwnedSemaphorePermit> {
         let give_up = self.sim.time.now() + Duration::from_millis(EVENT_AGE_MS);
         loop {
             match self.slot(kind) {
@@ -36,18 +36,18 @@ impl Cloud {
     fn run_scaler(self: &Arc<Self>, event: ScalerEvent) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(_slot) = cloud.wait_for_slot(Kind::Scaler).await else { return };
-            let process = Process::new(&cloud.sim, Kind::Scaler);
-            if cloud.sim.happens(Fault::VersionDeleted) {
+            let Some(_slot) = cloud.wait_for_slot(ProcessKind::Scaler).await else { return };
+            let process = SimProcess::new(&cloud.sim, ProcessKind::Scaler);
+            if cloud.sim.happens(FaultKind::VersionDeleted) {
                 cloud.deployed.redeploy_workers();
             }
-            let scaler = Scaler {
+            let scaler = ScalerFunction {
                 table: cloud.table(&process),
                 invoker: cloud.platform(&process),
                 worker_function: cloud.worker_function(),
                 max_workers: None,
                 spoken: cloud.deployed.scaler(),
-                metrics: Metrics::default(),
+                metrics: FunctionMetrics::default(),
             };
             let _ = cloud.invocation(&process, SCALER_TIMEOUT, scaler.handle(&event)).await;
         });
@@ -60,15 +60,15 @@ impl Cloud {
     ) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(slot) = cloud.wait_for_slot(Kind::Worker).await else {
+            let Some(slot) = cloud.wait_for_slot(ProcessKind::Worker).await else {
                 return cloud.report(&event, request_id, true).await;
             };
-            let process = Process::new(&cloud.sim, Kind::Worker);
+            let process = SimProcess::new(&cloud.sim, ProcessKind::Worker);
             cloud.workers.lock().push(process.clone());
             let lifetime = cloud.sim.between_ms(20_000, 900_000);
             let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
             let runner = cloud.runner(&process, spoken);
-            let function = WorkerFunction::new(runner, Metrics::default()).speaking(spoken);
+            let function = WorkerFunction::new(runner, FunctionMetrics::default()).speaking(spoken);
             let work = function.handle(&event, request_id.clone(), deadline_ms);
             let ended = cloud.invocation(&process, lifetime, work).await;
             drop(slot);
@@ -84,18 +84,18 @@ impl Cloud {
     async fn report(self: &Arc<Self>, event: &WorkerEvent, request_id: String, blameless: bool) {
         let sim = &self.sim;
         sim.time.sleep(sim.between_ms(10, 2_000)).await;
-        let release = Release {
+        let release = ReleaseCall {
             job: event.job.clone(),
-            invocation: InvocationId::of(event.worker, &request_id),
+            invocation: InvocationId::new(event.worker, &request_id),
             worker: Some(event.worker),
             blameless,
             expired: blameless,
             error: String::new(),
         };
-        if !sim.happens(Fault::ReportLost) {
+        if !sim.happens(FaultKind::ReportLost) {
             self.deliver((release.clone().into(), None), None);
         }
-        if sim.happens(Fault::ReportRepeated) {
+        if sim.happens(FaultKind::ReportRepeated) {
             sim.time.sleep(sim.between_ms(1, LATEST_MS)).await;
             self.deliver((release.into(), None), None);
         }
@@ -122,14 +122,14 @@ impl Cloud {
             return;
         };
         let request_id = format!("request-{}", self.events.fetch_add(1, Ordering::Relaxed));
-        if sim.happens(Fault::EventDropped) {
+        if sim.happens(FaultKind::EventDropped) {
             tokio::spawn(async move {
                 cloud.sim.time.sleep(Duration::from_millis(EVENT_AGE_MS)).await;
                 cloud.report(&event, request_id, true).await;
             });
             return;
         }
-        let copies = if sim.happens(Fault::EventRepeated) { 2 + sim.below(2) } else { 1 };
+        let copies = if sim.happens(FaultKind::EventRepeated) { 2 + sim.below(2) } else { 1 };
         for _ in 0..copies {
             let (cloud, event, request_id) = (Arc::clone(self), event.clone(), request_id.clone());
             let late = self.delay();
@@ -141,7 +141,7 @@ impl Cloud {
     }
 
     fn delay(&self) -> Duration {
-        let most = if self.sim.happens(Fault::EventLate) { EVENT_AGE_MS } else { 400 };
+        let most = if self.sim.happens(FaultKind::EventLate) { EVENT_AGE_MS } else { 400 };
         self.sim.between_ms(1, most)
     }
 }

@@ -1,11 +1,11 @@
 //! The trainer of a history: its connections, valid and invalid messages, and checkpoints.
 
-use super::History;
+use super::HistoryOutcome;
 use crate::{
-    Simulation,
-    client::{Frame, identity, receive, send_ack, send_hello},
+    FaultSimulation,
+    client::{ReceivedFrame, identity, receive, send_ack, send_hello},
     host::TrainerHost,
-    scenario::{BatchName, Scenario},
+    scenario::{BatchName, FaultScenario},
 };
 use std::{
     collections::BTreeMap,
@@ -21,12 +21,12 @@ use tokio::io::DuplexStream;
 const SILENCE: Duration = Duration::from_secs(900);
 
 /// A trainer with its memory and its checkpoints.
-pub(super) struct Trainer {
-    sim: Arc<Simulation>,
+pub(super) struct HistoryTrainer {
+    sim: Arc<FaultSimulation>,
     host: Arc<TrainerHost>,
     /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
     checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
-    pub history: History,
+    pub history: HistoryOutcome,
 }
 
 /// How a connection ended.
@@ -37,13 +37,13 @@ enum VisitEnd {
     Ended,
 }
 
-impl Trainer {
-    pub(super) fn new(sim: &Arc<Simulation>, host: Arc<TrainerHost>) -> Self {
+impl HistoryTrainer {
+    pub(super) fn new(sim: &Arc<FaultSimulation>, host: Arc<TrainerHost>) -> Self {
         Self {
             sim: Arc::clone(sim),
             host,
             checkpoints: vec![((0, 0), BTreeMap::new())],
-            history: History::default(),
+            history: HistoryOutcome::default(),
         }
     }
 
@@ -93,8 +93,8 @@ impl Trainer {
             None => send_ack(&mut stream, at).await,
         };
         match self.frame(&mut stream).await {
-            Some(Frame { magic, .. }) if &magic == b"GMBX" => self.history.refusals += 1,
-            Some(Frame { magic, at: name, .. }) => {
+            Some(ReceivedFrame { magic, .. }) if &magic == b"GMBX" => self.history.refusals += 1,
+            Some(ReceivedFrame { magic, at: name, .. }) => {
                 let magic = String::from_utf8_lossy(&magic);
                 self.sim.violated(format_args!(
                     "a wrong message at {at:?} was answered with {magic} {name:?}"
@@ -123,7 +123,7 @@ impl Trainer {
         let (mut next, mut memory) = self.checkpoints[from].clone();
         let mut accepted = false;
         for _ in 0..=self.sim.below(40) {
-            let Some(Frame { magic, at: name, payload }) = self.frame(stream).await else {
+            let Some(ReceivedFrame { magic, at: name, payload }) = self.frame(stream).await else {
                 return VisitEnd::Gone;
             };
             if &magic != b"GMBX" && !accepted {
@@ -186,7 +186,7 @@ impl Trainer {
     }
 
     /// The next frame; `None` if the server is gone.
-    async fn frame(&self, stream: &mut DuplexStream) -> Option<Frame> {
+    async fn frame(&self, stream: &mut DuplexStream) -> Option<ReceivedFrame> {
         tokio::select! {
             biased;
             frame = receive(stream) => frame,
@@ -195,7 +195,7 @@ impl Trainer {
     }
 
     /// Checks that every record of every epoch was trained on once: batches are consecutive and complete.
-    pub(super) fn check(&mut self, scenario: &Scenario) {
+    pub(super) fn check(&mut self, scenario: &FaultScenario) {
         let mut next = (0, 0);
         for &name in self.kept().keys() {
             if name != next && name != (next.0 + 1, 0) {

@@ -1,19 +1,19 @@
 //! The object store as used by one process, with its faults.
 
-use super::Store;
-use crate::{Fault, Mutant, Process, link::DENIED, table::Items};
+use super::SharedObjects;
+use crate::{FaultKind, Mutant, SimProcess, link::DENIED, table::SharedItems};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::inspect::{self, Stored};
+use gristmill_coordinator::inspect::{self, DecodedItem};
 use gristmill_model::splits::{
     JobProgress,
-    collect::{ChunkName, Verdict},
+    collect::{ChunkName, CollectionDecision},
     invariants::invariant_06_only_useless_objects_go,
     job::JobState,
 };
 use gristmill_model::stored::keys;
 use gristmill_ports::{
-    Clock as _, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    Clock as _, ItemKey, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
 };
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -23,9 +23,9 @@ const SILENT_MS: u64 = 2_300_000;
 
 /// The store as used by `process`.
 pub struct SimObjects {
-    pub process: Process,
-    pub store: Arc<Store>,
-    pub items: Arc<Items>,
+    pub process: SimProcess,
+    pub store: Arc<SharedObjects>,
+    pub items: Arc<SharedItems>,
 }
 
 impl SimObjects {
@@ -36,21 +36,21 @@ impl SimObjects {
     ) -> Result<Bytes, ObjectError> {
         self.process.point(LATENCY_MS).await;
         let sim = self.process.sim();
-        if sim.happens(Fault::GetFails)
-            || sim.lasts(Fault::StoreThrottled)
+        if sim.happens(FaultKind::GetFails)
+            || sim.lasts(FaultKind::StoreThrottled)
             || sim.is_bucket_crowded(&path.bucket)
         {
             return Err(unavailable(path));
         }
-        if sim.happens(Fault::ObjectDenied) {
+        if sim.happens(FaultKind::ObjectDenied) {
             return Err(self.denied(path));
         }
-        if keys::is_chunk(&path.key) && sim.happens(Fault::ObjectVanishes) {
+        if keys::is_chunk(&path.key) && sim.happens(FaultKind::ObjectVanishes) {
             sim.event(format_args!("{path} vanishes"));
             self.store.vanished.lock().insert(path.key.clone());
             self.store.memory.delete(&path.bucket, std::slice::from_ref(&path.key)).await?;
         }
-        if is_made_again(&path.key) && sim.happens(Fault::ObjectDamaged) {
+        if is_made_again(&path.key) && sim.happens(FaultKind::ObjectDamaged) {
             self.store.memory.rewrite(path, |bytes| self.damaged(path, bytes));
         }
         let got = get.await;
@@ -66,7 +66,7 @@ impl SimObjects {
         if !keys::is_chunk(&path.key) {
             return got;
         }
-        if sim.happens(Fault::GetMissing) {
+        if sim.happens(FaultKind::GetMissing) {
             return Err(ObjectError::NotFound(path.clone()));
         }
         // Workers look in a cache for what may not be there.
@@ -78,7 +78,7 @@ impl SimObjects {
             self.process.misses();
         }
         let got = got?;
-        if !got.is_empty() && sim.happens(Fault::GetCorrupt) {
+        if !got.is_empty() && sim.happens(FaultKind::GetCorrupt) {
             let mut bytes = got.to_vec();
             let at = sim.below(bytes.len() as u64) as usize;
             bytes[at] ^= 1 << sim.below(8);
@@ -108,7 +108,7 @@ impl SimObjects {
 
     /// Invariant 6: a deleted object is useless.
     async fn check_deletion(&self, name: &ChunkName) {
-        let Store { ns, job, .. } = &*self.store;
+        let SharedObjects { ns, job, .. } = &*self.store;
         let Some((bundle, first)) = self.store.bundle_of(name) else { return };
         let decoded = async |key: ItemKey| {
             let item = self.items.item(&key).await?;
@@ -116,7 +116,7 @@ impl SimObjects {
         };
         let stored = self.items.item(&inspect::job_key(ns, job)).await;
         // A table that has lost the job's record names none of its objects.
-        if stored.is_none() && self.process.sim().count(&[Fault::WritesLost]) > 0 {
+        if stored.is_none() && self.process.sim().count(&[FaultKind::WritesLost]) > 0 {
             return;
         }
         let home = stored.and_then(|item| inspect::home(&item.body, bundle));
@@ -125,11 +125,11 @@ impl SimObjects {
             None => None,
         };
         let bundle = match bundle {
-            Some(Stored::Bundle(bundle)) => Some(bundle),
+            Some(DecodedItem::Bundle(bundle)) => Some(bundle),
             _ => None,
         };
         let progress = match decoded(inspect::progress_key(ns, job)).await {
-            Some(Stored::Progress(progress)) => vec![*progress],
+            Some(DecodedItem::Progress(progress)) => vec![*progress],
             _ => Vec::new(),
         };
         // A run that began behind the horizon computes again what is deleted there.
@@ -139,14 +139,14 @@ impl SimObjects {
         };
         let progress: Vec<_> = progress.iter().map(needed).collect();
         // Objects of an ended job are useless after its trainer has been silent for an hour.
-        if let Some(Stored::Job(state)) = decoded(inspect::job_key(ns, job)).await {
+        if let Some(DecodedItem::Job(state)) = decoded(inspect::job_key(ns, job)).await {
             let heartbeat_ms = progress.first().map_or(0, |progress| progress.heartbeat_ms);
             let silent_ms = self.process.clock().now_ms().saturating_sub(heartbeat_ms);
             if state.is_ended() && (state != JobState::Done || silent_ms > SILENT_MS) {
                 return;
             }
         }
-        let verdict = Verdict::DeletePassed;
+        let verdict = CollectionDecision::DeletePassed;
         self.process.sim().check(invariant_06_only_useless_objects_go(
             name,
             verdict,
@@ -196,7 +196,7 @@ fn unavailable(path: &ObjectPath) -> ObjectError {
 }
 
 #[async_trait]
-impl Objects for SimObjects {
+impl ObjectStore for SimObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -216,20 +216,21 @@ impl Objects for SimObjects {
         if keys::is_chunk(&path.key) {
             sim.time.sleep(Duration::from_millis(self.store.scenario.split_ms)).await;
         }
-        let (throttled, full) = (sim.lasts(Fault::StoreThrottled), sim.lasts(Fault::StoreFull));
+        let (throttled, full) =
+            (sim.lasts(FaultKind::StoreThrottled), sim.lasts(FaultKind::StoreFull));
         if (throttled || full) && sim.mutant == Some(Mutant::FullIsFinal) {
             return Err(ObjectError::Rejected(format!("{path}: no room")));
         }
         if full {
             return Err(ObjectError::Full(format!("{path}: simulated")));
         }
-        if throttled || sim.happens(Fault::PutFails) || sim.is_bucket_crowded(&path.bucket) {
+        if throttled || sim.happens(FaultKind::PutFails) || sim.is_bucket_crowded(&path.bucket) {
             return Err(unavailable(path));
         }
-        if sim.happens(Fault::ObjectDenied) {
+        if sim.happens(FaultKind::ObjectDenied) {
             return Err(self.denied(path));
         }
-        if sim.happens(Fault::PutLate) {
+        if sim.happens(FaultKind::PutLate) {
             let (store, time) = (Arc::clone(&self.store), Arc::clone(&sim.time));
             let (path, put_id, late) =
                 (path.clone(), put_id.to_owned(), sim.between_ms(1, 3_600_000));
@@ -243,7 +244,7 @@ impl Objects for SimObjects {
         let outcome = self.store.apply_put(path, body, put_id).await;
         sim.event(format_args!("put {path}: {outcome:?}"));
         self.process.point(LATENCY_MS).await;
-        if sim.happens(Fault::PutUnreported) { Err(unavailable(path)) } else { outcome }
+        if sim.happens(FaultKind::PutUnreported) { Err(unavailable(path)) } else { outcome }
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
@@ -264,10 +265,10 @@ impl Objects for SimObjects {
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         self.process.point(LATENCY_MS).await;
         let sim = self.process.sim();
-        if sim.happens(Fault::GetFails) || sim.lasts(Fault::StoreThrottled) {
+        if sim.happens(FaultKind::GetFails) || sim.lasts(FaultKind::StoreThrottled) {
             return Err(unavailable(&ObjectPath::new(bucket, prefix)));
         }
-        if sim.happens(Fault::ObjectDenied) {
+        if sim.happens(FaultKind::ObjectDenied) {
             return Err(self.denied(&ObjectPath::new(bucket, prefix)));
         }
         let found = self.store.memory.list(bucket, prefix).await;
@@ -278,13 +279,13 @@ impl Objects for SimObjects {
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         self.process.point(LATENCY_MS).await;
         let sim = self.process.sim();
-        if sim.lasts(Fault::StoreThrottled) {
+        if sim.lasts(FaultKind::StoreThrottled) {
             return Err(unavailable(&ObjectPath::new(bucket, "throttled")));
         }
         if sim.mutant == Some(Mutant::EntryGoesFirst) {
             self.delete_entry_of(bucket, keys).await?;
         }
-        let half = sim.happens(Fault::DeleteHalf);
+        let half = sim.happens(FaultKind::DeleteHalf);
         let deleted = if half { &keys[..keys.len() / 2] } else { keys };
         for key in deleted {
             sim.event(format_args!("delete {key}"));

@@ -2,12 +2,12 @@
 
 use crate::Mutant;
 use bytes::Bytes;
-use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::ranks::TailPolicy;
 use gristmill_model::splits::readers::ReaderProgress;
 use gristmill_model::splits::run::PastRuns;
-use gristmill_model::splits::{JobProgress, Place};
-use gristmill_model::wire::{AnyCall, Poll};
-use gristmill_ports::{Item, ItemKey};
+use gristmill_model::splits::{JobProgress, SplitPlace};
+use gristmill_model::wire::{AnyCall, PollCall};
+use gristmill_ports::{ItemKey, TableItem};
 use serde::{Serialize, de::DeserializeOwned};
 use std::num::NonZeroU32;
 
@@ -15,8 +15,8 @@ use std::num::NonZeroU32;
 pub fn read(
     mutant: Option<Mutant>,
     keys: &[ItemKey],
-    mut items: Vec<Option<Item>>,
-) -> Vec<Option<Item>> {
+    mut items: Vec<Option<TableItem>>,
+) -> Vec<Option<TableItem>> {
     if mutant == Some(Mutant::PastTokenLetIn) {
         for (key, item) in keys.iter().zip(&mut items) {
             if let Some(item) = item.as_mut().filter(|_| key.sk.starts_with("C#")) {
@@ -31,9 +31,9 @@ pub fn read(
 /// progress.
 pub fn ranged(
     mutant: Option<Mutant>,
-    job: Option<&Item>,
-    mut found: Vec<(String, Item)>,
-) -> Vec<(String, Item)> {
+    job: Option<&TableItem>,
+    mut found: Vec<(String, TableItem)>,
+) -> Vec<(String, TableItem)> {
     let of_merge =
         [Mutant::MergesAnyGeneration, Mutant::MissingReaderIsDone, Mutant::GreatestForLeast];
     if mutant.is_none_or(|mutant| !of_merge.contains(&mutant)) {
@@ -44,14 +44,15 @@ pub fn ranged(
         return found;
     };
     let reports = || {
-        let of = |(_, item): &(String, Item)| serde_json::from_slice(&item.body).ok();
+        let of = |(_, item): &(String, TableItem)| serde_json::from_slice(&item.body).ok();
         found.iter().filter_map(of).collect::<Vec<ReaderProgress>>()
     };
     let of_run = reports().into_iter().filter(|report| report.generation == job.generation);
-    let (greatest, delivered) = of_run.fold((None, Place::default()), |(cursor, place), report| {
-        let of = (report.durable, report.durable_place);
-        (cursor.max(Some(of)), place.max(report.delivered))
-    });
+    let (greatest, delivered) =
+        of_run.fold((None, SplitPlace::default()), |(cursor, place), report| {
+            let of = (report.durable, report.durable_place);
+            (cursor.max(Some(of)), place.max(report.delivered))
+        });
     let end = job.run.map_or(1, |run| run.ranks.count.get());
     let firsts: Vec<u32> = reports().iter().map(|report| report.ranks.first).collect();
     for (sk, item) in &mut found {
@@ -80,14 +81,14 @@ pub fn ranged(
 
 /// The call as a fetcher sends it that lets each rank decide on its last batches.
 pub fn called(mutant: Option<Mutant>, call: &mut AnyCall) {
-    if let (Some(Mutant::TailPerRank), AnyCall::Poll(Poll { join: Some(join), .. })) =
+    if let (Some(Mutant::TailPerRank), AnyCall::Poll(PollCall { join: Some(join), .. })) =
         (mutant, call)
     {
-        join.run.ranks.tail = Tail::Drop;
+        join.run.ranks.tail = TailPolicy::Drop;
     }
 }
 
-fn change<T: Serialize + DeserializeOwned>(item: &mut Item, with: impl FnOnce(&mut T)) {
+fn change<T: Serialize + DeserializeOwned>(item: &mut TableItem, with: impl FnOnce(&mut T)) {
     if let Ok(mut decoded) = serde_json::from_slice::<T>(&item.body) {
         with(&mut decoded);
         if let Ok(body) = serde_json::to_vec(&decoded) {

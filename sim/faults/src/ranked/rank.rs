@@ -1,15 +1,15 @@
 //! A rank of a training program, written from the protocol's description: it takes one batch a step,
 //! meets the others, and writes checkpoints.
 
-use super::run::{OtherHosts, Run, Speaks};
+use super::run::{CheckpointReporters, LaunchedRun, OtherHostsStart};
 use crate::{
-    Fault, Process,
-    client::{Frame, identity, receive, send_ack, send_hello},
+    FaultKind, SimProcess,
+    client::{ReceivedFrame, identity, receive, send_ack, send_hello},
     host::TrainerHost,
-    trainer::{BatchSeen, Log},
+    trainer::{DeliveryLog, ReceivedBatch},
 };
-use gristmill_model::splits::{Cursor, ranks::Step};
-use gristmill_model::wire::Register;
+use gristmill_model::splits::{Cursor, ranks::TrainingStep};
+use gristmill_model::wire::RegisterCall;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 
@@ -17,12 +17,12 @@ use tokio::io::{AsyncWriteExt as _, DuplexStream};
 const RECONNECT: Duration = Duration::from_millis(500);
 
 /// One rank of a run, as one process.
-pub struct Rank<'a> {
-    pub run: &'a Run,
+pub struct RankProcess<'a> {
+    pub run: &'a LaunchedRun,
     pub host: &'a TrainerHost,
-    pub log: &'a Log,
-    pub register: &'a Register,
-    pub process: &'a Process,
+    pub log: &'a DeliveryLog,
+    pub register: &'a RegisterCall,
+    pub process: &'a SimProcess,
     pub rank: u32,
 }
 
@@ -31,14 +31,14 @@ struct At {
     /// The first batch of its next step; none until it knows.
     next: Option<Cursor>,
     /// The step it has completed most recently.
-    step: Option<Step>,
+    step: Option<TrainingStep>,
     /// The latest checkpoint that was reported to a fetcher.
     reported: Cursor,
     /// Whether it returns after it had everything, and so must be let in.
     has_all: bool,
 }
 
-impl Rank<'_> {
+impl RankProcess<'_> {
     /// Trains until all is delivered and acknowledged, or the job failed.
     pub async fn train(&self) {
         let from = self.run.resume.as_ref().map(|_| self.run.ranks().from);
@@ -87,7 +87,7 @@ impl Rank<'_> {
     async fn send_hello(
         &self,
         stream: &mut DuplexStream,
-        greeting: &Frame,
+        greeting: &ReceivedFrame,
         next: Option<Cursor>,
     ) -> Option<()> {
         let mut hello = identity(greeting)?;
@@ -102,13 +102,13 @@ impl Rank<'_> {
     }
 
     /// Takes a batch, and meets the other ranks.
-    async fn step(&self, frame: &Frame, next: Cursor, at: &mut At) {
+    async fn step(&self, frame: &ReceivedFrame, next: Cursor, at: &mut At) {
         let sim = self.process.sim();
         let is_repeat = &frame.magic == b"GMBR";
         let step = self.run.take(sim, self.rank, (frame.at, is_repeat), &frame.payload);
         if !is_repeat {
             let (epoch, g) = frame.at;
-            let seen = BatchSeen { epoch, g, frame: &frame.payload };
+            let seen = ReceivedBatch { epoch, g, frame: &frame.payload };
             self.log.note(sim, self.register.spec.settings.visitation, &seen);
         }
         self.process.point(30).await;
@@ -125,17 +125,17 @@ impl Rank<'_> {
     /// Writes a checkpoint after some steps, and says so when it is durable.
     async fn save(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
         let is_due = at.step.is_some_and(|step| step.number.is_multiple_of(self.run.save_every))
-            && self.run.others != OtherHosts::AtTheEnd;
+            && self.run.others != OtherHostsStart::AtTheEnd;
         if is_due {
             self.write(next).await;
         }
         match self.run.speaks {
-            Speaks::EachRank if is_due => {
+            CheckpointReporters::EachRank if is_due => {
                 let slot = self.slot(at.step?);
                 send_ack(stream, slot).await?;
             }
-            Speaks::WholeJob => self.tell(stream, self.run.complete(), at).await?,
-            Speaks::EachRank => {}
+            CheckpointReporters::WholeJob => self.tell(stream, self.run.complete(), at).await?,
+            CheckpointReporters::EachRank => {}
         }
         Some(())
     }
@@ -148,7 +148,7 @@ impl Rank<'_> {
     }
 
     /// The batch of this rank at `step`, or the one that its epoch lacks.
-    fn slot(&self, step: Step) -> (u32, u64) {
+    fn slot(&self, step: TrainingStep) -> (u32, u64) {
         (step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
     }
 
@@ -174,16 +174,18 @@ impl Rank<'_> {
         sim.event(format_args!("rank {} has saved the end", self.rank));
         let last = at.next.replace(end);
         match (self.run.speaks, at.step) {
-            (Speaks::EachRank, Some(step)) => send_ack(stream, self.slot(step)).await?,
+            (CheckpointReporters::EachRank, Some(step)) => {
+                send_ack(stream, self.slot(step)).await?
+            }
             // It took no batch, so the job ends where the run began.
-            (Speaks::EachRank, None) => {}
-            (Speaks::WholeJob, _) => {
+            (CheckpointReporters::EachRank, None) => {}
+            (CheckpointReporters::WholeJob, _) => {
                 self.run.until_complete(end).await;
                 at.reported = Cursor::default();
                 self.tell(stream, end, at).await?;
             }
         }
-        if last.is_some() && sim.happens(Fault::FinishedRankReturns) {
+        if last.is_some() && sim.happens(FaultKind::FinishedRankReturns) {
             (at.next, at.has_all) = (last, true);
             return None;
         }
@@ -192,10 +194,10 @@ impl Rank<'_> {
         None
     }
 
-    fn refused(&self, frame: &Frame, at: &At) -> Option<()> {
+    fn refused(&self, frame: &ReceivedFrame, at: &At) -> Option<()> {
         let (sim, why) = (self.process.sim(), String::from_utf8_lossy(&frame.payload));
         sim.event(format_args!("rank {} is refused: {why}", self.rank));
-        let is_whole = sim.count(&[Fault::WritesLost]) == 0;
+        let is_whole = sim.count(&[FaultKind::WritesLost]) == 0;
         if at.has_all && is_whole && why.contains("its run is safe up to") {
             sim.violated(format_args!("rank {} has all, and is refused: {why}", self.rank));
         }

@@ -1,9 +1,9 @@
 //! All runs of a job, and what their readers have reported.
 
-use super::Run;
-use crate::Simulation;
+use super::LaunchedRun;
+use crate::FaultSimulation;
 use gristmill_model::RunToken;
-use gristmill_model::splits::{Ack, Cursor, JobProgress};
+use gristmill_model::splits::{Cursor, JobProgress, ProgressAck};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,8 +12,8 @@ use std::{
 
 /// All runs of a job, by their tokens.
 #[derive(Default)]
-pub struct Runs {
-    runs: Mutex<BTreeMap<RunToken, Arc<Run>>>,
+pub struct RunRegistry {
+    runs: Mutex<BTreeMap<RunToken, Arc<LaunchedRun>>>,
     /// The furthest point that any run has made durable.
     durable: Mutex<Cursor>,
     /// Generations of runs that began behind what was collected.
@@ -24,8 +24,8 @@ pub struct Runs {
     reported_to: Mutex<BTreeMap<u64, Cursor>>,
 }
 
-impl Runs {
-    pub fn add(&self, run: &Arc<Run>) {
+impl RunRegistry {
+    pub fn add(&self, run: &Arc<LaunchedRun>) {
         let mut runs = self.runs.lock();
         runs.insert(run.token(), Arc::clone(run));
     }
@@ -36,7 +36,7 @@ impl Runs {
     }
 
     /// Records what a reader is about to report to the job registered at `registered_ms`.
-    pub fn note_report(&self, registered_ms: u64, ack: &Ack) {
+    pub fn note_report(&self, registered_ms: u64, ack: &ProgressAck) {
         for (of, key) in [(&self.reported, ack.generation), (&self.reported_to, registered_ms)] {
             let mut reported = of.lock();
             let most = reported.entry(key).or_default();
@@ -45,7 +45,7 @@ impl Runs {
     }
 
     /// Checks the state file found by a restarted fetcher: it holds all that was reported as durable.
-    pub fn check_kept(&self, sim: &Simulation, registered_ms: u64, kept: Option<Cursor>) {
+    pub fn check_kept(&self, sim: &FaultSimulation, registered_ms: u64, kept: Option<Cursor>) {
         let reported = self.reported_to.lock();
         let reported = reported.get(&registered_ms).copied().unwrap_or_default();
         let kept = kept.unwrap_or_default();
@@ -57,7 +57,7 @@ impl Runs {
     }
 
     /// Invariant 11: only readers of a run move its position.
-    fn check_reported(&self, sim: &Simulation, after: &JobProgress) {
+    fn check_reported(&self, sim: &FaultSimulation, after: &JobProgress) {
         let reported = self.reported.lock();
         // An earlier job of the name has other runs.
         let Some(most) = reported.get(&after.generation) else { return };
@@ -75,7 +75,7 @@ impl Runs {
     }
 
     /// Checks a written progress of the job against what its run's ranks have saved.
-    pub fn check(&self, sim: &Simulation, after: &JobProgress) {
+    pub fn check(&self, sim: &FaultSimulation, after: &JobProgress) {
         self.check_reported(sim, after);
         if after.durable < after.collected {
             let mut behind = self.behind.lock();

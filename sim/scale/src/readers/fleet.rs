@@ -1,17 +1,17 @@
 //! One run of 256 ranks, and its readers: all ranks meet at each step, as in a collective operation.
 
 use crate::{
-    deployment::{Deployment, Setting},
-    figures::Figures,
+    deployment::{DeploymentParameters, SimulatedDeployment},
+    figures::ScaleFigures,
     modes::{in_deployment, start_workers},
-    training::{self, Failure},
+    training::{self, BoxedError},
 };
 use gristmill_client::{
-    FetchError, Fetcher, FetcherConfig, OwnRanks, PrefetchMemory, StepDelivery, Steps,
+    FetchError, Fetcher, FetcherConfig, PrefetchMemory, ServedRanks, StepDelivery, StepStream,
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
@@ -35,21 +35,22 @@ const OBJECT_BYTES: u64 = 1 << 16;
 
 /// The readers of one run.
 #[derive(Debug, Clone, Copy)]
-pub struct Fleet {
+pub struct ReaderFleet {
     pub readers: u32,
     /// Time that ranks compute for a step.
     pub step: Duration,
     pub measured: Duration,
 }
 
-impl Fleet {
+impl ReaderFleet {
     /// The ranks of reader `number`.
-    fn own(&self, number: u32) -> Result<OwnRanks, Failure> {
+    fn own(&self, number: u32) -> Result<ServedRanks, BoxedError> {
         let positive = |n| NonZeroU32::new(n).ok_or("no ranks");
-        let ranks = Ranks { count: positive(RANKS)?, from: Cursor::default(), tail: Tail::Repeat };
+        let ranks =
+            RunRanks { count: positive(RANKS)?, from: Cursor::default(), tail: TailPolicy::Repeat };
         let count = positive(RANKS / self.readers)?;
-        Ok(OwnRanks {
-            run: TrainingRun { token: RunToken::of("bench"), ranks, epochs: None },
+        Ok(ServedRanks {
+            run: TrainingRun { token: RunToken::from_name("bench"), ranks, epochs: None },
             range: RankRange { first: number * count.get(), count },
             is_successor: false,
             local_workers: 0,
@@ -58,7 +59,10 @@ impl Fleet {
 }
 
 /// Runs until `fleet.measured` is over. Returns the measurements.
-pub fn run(setting: Setting, fleet: Fleet) -> Result<(Figures, Arc<Deployment>), Failure> {
+pub fn run(
+    setting: DeploymentParameters,
+    fleet: ReaderFleet,
+) -> Result<(ScaleFigures, Arc<SimulatedDeployment>), BoxedError> {
     let ((), figures, deployment) = in_deployment(setting, async |deployment| {
         start_workers(deployment).await?;
         let local = LocalSet::new();
@@ -79,10 +83,10 @@ pub fn run(setting: Setting, fleet: Fleet) -> Result<(Figures, Arc<Deployment>),
 }
 
 fn start(
-    deployment: &Arc<Deployment>,
-    fleet: Fleet,
+    deployment: &Arc<SimulatedDeployment>,
+    fleet: ReaderFleet,
     local: &LocalSet,
-) -> Result<JoinSet<Result<(), String>>, Failure> {
+) -> Result<JoinSet<Result<(), String>>, BoxedError> {
     let together = Arc::new(Barrier::new(fleet.readers as usize));
     let mut readers = JoinSet::new();
     for number in 0..fleet.readers {
@@ -92,7 +96,7 @@ fn start(
     Ok(readers)
 }
 
-async fn measure(deployment: &Arc<Deployment>, measured: Duration) {
+async fn measure(deployment: &Arc<SimulatedDeployment>, measured: Duration) {
     window_made(Arc::clone(deployment)).await;
     deployment.time.sleep(WARM_UP).await;
     training::begin(&mut deployment.meter.figures(), deployment);
@@ -101,7 +105,7 @@ async fn measure(deployment: &Arc<Deployment>, measured: Duration) {
 }
 
 /// Resolves once workers have made a third of the window.
-async fn window_made(deployment: Arc<Deployment>) {
+async fn window_made(deployment: Arc<SimulatedDeployment>) {
     let third = u64::from(deployment.setting.workers) * THIRD_OF_WINDOW;
     let is_made = || deployment.meter.figures().committed >= third;
     while !is_made() && deployment.now() < MADE_WITHIN {
@@ -115,8 +119,8 @@ fn in_words(error: FetchError) -> String {
 
 /// One reader, and the ranks that it serves.
 async fn read(
-    deployment: Arc<Deployment>,
-    own: OwnRanks,
+    deployment: Arc<SimulatedDeployment>,
+    own: ServedRanks,
     step: Duration,
     together: Arc<Barrier>,
 ) -> Result<(), String> {
@@ -128,7 +132,7 @@ async fn read(
         ..training::fetcher_config(&deployment)
     };
     let fetcher = Fetcher::start(training::ports(&deployment), config).await.map_err(in_words)?;
-    let mut steps = Steps::new(fetcher);
+    let mut steps = StepStream::new(fetcher);
     window_made(Arc::clone(&deployment)).await;
     loop {
         let StepDelivery::Step { step: taken, next, .. } = steps.next().await.map_err(in_words)?

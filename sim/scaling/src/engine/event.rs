@@ -4,18 +4,18 @@ use std::cmp::Ordering;
 
 /// An event of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Event {
+pub(super) struct EngineEvent {
     pub at_s: f64,
     /// Order of creation, which orders simultaneous events.
     pub number: u64,
-    pub what: What,
+    pub what: EngineEventKind,
     pub worker: u32,
     /// The worker's turn when the event was created; the event is void if it has changed.
     pub turn: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum EngineEventKind {
     /// Its environment has started.
     Ready,
     /// Its split is computed; the put is next.
@@ -28,13 +28,13 @@ pub(super) enum What {
     Noticed,
 }
 
-impl Eq for Event {}
-impl PartialOrd for Event {
+impl Eq for EngineEvent {}
+impl PartialOrd for EngineEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Event {
+impl Ord for EngineEvent {
     fn cmp(&self, other: &Self) -> Ordering {
         self.at_s.total_cmp(&other.at_s).then(self.number.cmp(&other.number))
     }

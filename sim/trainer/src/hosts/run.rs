@@ -1,8 +1,8 @@
 //! One run of ranks over the fetchers of several hosts, as flags of those.
 
 use crate::trainer;
-use gristmill_client::Job;
-use gristmill_model::splits::ranks::Tail;
+use gristmill_client::JobHandle;
+use gristmill_model::splits::ranks::TailPolicy;
 use std::num::NonZeroU32;
 
 /// A run: it has one number of ranks.
@@ -12,7 +12,7 @@ pub struct HostedRun {
     pub hosts: NonZeroU32,
     /// The name, another one for each run.
     pub name: String,
-    tail: Option<Tail>,
+    tail: Option<TailPolicy>,
     /// The number of the run, and the text of the checkpoint that it begins at.
     number: u32,
     resume: Option<String>,
@@ -21,7 +21,12 @@ pub struct HostedRun {
 
 impl HostedRun {
     /// The first run of a training.
-    pub fn first(ranks: NonZeroU32, hosts: NonZeroU32, tail: Option<Tail>, job: &Job) -> Self {
+    pub fn first(
+        ranks: NonZeroU32,
+        hosts: NonZeroU32,
+        tail: Option<TailPolicy>,
+        job: &JobHandle,
+    ) -> Self {
         // A job of this name may have been trained on before.
         let prefix = format!("hosts-{}", job.service.ports.clock.nonce());
         Self { ranks, hosts, name: format!("{prefix}-0"), tail, number: 0, resume: None, prefix }
@@ -90,7 +95,7 @@ mod tests {
             ranks: number(6),
             hosts: number(3),
             name: "r-0".to_owned(),
-            tail: Some(Tail::Drop),
+            tail: Some(TailPolicy::Drop),
             number: 0,
             resume: None,
             prefix: "r".to_owned(),

@@ -1,6 +1,6 @@
 //! The totals that fetchers send at the end of a run.
 
-use gristmill_client::{EpochTotals, Waits, server::EpochCounts};
+use gristmill_client::{DeliveryWaits, EpochTotals, server::EpochCounts};
 use gristmill_model::Epoch;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ pub struct FetcherSummary {
 
 impl FetcherSummary {
     /// Waits of the fetcher's ranks, in all epochs that it has seen to their ends.
-    pub fn waits(&self) -> Waits {
-        let mut waits = Waits::default();
+    pub fn waits(&self) -> DeliveryWaits {
+        let mut waits = DeliveryWaits::default();
         self.totals.iter().for_each(|counts| waits += counts.totals.waits);
         waits
     }
@@ -72,7 +72,7 @@ mod tests {
         let (one, two) = (summary(70, 1.0), summary(60, 2.0));
         assert!(one.closed);
         let none: FetcherSummary = from_value(json!({ "epochs": 2 })).unwrap();
-        assert!(!none.closed && none.waits() == Waits::default());
+        assert!(!none.closed && none.waits() == DeliveryWaits::default());
         let mut known = KnownEpochs::default();
         [&one, &two, &none].into_iter().for_each(|summary| known.add(summary));
         assert_eq!(known.epochs.keys().collect::<Vec<_>>(), [&1]);

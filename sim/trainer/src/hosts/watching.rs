@@ -1,7 +1,7 @@
 //! The state of a job, asked from time to time.
 
-use gristmill_client::{Job, waiting::Waiting};
-use gristmill_model::wire::{JobStatus, Status};
+use gristmill_client::{JobHandle, waiting::WaitReason};
+use gristmill_model::wire::{JobStatus, StatusCall};
 use gristmill_ports::call_with_retry;
 use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet};
@@ -12,21 +12,22 @@ const EVERY: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Asks for the job's status until it is dropped.
-pub struct Watch {
+pub struct StatusWatch {
     latest: watch::Receiver<Option<JobStatus>>,
     trouble: Option<String>,
     _asking: JoinSet<()>,
 }
 
-impl Watch {
+impl StatusWatch {
     /// Begins to ask.
-    pub fn start(job: Job) -> Self {
+    pub fn start(job: JobHandle) -> Self {
         let (sender, latest) = watch::channel(None);
         let mut asking = JoinSet::new();
         asking.spawn(async move {
             // A service that does not answer is known to its link, and asked again.
             loop {
-                let (ports, status) = (&job.service.ports, Status { job: job.view.job.clone() });
+                let (ports, status) =
+                    (&job.service.ports, StatusCall { job: job.view.job.clone() });
                 let asked = call_with_retry(&*ports.coordinator, &*ports.clock, status, PATIENCE);
                 if let Ok(status) = asked.await
                     && sender.send(Some(status)).is_err()
@@ -50,13 +51,13 @@ impl Watch {
     }
 
     /// Why the step of some ranks is missing.
-    pub fn waiting(&self, ranks: &[u32]) -> Waiting {
+    pub fn waiting(&self, ranks: &[u32]) -> WaitReason {
         match &self.trouble {
             Some(trouble) => {
-                Waiting { text: format!("the job to continue: {trouble}"), is_fault: true }
+                WaitReason { text: format!("the job to continue: {trouble}"), is_fault: true }
             }
             None => {
-                Waiting::patiently(format!("the fetcher of {} to deliver a batch", named(ranks)))
+                WaitReason::patiently(format!("the fetcher of {} to deliver a batch", named(ranks)))
             }
         }
     }

@@ -1,16 +1,16 @@
 //! Checks of a deployment that a local service does not need: regions, versions of functions,
 //! quotas, networks.
 
-use super::{Check, Findings, Verdict, line, not_asked, ok, skip};
+use super::{DoctorCheck, ProbeFindings, DoctorCheckStatus, line, not_asked, ok, skip};
 use crate::commands::doctor::DatasetPrefix;
-use gristmill_aws::{DeployedFunction, OUTSIDE_AWS, Quota, Trouble};
+use gristmill_aws::{DeployedFunction, OUTSIDE_AWS, ConcurrencyQuota, ProbeError};
 use gristmill_client::NUMERICS;
 use gristmill_policy::plan::deployment::{
     coordinator_concurrency, requests_per_s, url_requests_per_s,
 };
 
 /// Checks that everything is in one region: bytes between regions are billed, and slower.
-pub fn region(findings: &Findings) -> Check {
+pub fn region(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "region";
     let Some(client) = &findings.region else { return skip(NAME, not_asked(findings)) };
     let bucket = match &findings.bucket {
@@ -21,12 +21,12 @@ pub fn region(findings: &Findings) -> Check {
     if let Some(bucket) = bucket.filter(|bucket| bucket != client) {
         let found = format!("requests go to {client}, the bucket is in {bucket}");
         let advice = format!("train in {bucket}: bytes between regions are slower, and billed");
-        return line(NAME, Verdict::Warn, found, &advice);
+        return line(NAME, DoctorCheckStatus::Warn, found, &advice);
     }
     if let Some(coordinator) = coordinator.filter(|coordinator| coordinator != client) {
         let found = format!("requests go to {client}, the coordinator is in {coordinator}");
         let advice = format!("set AWS_REGION={coordinator}, and the bucket of that stack");
-        return line(NAME, Verdict::Warn, found, &advice);
+        return line(NAME, DoctorCheckStatus::Warn, found, &advice);
     }
     match (bucket, coordinator) {
         (None, None) => ok(NAME, format!("{client}; bucket and coordinator report none")),
@@ -37,7 +37,7 @@ pub fn region(findings: &Findings) -> Check {
 }
 
 /// Checks that the functions exist, and compute as this machine does.
-pub fn functions(findings: &Findings) -> Check {
+pub fn functions(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "functions";
     let asked = [("worker", &findings.worker), ("scaler", &findings.scaler)];
     let asked: Vec<_> =
@@ -48,12 +48,12 @@ pub fn functions(findings: &Findings) -> Check {
         match found {
             Ok(function) if !is_usable(&function.state) => {
                 let found = format!("the {name} is {}", function.state);
-                return line(NAME, Verdict::Fail, found, "wait for it, or deploy the stack again");
+                return line(NAME, DoctorCheckStatus::Fail, found, "wait for it, or deploy the stack again");
             }
             Ok(function) if *name == "worker" && !is_of_this_class(function) => {
                 return line(
                     NAME,
-                    Verdict::Warn,
+                    DoctorCheckStatus::Warn,
                     format!("the worker is for {}, this machine is not", function.architecture),
                     "to train with --local-workers beside it, deploy for this machine's processor \
                      (scripts/deploy, with --x86 or without): a job never mixes two",
@@ -62,10 +62,10 @@ pub fn functions(findings: &Findings) -> Check {
             Ok(function) => {
                 said.push(format!("{name} {} for {}", function.state, function.architecture));
             }
-            Err(Trouble::Missing(text)) => {
+            Err(ProbeError::Missing(text)) => {
                 let advice = "deploy the stack again, or set GRISTMILL_WORKER_FUNCTION and \
                               GRISTMILL_SCALER_FUNCTION to its outputs";
-                return line(NAME, Verdict::Fail, text, advice);
+                return line(NAME, DoctorCheckStatus::Fail, text, advice);
             }
             Err(trouble) => unknown.push(trouble.to_string()),
         }
@@ -74,7 +74,7 @@ pub fn functions(findings: &Findings) -> Check {
         (true, true) if !may_ask(findings) => skip(NAME, not_asked(findings)),
         (true, true) => line(
             NAME,
-            Verdict::Skip,
+            DoctorCheckStatus::Skip,
             "GRISTMILL_WORKER_FUNCTION and GRISTMILL_SCALER_FUNCTION are not set",
             "set them to the stack's outputs WorkerFunctionName and ScalerFunctionName to check \
              the functions",
@@ -84,7 +84,7 @@ pub fn functions(findings: &Findings) -> Check {
     }
 }
 
-fn may_ask(findings: &Findings) -> bool {
+fn may_ask(findings: &ProbeFindings) -> bool {
     matches!(findings.keys, Some(Ok(_)))
 }
 
@@ -101,14 +101,14 @@ fn is_of_this_class(function: &DeployedFunction) -> bool {
 const HEADROOM: u32 = 3;
 
 /// Checks that `workers` may run at a time.
-pub fn concurrency(findings: &Findings, workers: u32) -> Check {
+pub fn concurrency(findings: &ProbeFindings, workers: u32) -> DoctorCheck {
     const NAME: &str = "concurrency";
     let reserved = match &findings.worker {
         Some(Ok(DeployedFunction { reserved: Ok(reserved), .. })) => *reserved,
         _ => None,
     };
     let room = match (reserved, &findings.quota) {
-        (Some(reserved), Some(Ok(Quota { limit, unreserved }))) => Ok((
+        (Some(reserved), Some(Ok(ConcurrencyQuota { limit, unreserved }))) => Ok((
             reserved,
             format!(
                 "the account runs {limit} at a time, {} of them reserved: {reserved} for the worker",
@@ -116,7 +116,7 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
             ),
         )),
         (Some(reserved), _) => Ok((reserved, format!("{reserved} reserved for the worker"))),
-        (None, Some(Ok(Quota { limit, unreserved }))) => {
+        (None, Some(Ok(ConcurrencyQuota { limit, unreserved }))) => {
             let taken = limit.saturating_sub(*unreserved);
             // Reserved concurrency may belong to coordinator and scaler, or to other functions.
             let room = match taken {
@@ -135,24 +135,24 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
         (None, None) => return skip(NAME, not_asked(findings)),
     };
     match room {
-        Err(Trouble::Unreachable(text) | Trouble::KeysRefused(text)) => {
+        Err(ProbeError::Unreachable(text) | ProbeError::KeysRefused(text)) => {
             skip(NAME, format!("not known: {text}"))
         }
         Err(trouble) => line(
             NAME,
-            Verdict::Skip,
+            DoctorCheckStatus::Skip,
             format!("not known: {trouble}"),
             "by hand: aws lambda get-account-settings",
         ),
         Ok((0, found)) => line(
             NAME,
-            Verdict::Fail,
+            DoctorCheckStatus::Fail,
             format!("no worker may run: {found}"),
             "set the parameter WorkerConcurrency to 0 (nothing reserved) or above",
         ),
         Ok((room, found)) if room < workers => line(
             NAME,
-            Verdict::Warn,
+            DoctorCheckStatus::Warn,
             format!("{found}, and --workers asks for {workers}"),
             "fewer --workers, a larger WorkerConcurrency, or ask AWS for a larger quota",
         ),
@@ -161,7 +161,7 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
 }
 
 /// Checks that the coordinator's URL serves the calls of `workers`.
-pub fn calls(findings: &Findings, workers: u32) -> Check {
+pub fn calls(findings: &ProbeFindings, workers: u32) -> DoctorCheck {
     const NAME: &str = "calls";
     let reserved = match &findings.coordinator_function {
         None if may_ask(findings) => {
@@ -185,29 +185,29 @@ pub fn calls(findings: &Findings, workers: u32) -> Check {
     }
     let reserved = coordinator_concurrency(workers);
     let advice = format!("deploy with --set CoordinatorConcurrency={reserved}");
-    line(NAME, Verdict::Warn, found, &advice)
+    line(NAME, DoctorCheckStatus::Warn, found, &advice)
 }
 
 /// Checks that these keys read the dataset that was named.
-pub fn dataset(findings: &Findings) -> Option<Check> {
+pub fn dataset(findings: &ProbeFindings) -> Option<DoctorCheck> {
     const NAME: &str = "dataset";
     let (DatasetPrefix { bucket, prefix }, read) = findings.dataset.as_ref()?;
     let object = match read {
         Ok(object) => object,
         Err(trouble) => {
             let advice = match trouble {
-                Trouble::Denied(text) if text.contains("InvalidObjectState") => {
+                ProbeError::Denied(text) if text.contains("InvalidObjectState") => {
                     "it is archived: aws s3api restore-object, or name other files"
                 }
-                Trouble::Denied(_) => {
+                ProbeError::Denied(_) => {
                     "deploy with --dataset (and --dataset-key, if it is encrypted with a key), and \
                      attach TrainerPolicy; a bucket of another account must also allow it; \
                      requester-pays buckets are not supported"
                 }
-                Trouble::Missing(_) => "check bucket and prefix",
+                ProbeError::Missing(_) => "check bucket and prefix",
                 trouble => super::remedy(trouble),
             };
-            return Some(line(NAME, Verdict::Fail, trouble, advice));
+            return Some(line(NAME, DoctorCheckStatus::Fail, trouble, advice));
         }
     };
     let found = format!("s3://{bucket}/{} is readable", object.key);
@@ -215,7 +215,7 @@ pub fn dataset(findings: &Findings) -> Option<Check> {
     Some(match (&object.region, stack) {
         (Some(region), Some(stack)) if region != stack => line(
             NAME,
-            Verdict::Warn,
+            DoctorCheckStatus::Warn,
             format!("{found}, in {region}; workers are in {stack}"),
             &format!(
                 "deploy to {region}, or copy it (aws s3 sync s3://{bucket}/{prefix} ..): workers \
@@ -228,13 +228,13 @@ pub fn dataset(findings: &Findings) -> Option<Check> {
 
 /// Advises on the gateway endpoint for S3: without one, a trainer in a VPC pays NAT for every byte.
 /// Looking takes a permission that trainers do not have.
-pub fn gateway(findings: &Findings) -> Check {
+pub fn gateway(findings: &ProbeFindings) -> DoctorCheck {
     const NAME: &str = "gateway";
     let region = findings.region.as_deref().unwrap_or("REGION");
     match &findings.vpc {
         Some(vpc) => line(
             NAME,
-            Verdict::Skip,
+            DoctorCheckStatus::Skip,
             format!(
                 "this machine is in {vpc}: without a gateway endpoint, traffic from S3 is billed \
                  for NAT"
@@ -248,7 +248,7 @@ pub fn gateway(findings: &Findings) -> Check {
         None if !findings.overrides.is_empty() => skip(NAME, "not asked: not all of this is AWS"),
         None if findings.is_on_aws == Some(false) => {
             let (found, advice) = OUTSIDE_AWS;
-            line(NAME, Verdict::Warn, found, advice)
+            line(NAME, DoctorCheckStatus::Warn, found, advice)
         }
         None => skip(NAME, "not an EC2 instance: traffic from S3 passes no NAT gateway of a VPC"),
     }

@@ -4,24 +4,24 @@ use super::*;
 use crate::fixtures::{
     EPOCHS, N_SPLITS, bundle, commit, indexing_job, poll, running_job, snapshot,
 };
-use gristmill_model::splits::{Cursor, LackingSplits, WorkerTimes, order::Ramp};
+use gristmill_model::splits::{Cursor, LackingSplits, WorkerTimes, order::BundleDivision};
 use gristmill_model::wire::TrainingReport;
 
 const NOW_MS: u64 = 100_000;
 
-fn place(epoch: u32, position: u32) -> Place {
-    Place { epoch, position }
+fn place(epoch: u32, position: u32) -> SplitPlace {
+    SplitPlace { epoch, position }
 }
 
 /// A trainer that has everything up to `delivered`, and a checkpoint of batch 0 of `durable`.
-fn trainer(durable: u32, delivered: Place) -> JobProgress {
+fn trainer(durable: u32, delivered: SplitPlace) -> JobProgress {
     let durable = Cursor { epoch: durable, batch_index: 0 };
     JobProgress { generation: 3, delivered, durable, ..JobProgress::default() }
 }
 
 /// The first acknowledgement of a new run of the trainer.
-fn resumes(durable: u32, delivered: Place) -> Ack {
-    Ack {
+fn resumes(durable: u32, delivered: SplitPlace) -> ProgressAck {
+    ProgressAck {
         generation: 4,
         over: 3,
         delivered,
@@ -37,18 +37,18 @@ fn job() -> JobName {
 }
 
 /// Hints of a look `age_ms` ago.
-fn looked(age_ms: u64) -> Frontier {
-    Frontier { at_ms: NOW_MS - age_ms, ..Frontier::default() }
+fn looked(age_ms: u64) -> WindowHints {
+    WindowHints { at_ms: NOW_MS - age_ms, ..WindowHints::default() }
 }
 
 #[test]
 fn a_window_is_looked_at_first_and_then_the_more_rarely_the_larger_it_is() {
-    let due = |hints: Option<Frontier>| is_look_due(&snapshot(hints), &poll(), false, NOW_MS);
+    let due = |hints: Option<WindowHints>| is_look_due(&snapshot(hints), &poll(), false, NOW_MS);
     assert!(due(None));
     // A window of ten bundles.
     assert!(!due(Some(looked(9))) && due(Some(looked(10))));
     // With few workers at work, a change comes later.
-    let few = |age_ms| Frontier { remote_workers: 1, ..looked(age_ms) };
+    let few = |age_ms| WindowHints { remote_workers: 1, ..looked(age_ms) };
     assert!(!due(Some(few(LOOK_SOON_MS - 1))) && due(Some(few(LOOK_SOON_MS))));
     let large = |age_ms| {
         let mut snapshot = snapshot(Some(looked(age_ms)));
@@ -69,7 +69,7 @@ fn a_window_is_looked_at_first_and_then_the_more_rarely_the_larger_it_is() {
 fn a_change_a_report_and_a_passed_epoch_make_a_look_due_earlier() {
     let mut snapshot = snapshot(Some(looked(LOOK_SOON_MS)));
     snapshot.item.plan.as_mut().unwrap().window_splits = 1 << 20;
-    let seen = |snapshot: &mut JobSnapshot, change: fn(&mut Frontier)| {
+    let seen = |snapshot: &mut JobSnapshot, change: fn(&mut WindowHints)| {
         change(snapshot.frontier.item.as_mut().unwrap());
     };
     assert!(!is_look_due(&snapshot, &poll(), true, NOW_MS));
@@ -80,7 +80,7 @@ fn a_change_a_report_and_a_passed_epoch_make_a_look_due_earlier() {
     assert!(is_look_due(&snapshot, &poll(), false, NOW_MS));
     seen(&mut snapshot, |hints| hints.at_ms += 1);
     assert!(!is_look_due(&snapshot, &poll(), true, NOW_MS), "too soon");
-    let report = Poll { training: Some(TrainingReport::default()), ..poll() };
+    let report = PollCall { training: Some(TrainingReport::default()), ..poll() };
     assert!(!is_look_due(&snapshot, &report, false, NOW_MS));
     snapshot.item.spec.autoscale = true;
     assert!(is_look_due(&snapshot, &report, false, NOW_MS), "the scaler decides by it");
@@ -91,16 +91,16 @@ fn due_steps_follow_the_state_of_the_job_and_the_places_of_its_trainer() {
     let due = |state: JobState, durable, from| {
         let item = JobItem { state, ..running_job() };
         let progress = trainer(durable, place(1, 50));
-        Due::of(&JobSnapshot { item, progress, ..snapshot(None) }, from)
+        DueSteps::from_snapshot(&JobSnapshot { item, progress, ..snapshot(None) }, from)
     };
     let behind = place(1, 49);
     let here = place(1, 50);
     let running = |from| due(JobState::Running, 1, from);
-    assert_eq!(running(here), Due { horizon: false, close: true, collect: true });
-    assert_eq!(running(behind), Due { horizon: false, close: true, collect: false });
+    assert_eq!(running(here), DueSteps { horizon: false, close: true, collect: true });
+    assert_eq!(running(behind), DueSteps { horizon: false, close: true, collect: false });
     let all = due(JobState::Running, EPOCHS, here);
-    assert_eq!(all, Due { horizon: true, close: true, collect: true });
-    let nothing = Due { horizon: false, close: false, collect: false };
+    assert_eq!(all, DueSteps { horizon: true, close: true, collect: true });
+    let nothing = DueSteps { horizon: false, close: false, collect: false };
     for state in [
         JobState::Indexing,
         JobState::Done,
@@ -128,7 +128,7 @@ fn splits_that_a_trainer_knows_of_are_looked_up_from_the_head_on() {
     let of = |progress: &JobProgress, known| unseen(plan, progress, known);
     assert_eq!(of(&progress, place(0, 30)), None, "where the last run was");
     assert_eq!(of(&progress, place(0, 12)), None, "an older checkpoint");
-    let ahead = Unseen { from: place(0, 30), most: 75, to: 105 };
+    let ahead = UnseenSplits { from: place(0, 30), most: 75, to: 105 };
     assert_eq!(of(&progress, place(1, 5)), Some(ahead));
     let lacking = LackingSplits { from: place(0, 20), to: place(0, 30) };
     let lacks = progress.with_lacking(Some(lacking));
@@ -137,7 +137,7 @@ fn splits_that_a_trainer_knows_of_are_looked_up_from_the_head_on() {
 
 #[test]
 fn only_a_checkpoint_beyond_the_plan_is_refused() {
-    let begins = |ack: &Ack| check_place(&job(), &running_job(), ack);
+    let begins = |ack: &ProgressAck| check_place(&job(), &running_job(), ack);
     // The end of the last epoch is the last place there is.
     assert!(begins(&resumes(EPOCHS, place(EPOCHS, 0))).is_ok());
     for ack in [resumes(1, place(EPOCHS, 1)), resumes(EPOCHS + 1, place(1, 0))] {
@@ -150,10 +150,10 @@ fn only_a_checkpoint_beyond_the_plan_is_refused() {
 
 #[test]
 fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
-    let ramp = Ramp::new(N_SPLITS, 4);
+    let ramp = BundleDivision::new(N_SPLITS, 4);
     let answered = |item: &JobItem, gap: Option<(u64, crate::bundles::ScannedBundle)>| {
-        let prefix = Prefix { entries: Vec::new(), gap };
-        let seen = Frontier {
+        let prefix = CommittedPrefix { entries: Vec::new(), gap };
+        let seen = WindowHints {
             remote_workers: 1,
             local_workers: 1,
             claimable: 9,
@@ -185,11 +185,12 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
 
 #[test]
 fn an_answer_without_a_look_has_the_hints_of_the_last_one_and_the_readers_standing() {
-    let seen = Frontier { remote_workers: 3, claimable: 9, window_full: true, ..looked(5) };
+    let seen = WindowHints { remote_workers: 3, claimable: 9, window_full: true, ..looked(5) };
     let snapshot = JobSnapshot { progress: trainer(0, place(0, 7)), ..snapshot(Some(seen)) };
     let reader = ReaderStanding { number: 8, next_poll_ms: 50, ..ReaderStanding::default() };
     let scale = (ScaleState::default(), None);
-    let polled = answer(&job(), snapshot, scale, Prefix::default(), reader.clone(), NOW_MS);
+    let polled =
+        answer(&job(), snapshot, scale, CommittedPrefix::default(), reader.clone(), NOW_MS);
     assert_eq!((polled.active_workers(), polled.claimable, polled.window_full), (3, 9, true));
     assert_eq!((polled.delivered, polled.reader), (place(0, 7), reader));
 }

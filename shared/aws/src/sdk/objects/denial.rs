@@ -45,7 +45,7 @@ impl S3Objects {
 mod tests {
     use super::*;
     use crate::sdk::testing::{Answer, Server};
-    use gristmill_ports::Objects as _;
+    use gristmill_ports::ObjectStore as _;
 
     const DENIED: &str = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>";
 

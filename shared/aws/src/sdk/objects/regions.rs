@@ -14,7 +14,7 @@ const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// Clients of the buckets that are in another region than the process, by bucket. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct OtherRegions(Arc<Mutex<BTreeMap<String, Client>>>);
+pub(super) struct OtherRegionClients(Arc<Mutex<BTreeMap<String, Client>>>);
 
 impl S3Objects {
     /// Sends a request in the region of `bucket`, which the first refusal tells.
@@ -43,7 +43,7 @@ impl S3Objects {
     }
 }
 
-impl OtherRegions {
+impl OtherRegionClients {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Client>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::sdk::testing::{Answer, Asked, Server, signature::REGION};
     use bytes::Bytes;
-    use gristmill_ports::{ObjectError, ObjectPath, Objects as _, PutOutcome};
+    use gristmill_ports::{ObjectError, ObjectPath, ObjectStore as _, PutOutcome};
 
     const ELSEWHERE: &str = "eu-central-2";
 

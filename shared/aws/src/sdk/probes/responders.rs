@@ -1,6 +1,6 @@
 //! Facts about the servers that answer: address, clock and name.
 
-use crate::sdk::Responder;
+use crate::sdk::ServiceResponder;
 use aws_smithy_runtime_api::{
     box_error::BoxError,
     client::{
@@ -24,10 +24,10 @@ use std::{
 
 /// Servers by service.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Responders(Arc<Mutex<BTreeMap<&'static str, Responder>>>);
+pub(super) struct RespondersByService(Arc<Mutex<BTreeMap<&'static str, ServiceResponder>>>);
 
-impl Responders {
-    pub fn snapshot(&self) -> BTreeMap<&'static str, Responder> {
+impl RespondersByService {
+    pub fn snapshot(&self) -> BTreeMap<&'static str, ServiceResponder> {
         self.lock().clone()
     }
 
@@ -35,26 +35,26 @@ impl Responders {
         self.lock().get(service).map(|responder| responder.address.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Responder>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, ServiceResponder>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Records the server of one service's client.
 #[derive(Debug)]
-pub(super) struct RecordResponder {
+pub(super) struct ResponderInterceptor {
     service: &'static str,
-    responders: Responders,
+    responders: RespondersByService,
 }
 
-impl RecordResponder {
-    pub fn of(service: &'static str, responders: &Responders) -> Self {
+impl ResponderInterceptor {
+    pub fn new(service: &'static str, responders: &RespondersByService) -> Self {
         Self { service, responders: responders.clone() }
     }
 }
 
 #[dyn_dispatch_hint]
-impl Intercept for RecordResponder {
+impl Intercept for ResponderInterceptor {
     fn name(&self) -> &'static str {
         "RecordResponder"
     }

@@ -1,12 +1,12 @@
 //! Acknowledgements: what ranks say is safe in their checkpoints.
 
-use super::{Seat, Seats};
+use super::{RankStates, Seat};
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
 
 /// When a step counts as acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::server) enum Acknowledged {
+pub(in crate::server) enum AckTiming {
     /// When its rank says so.
     Said,
     /// Before it is sent: it is never sent twice.
@@ -15,8 +15,8 @@ pub(in crate::server) enum Acknowledged {
     Taken,
 }
 
-impl Acknowledged {
-    pub fn of(visitation: Visitation) -> Self {
+impl AckTiming {
+    pub fn from_visitation(visitation: Visitation) -> Self {
         match visitation {
             Visitation::ExactlyOnce => Self::Said,
             Visitation::AtMostOnce | Visitation::ZeroOnceOrMore => Self::HandedOver,
@@ -24,7 +24,7 @@ impl Acknowledged {
     }
 }
 
-impl Seats {
+impl RankStates {
     /// The checkpoint of a rank contains its own `batch` and all before.
     ///
     /// # Errors

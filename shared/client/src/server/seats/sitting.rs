@@ -1,9 +1,9 @@
 //! Ranks that connect, and where they go on.
 
-use super::{Acknowledged, LinkId, Seat, Seats, Turns};
+use super::{AckTiming, RankLinkId, RankStates, Seat, WaitCounts};
 use gristmill_model::splits::Cursor;
 
-impl Seats {
+impl RankStates {
     /// Refuses a place behind the end of the job, which no run may begin at.
     ///
     /// # Errors
@@ -24,13 +24,13 @@ impl Seats {
     ///
     /// # Errors
     /// Why the rank cannot go on there.
-    pub fn sit(&mut self, seat: usize, at: Option<Cursor>, link: LinkId) -> Result<(), String> {
+    pub fn sit(&mut self, seat: usize, at: Option<Cursor>, link: RankLinkId) -> Result<(), String> {
         let rank = self.rank(seat);
         let Seat { durable, handed, .. } = self.seats[seat];
         let may_return = at.is_some();
         let at = at.unwrap_or(durable);
         // A step that counts as acknowledged without a word is not given again.
-        let at = if self.acknowledged == Acknowledged::Said { at } else { at.max(durable) };
+        let at = if self.acknowledged == AckTiming::Said { at } else { at.max(durable) };
         let at = self.past_end(seat, at);
         let place = self.passed.normal(at);
         let end_before = self.ended.get(&at.epoch).filter(|end| at.batch_index > **end).copied();
@@ -60,7 +60,7 @@ impl Seats {
             ));
         }
         let handed = handed.max(at);
-        let (turns, is_sending, was_sent_end) = (Turns::default(), false, false);
+        let (turns, is_sending, was_sent_end) = (WaitCounts::default(), false, false);
         self.seats[seat] = Seat {
             link: Some(link),
             is_known: true,

@@ -1,37 +1,37 @@
 //! Ranks that take steps, fall behind, leave and return.
 
 use super::*;
-use crate::{Batch, Room, samples::batch};
+use crate::{DeliveredBatch, MemoryShare, samples::batch};
 use bytes::Bytes;
-use gristmill_model::splits::ranks::Tail;
+use gristmill_model::splits::ranks::TailPolicy;
 
 const EPOCHS: Epoch = 2;
 
-fn seats_of(first: u32, count: u32, of: u32, is_successor: bool) -> Seats {
-    let own = crate::samples::own(of, first..first + count, batch(0, 0), Tail::Repeat);
-    let own = OwnRanks { is_successor, ..own };
-    Seats::new(own, (EPOCHS, batch(0, 0)), Acknowledged::Said)
+fn seats_of(first: u32, count: u32, of: u32, is_successor: bool) -> RankStates {
+    let own = crate::samples::own(of, first..first + count, batch(0, 0), TailPolicy::Repeat);
+    let own = ServedRanks { is_successor, ..own };
+    RankStates::new(own, (EPOCHS, batch(0, 0)), AckTiming::Said)
 }
 
 /// Both ranks of a run of two, connected by links 0 and 1.
-fn two() -> Seats {
+fn two() -> RankStates {
     let mut seats = seats_of(0, 2, 2, false);
     for seat in 0..2 {
-        seats.sit(seat, None, seat as LinkId).unwrap();
+        seats.sit(seat, None, seat as RankLinkId).unwrap();
     }
     seats
 }
 
 /// Releases the step of two batches that begins at `start`, of which the first `given` exist.
-fn release(seats: &mut Seats, start: Cursor, given: u64) -> bool {
+fn release(seats: &mut RankStates, start: Cursor, given: u64) -> bool {
     let of = |rank: u64| {
         let batch_index = start.batch_index + rank;
-        let batch = Batch {
+        let batch = DeliveredBatch {
             epoch: start.epoch,
             batch_index,
             rows: 8,
             frame: Bytes::new(),
-            room: Room::default(),
+            room: MemoryShare::default(),
         };
         (rank < given).then_some(RankBatch { batch, repeated_for: None })
     };
@@ -40,13 +40,13 @@ fn release(seats: &mut Seats, start: Cursor, given: u64) -> bool {
 }
 
 /// All that is handed over now, by link: batches taken, none for the end.
-fn taken(seats: &mut Seats) -> Vec<(LinkId, Option<Cursor>)> {
+fn taken(seats: &mut RankStates) -> Vec<(RankLinkId, Option<Cursor>)> {
     let mut all = Vec::new();
     while let Some((link, handed)) = seats.hand_over() {
         seats.taken(usize::try_from(link % 10).unwrap());
         all.push(match handed {
-            Handed::Step { batch, .. } => (link, Some(batch.batch.cursor())),
-            Handed::End => (link, None),
+            RankOutput::Step { batch, .. } => (link, Some(batch.batch.cursor())),
+            RankOutput::End => (link, None),
         });
     }
     all
@@ -56,10 +56,10 @@ fn taken(seats: &mut Seats) -> Vec<(LinkId, Option<Cursor>)> {
 fn a_rank_that_takes_nothing_holds_the_others_after_two_steps() {
     let mut seats = two();
     for start in [0, 2] {
-        assert_eq!(seats.wanted(), Wanted::Release);
+        assert_eq!(seats.wanted(), StreamAction::Release);
         assert!(release(&mut seats, batch(0, start), 2));
     }
-    assert_eq!(seats.wanted(), Wanted::Hold);
+    assert_eq!(seats.wanted(), StreamAction::Hold);
     // Rank 1 is sent its first step and does not read it.
     let order = [seats.hand_over(), seats.hand_over(), seats.hand_over()];
     assert!(order[0].as_ref().is_some_and(|(link, _)| *link == 0));
@@ -68,12 +68,12 @@ fn a_rank_that_takes_nothing_holds_the_others_after_two_steps() {
     seats.taken(0);
     assert!(seats.hand_over().is_some());
     // Both took the first step, so a third one has room, and then rank 1 holds.
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
     release(&mut seats, batch(0, 4), 2);
-    assert_eq!((seats.wanted(), seats.slowest()), (Wanted::Hold, vec![1]));
+    assert_eq!((seats.wanted(), seats.slowest()), (StreamAction::Hold, vec![1]));
     seats.taken(1);
     assert_eq!(taken(&mut seats), [(1, Some(batch(0, 3))), (1, Some(batch(0, 5)))]);
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_rank_that_returns_gets_the_same_steps_and_the_others_none_twice() {
     seats.acknowledge(1, batch(0, 1)).unwrap();
     seats.leave(1);
     assert_eq!((seats.absent(), seats.link(1)), (vec![1], None));
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
     let why = seats.sit(1, Some(batch(0, 0)), 11).unwrap_err();
     assert!(
         why.contains("rank 1 wants batch 0 of epoch 0, and its run is safe up to batch 2"),
@@ -133,9 +133,13 @@ fn a_rank_that_returns_gets_the_same_steps_and_the_others_none_twice() {
     assert!(why.contains("was handed only what comes before batch 6"), "{why}");
     assert!(seats.sit(1, Some(batch(0, 3)), 11).unwrap_err().contains("no step of 2 ranks"));
     seats.sit(1, Some(batch(0, 4)), 11).unwrap();
-    assert_eq!(seats.wanted(), Wanted::Reopen(batch(0, 2)), "not beyond what is durable for all");
+    assert_eq!(
+        seats.wanted(),
+        StreamAction::Reopen(batch(0, 2)),
+        "not beyond what is durable for all"
+    );
     seats.reopened(batch(0, 2));
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
     assert!(!release(&mut seats, batch(0, 2), 2), "it was released before");
     assert_eq!(taken(&mut seats), []);
     release(&mut seats, batch(0, 4), 2);
@@ -156,7 +160,7 @@ fn the_end_of_an_epoch_and_the_start_of_the_next_are_one() {
         seats.leave(1);
         seats.sit(1, Some(at), 1).unwrap();
     }
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
     release(&mut seats, batch(1, 0), 2);
     assert_eq!(taken(&mut seats), [(0, Some(batch(1, 0))), (1, Some(batch(1, 1)))]);
     assert!(!seats.are_done());
@@ -187,7 +191,7 @@ fn ranks_that_live_longer_than_their_fetcher_go_on_where_they_are() {
     seats.sit(0, Some(batch(0, 4)), 0).unwrap();
     // It saved its checkpoint after its fetcher died, and the new one has yet to pass the step.
     seats.acknowledge(0, batch(0, 2)).unwrap();
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
     release(&mut seats, batch(0, 0), 2);
     seats.sit(1, Some(batch(0, 2)), 1).unwrap();
     release(&mut seats, batch(0, 2), 2);
@@ -217,13 +221,13 @@ fn a_restarted_fetcher_waits_for_no_rank_that_waits_for_another() {
     // Rank 1 took the step that rank 0 wants, and meets rank 0 after it before it connects again.
     seats.sit(0, Some(batch(0, 6)), 0).unwrap();
     for start in [0, 2, 4, 6, 8] {
-        assert_eq!(seats.wanted(), Wanted::Release, "{start}");
+        assert_eq!(seats.wanted(), StreamAction::Release, "{start}");
         release(&mut seats, batch(0, start), 2);
     }
     assert_eq!(taken(&mut seats), [(0, Some(batch(0, 6))), (0, Some(batch(0, 8)))]);
-    assert_eq!(seats.wanted(), Wanted::Hold, "rank 1 is at most one step behind");
+    assert_eq!(seats.wanted(), StreamAction::Hold, "rank 1 is at most one step behind");
     seats.sit(1, Some(batch(0, 8)), 1).unwrap();
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
     assert_eq!(taken(&mut seats), [(1, Some(batch(0, 9)))]);
 }
 
@@ -249,17 +253,17 @@ fn a_restarted_fetcher_lets_others_pass_a_rank_that_reads_what_it_was_sent_befor
         release(&mut seats, batch(0, start), 2);
     }
     taken(&mut seats);
-    assert_eq!(seats.wanted(), Wanted::Hold, "rank 1 has time to come");
+    assert_eq!(seats.wanted(), StreamAction::Hold, "rank 1 has time to come");
     assert!(seats.is_waiting_for_unknown());
     seats.stop_waiting_for_unknown();
     for start in [4, 6, 8] {
-        assert_eq!(seats.wanted(), Wanted::Release);
+        assert_eq!(seats.wanted(), StreamAction::Release);
         release(&mut seats, batch(0, start), 2);
         assert_eq!(taken(&mut seats), [(0, Some(batch(0, start)))]);
     }
     // It was not that far: it gets what it lacks.
     seats.sit(1, Some(batch(0, 2)), 1).unwrap();
-    assert_eq!(seats.wanted(), Wanted::Reopen(batch(0, 0)));
+    assert_eq!(seats.wanted(), StreamAction::Reopen(batch(0, 0)));
 }
 
 #[test]
@@ -281,9 +285,9 @@ fn a_stream_leaves_out_what_became_durable_before_it_came_there() {
     seats.sit(0, Some(batch(0, 8)), 0).unwrap();
     release(&mut seats, batch(0, 0), 2);
     seats.acknowledge_job(0, batch(0, 8)).unwrap();
-    assert_eq!(seats.wanted(), Wanted::Reopen(batch(0, 8)));
+    assert_eq!(seats.wanted(), StreamAction::Reopen(batch(0, 8)));
     seats.reopened(batch(0, 8));
-    assert_eq!(seats.wanted(), Wanted::Release);
+    assert_eq!(seats.wanted(), StreamAction::Release);
 }
 
 #[test]
@@ -308,11 +312,11 @@ fn a_place_beyond_the_end_of_an_epoch_is_no_place_in_the_next_one() {
 /// once all is over, to this fetcher or to a new one.
 #[test]
 fn a_rank_without_a_batch_in_the_last_step_returns_after_the_end() {
-    let own = crate::samples::own(2, 0..2, batch(0, 0), Tail::Uneven);
-    let seats = |at| Seats::new(own, (1, at), Acknowledged::Said);
+    let own = crate::samples::own(2, 0..2, batch(0, 0), TailPolicy::Uneven);
+    let seats = |at| RankStates::new(own, (1, at), AckTiming::Said);
     let mut first = seats(batch(0, 0));
     for seat in 0..2 {
-        first.sit(seat, None, seat as LinkId).unwrap();
+        first.sit(seat, None, seat as RankLinkId).unwrap();
     }
     release(&mut first, batch(0, 0), 2);
     first.know_end(Some(batch(0, 3)));

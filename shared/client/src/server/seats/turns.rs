@@ -2,13 +2,13 @@
 
 /// Counts of a trainer's waits and batches: one that announces each wait computes between them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Turns {
+pub(super) struct WaitCounts {
     /// Waits that the trainer announced, and batches sent to it.
     announced: u64,
     sent: u64,
 }
 
-impl Turns {
+impl WaitCounts {
     /// The trainer waits from now on.
     pub fn announce(&mut self) {
         self.announced += 1;
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn a_trainer_computes_between_the_waits_that_it_announces() {
-        let computes = |announced, sent| Turns { announced, sent }.trainer_computes();
+        let computes = |announced, sent| WaitCounts { announced, sent }.trainer_computes();
         assert!(!computes(0, 0) && !computes(0, 5), "it announces nothing");
         assert!(!computes(1, 0) && computes(1, 1) && !computes(2, 1) && computes(2, 2));
     }

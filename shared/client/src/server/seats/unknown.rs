@@ -1,9 +1,9 @@
 //! Ranks of a restarted fetcher that have yet to come back to it.
 
-use super::Seats;
+use super::RankStates;
 use gristmill_model::splits::Cursor;
 
-impl Seats {
+impl RankStates {
     /// A rank wants `at` next, so all ranks took the step before it from an earlier fetcher. They need not have
     /// noticed that it is gone: those that took this step too wait for this rank in their collective operation,
     /// and connect again only after it.

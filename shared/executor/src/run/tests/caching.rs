@@ -3,11 +3,13 @@
 
 use super::*;
 use crate::ResumeInput;
-use gristmill_chunk::{DType, TensorSpec};
-use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
+use gristmill_chunk::{TensorDType, TensorSpec};
+use gristmill_kernel::{
+    Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, TransformKernel, ValueView,
+};
 use gristmill_pipeline::{
-    CachePoint, Declaration, Define, Flow, KernelInput, Operator, Parameter, PipelineError,
-    Randomness, Table, Touched,
+    CachePoint, KernelInput, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
+    Parameter, PipelineError, Randomness, SchemaFlow, TouchedFields,
 };
 use proptest::prelude::*;
 
@@ -17,25 +19,27 @@ mod strangers;
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 struct Moody(String);
 
-impl Define for Moody {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..Declaration::new("test.moody", 1) };
+impl OperatorDefinition for Moody {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
+        randomness: Randomness::Random,
+        ..OperatorDeclaration::new("test.moody", 1)
+    };
     const PARAMETERS: &'static [Parameter] = &[];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         Ok(Moody(params.field()?))
     }
 }
 
 impl Operator for Moody {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let same = flow.field("test.moody", &self.0)?.clone();
         flow.write("test.moody", &self.0, same);
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.0)
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Replaces(&self.0)
     }
 
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
@@ -45,14 +49,14 @@ impl Operator for Moody {
 
 struct Mood;
 
-impl Transform for Mood {
+impl TransformKernel for Mood {
     fn run(
         &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        _: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
         let made = output.take(input.bytes.len())?;
         let mood = draw.up_to(19) as u8;
         match mood {
@@ -61,7 +65,7 @@ impl Transform for Mood {
             _ => {}
         }
         made.iter_mut().zip(input.bytes).for_each(|(to, from)| *to = from.wrapping_add(mood));
-        Ok(Made { bytes: input.bytes.len(), size: input.size })
+        Ok(OutputSize { bytes: input.bytes.len(), size: input.size })
     }
 }
 
@@ -75,7 +79,7 @@ impl Cached {
         let operators = gristmill_operators::registry().clone().with::<Moody>().unwrap();
         let parsed = Pipeline::parse(yaml, &operators);
         let pipeline = parsed.unwrap_or_else(|error| panic!("{error}\n{yaml}"));
-        let program = Program::compile(&pipeline).unwrap();
+        let program = CompiledPipeline::compile(&pipeline).unwrap();
         let file: Vec<u8> = records.iter().flat_map(|record| framed(record)).collect();
         let index = index(&file);
         let (file, on_error) = (Bytes::from(file), ErrorPolicy::Skip);
@@ -93,7 +97,7 @@ impl Cached {
     fn input(&self, epoch: Epoch, put: Option<u32>, twice: bool, n_records: u32) -> SplitInput<'_> {
         let picks = (0..n_records)
             .rev()
-            .flat_map(|record| [0, 1].map(|copy| Pick { part: 0, record, copy }));
+            .flat_map(|record| [0, 1].map(|copy| RecordPick { part: 0, record, copy }));
         let picks = twice.then(|| picks.collect());
         SplitInput { epoch, put, picks, ..self.bench.input(0, n_records) }
     }
@@ -412,7 +416,7 @@ fn what_fails_later_is_put_aside_with_the_rest_of_its_record() {
     let cached = Cached::new(&format!("{IMAGES}{ops}"), &image_records(12));
     let output = cached.run(1, Some(0), false);
     assert!(!output.skipped.is_empty());
-    let chunk = Chunk::open(output.cached.unwrap().into(), &Limits::default()).unwrap();
+    let chunk = Chunk::open(output.cached.unwrap().into(), &ChunkLimits::default()).unwrap();
     let rows: u32 = chunk.frames().iter().map(|frame| frame.rows).sum();
     assert_eq!((rows, chunk.remainder()), (36, None));
 }
@@ -421,7 +425,7 @@ fn what_fails_later_is_put_aside_with_the_rest_of_its_record() {
 fn large_splits_are_several_frames() {
     let frames = |cached: &Cached| {
         let object = cached.run(0, Some(0), false).cached.unwrap();
-        let chunk = Chunk::open(object.into(), &Limits::default()).unwrap();
+        let chunk = Chunk::open(object.into(), &ChunkLimits::default()).unwrap();
         chunk.frames().iter().map(|frame| frame.rows).collect::<Vec<_>>()
     };
     // At 750 kB each, a frame is planned with as many rows as fit.
@@ -490,7 +494,7 @@ fn cost_of_a_resumed_split() {
     let ops = "ops:\n  - decode\n  - autocache\n  - resize: { size: 224 }\n  - autocache\n  - normalise: { mean: [0.5, 0.5, 0.5], std: [0.2, 0.2, 0.2] }\n  - autocache\n  - batch: { size: 32 }\n";
     let cached = Cached::new(&format!("{IMAGES}{ops}"), &records);
     let program = &cached.bench.program;
-    let timed = |scratch: &mut Scratch, work: &dyn Fn(&mut Scratch) -> Vec<u8>| {
+    let timed = |scratch: &mut ExecutorScratch, work: &dyn Fn(&mut ExecutorScratch) -> Vec<u8>| {
         let mut laps: Vec<f64> = Vec::new();
         for _ in 0..9 {
             let start = cpu_ms();
@@ -506,9 +510,9 @@ fn cost_of_a_resumed_split() {
         program.run_split(scratch, &input(None), &|| false).unwrap().object
     });
     println!("computed: {computed:.2} ms of CPU for 64 images");
-    for (point, codec) in (0..3)
-        .flat_map(|point| [Codec::Stored, Codec::Zstd { level: 1 }].map(|codec| (point, codec)))
-    {
+    for (point, codec) in (0..3).flat_map(|point| {
+        [FrameCodec::Stored, FrameCodec::Zstd { level: 1 }].map(|codec| (point, codec))
+    }) {
         let mut scratch = program.scratch();
         scratch.cache = ChunkWriter::new(codec);
         let put = timed(&mut scratch, &|scratch| {

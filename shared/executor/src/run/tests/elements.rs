@@ -29,12 +29,12 @@ ops:
     Bench::new(&format!("{source}{}", ops.collect::<String>()), &word_records(n)).all()
 }
 
-fn longs(frame: &Frame, name: &str) -> Vec<i64> {
+fn longs(frame: &ChunkFrame, name: &str) -> Vec<i64> {
     let values = frame.get(name).unwrap().values();
     values.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
 }
 
-fn copies(frame: &Frame) -> Vec<u32> {
+fn copies(frame: &ChunkFrame) -> Vec<u32> {
     let values = frame.get("__copy__").unwrap().values();
     values.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
 }

@@ -1,10 +1,10 @@
 //! Batches that the fetcher finishes equal those that workers would have made.
 
 use super::*;
-use crate::{Compiler, Finisher};
+use crate::{BatchFinisher, PipelineCompiler};
 use bytes::BytesMut;
 use gristmill_chunk::join_rows;
-use gristmill_pipeline::passes::{Measured, optimise};
+use gristmill_pipeline::passes::{MeasuredBytes, optimise};
 
 const NORMALISE: &str = "normalise: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]";
 
@@ -18,20 +18,20 @@ fn pipeline(ops: &str) -> Pipeline {
 fn batches(pipeline: &Pipeline, fused: bool) -> Vec<Bytes> {
     let mut bench = Bench::new(RESNET, &image_records(10));
     bench.program = if fused {
-        Program::compile(pipeline).unwrap()
+        CompiledPipeline::compile(pipeline).unwrap()
     } else {
-        Compiler::new().apart().compile(pipeline).unwrap()
+        PipelineCompiler::new().apart().compile(pipeline).unwrap()
     };
     frames(&bench.all()).iter().map(|frame| frame.bytes().clone()).collect()
 }
 
 fn finished(pipeline: &Pipeline) -> Vec<Bytes> {
-    let pipeline = optimise(pipeline, &Measured::new()).pipeline;
-    let mut finisher = Finisher::compile(&pipeline).unwrap().unwrap();
+    let pipeline = optimise(pipeline, &MeasuredBytes::new()).pipeline;
+    let mut finisher = BatchFinisher::compile(&pipeline).unwrap().unwrap();
     let batches = batches(&pipeline, true);
     let finish = |batch: Bytes| {
-        let frame = Frame::parse(batch, &Limits::default()).unwrap();
-        let made = finisher.finish(&frame, &Limits::default(), BytesMut::with_capacity);
+        let frame = ChunkFrame::parse(batch, &ChunkLimits::default()).unwrap();
+        let made = finisher.finish(&frame, &ChunkLimits::default(), BytesMut::with_capacity);
         made.unwrap().freeze()
     };
     batches.into_iter().map(finish).collect()
@@ -69,7 +69,7 @@ fn normalised_laid_out_and_cast_at_once_is_the_same_as_one_by_one() {
             ("  - cast: { dtype: i32 }\n", "normalise"),
         ] {
             let pipeline = pipeline(&format!("{start}{then}"));
-            let program = Program::compile(&pipeline).unwrap();
+            let program = CompiledPipeline::compile(&pipeline).unwrap();
             assert!(program.steps().any(|step| step == name), "{name} {program:?}");
             assert!(batches(&pipeline, true) == batches(&pipeline, false), "{name} {colours}");
         }
@@ -79,18 +79,20 @@ fn normalised_laid_out_and_cast_at_once_is_the_same_as_one_by_one() {
 #[test]
 fn a_batch_of_another_pipeline_is_refused() {
     let pipeline = pipeline(&format!("  - {NORMALISE} }}\n"));
-    let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
-    let mut finisher = Finisher::compile(&pipeline).unwrap().unwrap();
+    let pipeline = optimise(&pipeline, &MeasuredBytes::new()).pipeline;
+    let mut finisher = BatchFinisher::compile(&pipeline).unwrap().unwrap();
     // Frames of joined rows, such as joined remainders, can be finished too.
-    let frame = Frame::parse(batches(&pipeline, true)[0].clone(), &Limits::default()).unwrap();
-    let joined = join_rows(&[(&frame, 1..2)], &Limits::default(), BytesMut::with_capacity).unwrap();
-    let joined = Frame::parse(joined.freeze(), &Limits::default()).unwrap();
-    assert!(finisher.finish(&joined, &Limits::default(), BytesMut::with_capacity).is_ok());
+    let frame =
+        ChunkFrame::parse(batches(&pipeline, true)[0].clone(), &ChunkLimits::default()).unwrap();
+    let joined =
+        join_rows(&[(&frame, 1..2)], &ChunkLimits::default(), BytesMut::with_capacity).unwrap();
+    let joined = ChunkFrame::parse(joined.freeze(), &ChunkLimits::default()).unwrap();
+    assert!(finisher.finish(&joined, &ChunkLimits::default(), BytesMut::with_capacity).is_ok());
     // Frames of another size or without the field are refused.
     let other = Bench::new(RESNET, &image_records(4));
     let other = frames(&other.all()).remove(0);
-    assert!(finisher.finish(&other, &Limits::default(), BytesMut::with_capacity).is_err());
+    assert!(finisher.finish(&other, &ChunkLimits::default(), BytesMut::with_capacity).is_err());
     let without = RESNET.replace("  - batch", "  - drop: { fields: [image] }\n  - batch");
     let without = frames(&Bench::new(&without, &image_records(4)).all()).remove(0);
-    assert!(finisher.finish(&without, &Limits::default(), BytesMut::with_capacity).is_err());
+    assert!(finisher.finish(&without, &ChunkLimits::default(), BytesMut::with_capacity).is_err());
 }

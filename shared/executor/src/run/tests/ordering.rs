@@ -2,12 +2,12 @@
 //! drawn at random, bounds included, so that a new operator is tested with the others.
 
 use super::*;
-use crate::Finisher;
+use crate::BatchFinisher;
 use bytes::BytesMut;
-use gristmill_kernel::{Draw, DrawKey};
+use gristmill_kernel::{DrawKey, OperatorDraws};
 use gristmill_pipeline::{
-    DefaultValue, Entry, ExactEffect, Kind, Parameter,
-    passes::{AutoOrder, Change, Measured, Note, optimise},
+    DefaultValue, ExactEffect, Parameter, ParameterKind, RegisteredOperator,
+    passes::{AutoOrder, MeasuredBytes, PassChange, PassNote, optimise},
 };
 use std::collections::BTreeSet;
 
@@ -17,34 +17,36 @@ const FIELDS: [&str; 6] = ["image", "image", "image", "mask", "bbox", "cls"];
 const PIPELINES: u32 = 300;
 const MORE: &str = "GRISTMILL_RANDOM_PIPELINES";
 
-fn dice(round: u32) -> Draw {
+fn dice(round: u32) -> OperatorDraws {
     let record = RecordKey { file: 7, record: round };
     DrawKey { seed: 11, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 }.draw()
 }
 
-fn one_of<T: Copy>(dice: &mut Draw, choices: &[T]) -> T {
+fn one_of<T: Copy>(dice: &mut OperatorDraws, choices: &[T]) -> T {
     choices[dice.up_to(choices.len() as u32 - 1) as usize]
 }
 
 /// A value of a parameter; none if it needs one of a special form.
-fn value(dice: &mut Draw, kind: &Kind) -> Option<String> {
+fn value(dice: &mut OperatorDraws, kind: &ParameterKind) -> Option<String> {
     Some(match kind {
-        Kind::Bool => one_of(dice, &["true", "false"]).into(),
-        Kind::Whole { min, max } => {
+        ParameterKind::Bool => one_of(dice, &["true", "false"]).into(),
+        ParameterKind::Whole { min, max } => {
             let most = (*max).min(one_of(dice, &[9, 40])) as u32;
             one_of(dice, &[*min as u32, most, dice.clone().up_to(most)])
                 .max(*min as u32)
                 .to_string()
         }
-        Kind::Number { min, max } => {
+        ParameterKind::Number { min, max } => {
             let [low, high] = [min.max(-1e3), max.min(1e3)];
             let between = [dice.between(low, high), dice.between(low.max(-1.0), high.min(1.0))];
             let choices = [low, high, between[0], between[1], 1_f64.clamp(low, high)];
             format!("{:?}", one_of(dice, &choices))
         }
-        Kind::Size { .. } => format!("[{}, {}]", 1 + dice.up_to(44), 1 + dice.up_to(34)),
-        Kind::Choice(names) => one_of(dice, names).into(),
-        Kind::List(item @ (Kind::Number { .. } | Kind::Whole { .. })) => {
+        ParameterKind::Size { .. } => format!("[{}, {}]", 1 + dice.up_to(44), 1 + dice.up_to(34)),
+        ParameterKind::Choice(names) => one_of(dice, names).into(),
+        ParameterKind::List(
+            item @ (ParameterKind::Number { .. } | ParameterKind::Whole { .. }),
+        ) => {
             let mut both = [value(dice, item)?, value(dice, item)?];
             both.sort_by(|a, b| f64::total_cmp(&a.parse().unwrap(), &b.parse().unwrap()));
             format!("[{}, {}]", both[0], both[1])
@@ -54,7 +56,7 @@ fn value(dice: &mut Draw, kind: &Kind) -> Option<String> {
 }
 
 /// The parameter as a pipeline file has it, if it is given. `fields` are those to work on.
-fn given(dice: &mut Draw, parameter: &Parameter, fields: &[&str]) -> Option<String> {
+fn given(dice: &mut OperatorDraws, parameter: &Parameter, fields: &[&str]) -> Option<String> {
     if parameter.default != DefaultValue::Required && dice.up_to(2) == 0 {
         return None;
     }
@@ -72,7 +74,7 @@ fn given(dice: &mut Draw, parameter: &Parameter, fields: &[&str]) -> Option<Stri
 }
 
 /// The operator with random parameters, as a pipeline file has it. It may not be a valid one.
-fn drawn(dice: &mut Draw, entry: &Entry, fields: &[&str]) -> String {
+fn drawn(dice: &mut OperatorDraws, entry: &RegisteredOperator, fields: &[&str]) -> String {
     let moves = entry.parameters.iter().any(|parameter| parameter.name == "masks");
     let own = if moves { &["image"] } else { fields };
     let all = entry.parameters.iter();
@@ -86,10 +88,10 @@ fn drawn(dice: &mut Draw, entry: &Entry, fields: &[&str]) -> String {
 }
 
 /// Operators on elements, but for those that need other fields or take time.
-fn operators() -> Vec<Entry> {
+fn operators() -> Vec<RegisteredOperator> {
     let but = ["autocache", "decode", "flat_map", "sleep", "tokenise"];
     let entries = gristmill_operators::registry().entries().iter().copied();
-    let fit = entries.filter(|Entry { declaration, .. }| {
+    let fit = entries.filter(|RegisteredOperator { declaration, .. }| {
         let name = declaration.name;
         let pinned = declaration.pins_position && name != "duplicate";
         !pinned && !but.contains(&name) && !name.starts_with("parse_")
@@ -99,19 +101,19 @@ fn operators() -> Vec<Entry> {
 
 fn run(pipeline: &Pipeline, records: &[Vec<u8>]) -> Vec<Bytes> {
     let mut bench = Bench::new(RESNET, records).policy(ErrorPolicy::Skip);
-    bench.program = Program::compile(pipeline).unwrap();
+    bench.program = CompiledPipeline::compile(pipeline).unwrap();
     let batches = frames(&bench.all());
-    let Some(mut finisher) = Finisher::compile(pipeline).unwrap() else {
+    let Some(mut finisher) = BatchFinisher::compile(pipeline).unwrap() else {
         return batches.iter().map(|frame| frame.bytes().clone()).collect();
     };
-    let mut finish = |frame: &Frame| {
-        finisher.finish(frame, &Limits::default(), BytesMut::with_capacity).unwrap().freeze()
+    let mut finish = |frame: &ChunkFrame| {
+        finisher.finish(frame, &ChunkLimits::default(), BytesMut::with_capacity).unwrap().freeze()
     };
     batches.iter().map(&mut finish).collect()
 }
 
 /// Floats in the order of an image: ordinary ones, those at the ends of their range, and none.
-fn extreme_floats(dice: &mut Draw, count: usize) -> Vec<f32> {
+fn extreme_floats(dice: &mut OperatorDraws, count: usize) -> Vec<f32> {
     let odd = [
         0.0,
         -0.0,
@@ -139,7 +141,10 @@ fn extreme_floats(dice: &mut Draw, count: usize) -> Vec<f32> {
 
 /// A pipeline of these operators on an image of f32, after a change of its values, and the places
 /// of the image in it: height, width, channels.
-fn of_floats(dice: &mut Draw, entries: &[Entry]) -> Option<(Pipeline, [usize; 3])> {
+fn of_floats(
+    dice: &mut OperatorDraws,
+    entries: &[RegisteredOperator],
+) -> Option<(Pipeline, [usize; 3])> {
     let before = one_of(
         dice,
         &[
@@ -221,7 +226,7 @@ fn what_adds_a_border_or_needs_the_whole_image_is_not_exact() {
 }
 
 /// A pipeline of random operators on elements with an image, a mask, boxes and labels.
-fn random_pipeline(dice: &mut Draw, entries: &[Entry]) -> Option<String> {
+fn random_pipeline(dice: &mut OperatorDraws, entries: &[RegisteredOperator]) -> Option<String> {
     let size = one_of(dice, &["", ": { typical_size: 300 }", ": { typical_size: 8 }"]);
     let mut ops = format!("  - decode{size}\n  - decode: {{ field: mask, mode: indices }}\n");
     let all = "masks: [mask], boxes: [bbox], labels: [cls]";
@@ -237,13 +242,14 @@ fn random_pipeline(dice: &mut Draw, entries: &[Entry]) -> Option<String> {
     let resized = format!("  - resize: {{ size: [19, 23], {all} }}\n{end}");
     let ends = [end, &sized, &resized];
     ends.iter().map(|end| together::source(&format!("{ops}{end}"))).find(|yaml| {
-        gristmill_operators::parse(yaml).is_ok_and(|pipeline| Program::compile(&pipeline).is_ok())
+        gristmill_operators::parse(yaml)
+            .is_ok_and(|pipeline| CompiledPipeline::compile(&pipeline).is_ok())
     })
 }
 
-fn ordered(order: &str, yaml: &str) -> (Pipeline, Vec<Note>) {
+fn ordered(order: &str, yaml: &str) -> (Pipeline, Vec<PassNote>) {
     let pipeline = gristmill_operators::parse(&format!("{order}{yaml}")).unwrap();
-    let optimised = optimise(&pipeline, &Measured::new());
+    let optimised = optimise(&pipeline, &MeasuredBytes::new());
     (optimised.pipeline, optimised.notes)
 }
 
@@ -258,18 +264,20 @@ fn random_pipelines_give_the_bytes_of_the_order_that_was_written() {
         }
         let Some(yaml) = random_pipeline(&mut dice(1_000_000 + round), &entries) else { continue };
         let (written, notes) = ordered("auto_order: false\n", &yaml);
-        assert!(!notes.iter().any(|note| matches!(note.change, Change::Moved { .. })));
+        assert!(!notes.iter().any(|note| matches!(note.change, PassChange::Moved { .. })));
         let expected = run(&written, &records);
         let (exact, notes) = ordered("", &yaml);
         assert_eq!(exact.auto_order(), AutoOrder::Exact);
         assert!(run(&exact, &records) == expected, "round {round}: {yaml}{notes:#?}");
         let bytes = |pipeline: &Pipeline| pipeline.narrow_bytes_per_record(100);
         assert_eq!(bytes(&exact), bytes(&written), "round {round}: {yaml}");
-        let is_moved =
-            |note: &Note| !matches!(note.change, Change::Refused { .. } | Change::Removed);
+        let is_moved = |note: &PassNote| {
+            !matches!(note.change, PassChange::Refused { .. } | PassChange::Removed)
+        };
         moved += u32::from(notes.iter().any(is_moved));
-        let changes =
-            |note: &Note| matches!(note.change, Change::Moved { changes_results: true, .. });
+        let changes = |note: &PassNote| {
+            matches!(note.change, PassChange::Moved { changes_results: true, .. })
+        };
         assert!(!notes.iter().any(changes));
         let (pecan, notes) = ordered("auto_order: pecan\n", &yaml);
         match notes.iter().any(changes) {

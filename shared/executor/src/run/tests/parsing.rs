@@ -69,7 +69,7 @@ fn from_lines(elements: &[Words]) -> Vec<u8> {
     let mut builder = IndexBuilder::new(&Jsonl.into()).unwrap();
     builder.push(&file).unwrap();
     let index = builder.finish().unwrap();
-    let program = Program::compile(&gristmill_operators::parse(&yaml).unwrap()).unwrap();
+    let program = CompiledPipeline::compile(&gristmill_operators::parse(&yaml).unwrap()).unwrap();
     let bench = Bench { program, file: Bytes::from(file), index, on_error: ErrorPolicy::Fail };
     bench.all().object
 }

@@ -65,7 +65,7 @@ fn what_is_longer_is_cut_or_refused() {
 fn rows_left_over_are_padded_as_a_batch_is() {
     let yaml = |size: u32| format!("{SOURCE}  - padded_batch: {{ size: {size} }}\n");
     let chunk = |output: &SplitOutput| {
-        Chunk::open(Bytes::from(output.object.clone()), &Limits::default()).unwrap()
+        Chunk::open(Bytes::from(output.object.clone()), &ChunkLimits::default()).unwrap()
     };
     let left_over = Bench::new(&yaml(9), &records(5));
     let whole = Bench::new(&yaml(5), &records(5));
@@ -73,7 +73,7 @@ fn rows_left_over_are_padded_as_a_batch_is() {
     assert!(left_over.program.pads() && remainder.remainder().is_some());
     let frame = remainder.tensors(remainder.remainder().unwrap()).unwrap();
     let padded =
-        left_over.program.pad(&frame, &Limits::default(), ::bytes::BytesMut::with_capacity);
+        left_over.program.pad(&frame, &ChunkLimits::default(), ::bytes::BytesMut::with_capacity);
     let batch = chunk(&whole.all()).frame(0).unwrap();
     assert_eq!(padded.unwrap(), batch, "the same bytes");
 }

@@ -3,7 +3,7 @@
 //! depend on fusing.
 
 use super::*;
-use crate::Compiler;
+use crate::PipelineCompiler;
 use serde_json::Value;
 
 pub(super) fn source(ops: &str) -> String {
@@ -60,7 +60,7 @@ fn stored<'a>(place: &Value, all: &'a [u8]) -> &'a [u8] {
 
 /// Differences between output and golden, if any. The tolerance for images follows from the goldens
 /// of the single operators.
-fn differences(frame: &Frame, wanted: &Value, all: &[u8], ops: &str) -> Vec<String> {
+fn differences(frame: &ChunkFrame, wanted: &Value, all: &[u8], ops: &str) -> Vec<String> {
     let made = |name: &str| frame.get(name).unwrap().values().to_vec();
     let wanted = |name: &str| stored(&wanted[name], all);
     let mut wrong = Vec::new();
@@ -144,7 +144,8 @@ const BOTH: &str = "fields: [image, mask], boxes: [bbox], labels: [cls], min_are
 /// Every value of every element, field by field.
 fn elements(output: &SplitOutput) -> Vec<Vec<u8>> {
     let fields = ["image", "mask", "bbox", "cls"];
-    let of = |frame: &Frame| fields.map(|name| frame.get(name).map(|view| view.values().to_vec()));
+    let of =
+        |frame: &ChunkFrame| fields.map(|name| frame.get(name).map(|view| view.values().to_vec()));
     frames(output).iter().flat_map(of).flatten().collect()
 }
 
@@ -205,8 +206,10 @@ fn fields_beside_an_image_do_not_change_it_and_fused_steps_give_the_same() {
         assert_eq!(steps, ["decode", "decode+random_resized_crop", crop, crop]);
         let fused = bench.all();
         let mut apart = Bench::new(&yaml, &records);
-        apart.program =
-            Compiler::new().apart().compile(&gristmill_operators::parse(&yaml).unwrap()).unwrap();
+        apart.program = PipelineCompiler::new()
+            .apart()
+            .compile(&gristmill_operators::parse(&yaml).unwrap())
+            .unwrap();
         assert_eq!(
             apart.program.steps().collect::<Vec<_>>(),
             ["decode", "decode", crop, crop, crop]

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::splits::{
-    DeathLog, DeathRecord, Fail, Mark, SplitKind, TRIAL_ATTEMPTS, fail, mark, release,
+    DeathLog, DeathRecord, FailTransition, MarkTransition, SplitKind, TRIAL_ATTEMPTS, fail, mark,
+    release,
 };
 use proptest::prelude::*;
 
-const TERM: Term = Term { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
+const TERM: LeaseTerm = LeaseTerm { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
 
 fn nonce(id: u8) -> Nonce {
     Nonce([id; 8])
@@ -20,45 +21,48 @@ fn try_claim(
     before: Option<&Bundle>,
     id: u8,
     now_ms: u64,
-    death: Option<Death>,
-    limits: &Limits,
-) -> Result<Outcome<Bundle>, Refusal> {
-    let command = Claim {
+    death: Option<DeathEvidence>,
+    limits: &BundleRetryLimits,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    let command = ClaimTransition {
         nonce: nonce(id),
         invocation: &invocation(),
-        term: Term { now_ms, ..TERM },
+        term: LeaseTerm { now_ms, ..TERM },
         first: 8,
         records: &[5, 6],
         death,
-        control: Some(Place::default()),
+        control: Some(SplitPlace::default()),
     };
     claim(before, &command, limits)
 }
 
 fn leased(id: u8) -> Bundle {
-    try_claim(None, id, 1_000, None, &Limits::default()).unwrap().into_item()
+    try_claim(None, id, 1_000, None, &BundleRetryLimits::default()).unwrap().into_item()
 }
 
 /// The platform reports that the owner died.
 fn reported(bundle: &Bundle) -> Bundle {
-    let report =
-        crate::splits::Release { invocation: &invocation(), attempt: None, blameless: false };
+    let report = crate::splits::ReleaseTransition {
+        invocation: &invocation(),
+        attempt: None,
+        blameless: false,
+    };
     release(Some(bundle), &report).unwrap().into_item()
 }
 
 /// Marks `at` and dies; another worker claims once the lease is over.
-fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
-    let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: at };
+fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &BundleRetryLimits) -> Bundle {
+    let command = MarkTransition { attempt: bundle.attempt, nonce: bundle.owner, split_index: at };
     let marked = reported(&mark(Some(bundle), &command).unwrap().into_item());
-    let death = Some(Death { attempt: bundle.attempt, ordinal: Some(ordinal) });
+    let death = Some(DeathEvidence { attempt: bundle.attempt, ordinal: Some(ordinal) });
     // Another worker claims: an owner that claims again is slow, not dead.
     let id = bundle.owner.0[0] % 100 + 1;
     try_claim(Some(&marked), id, marked.until_ms, death, limits).unwrap().into_item()
 }
 
 /// The commit of a bundle's second split.
-fn commit_of_second() -> crate::splits::Commit {
-    crate::splits::Commit {
+fn commit_of_second() -> crate::splits::SplitCommit {
+    crate::splits::SplitCommit {
         split_index: 1,
         outcome: SplitOutcome {
             kind: SplitKind::Object,
@@ -77,8 +81,9 @@ fn a_first_claim_takes_the_lease_for_as_long_as_the_work_may_take() {
     let bundle = leased(1);
     assert_eq!((bundle.state, bundle.attempt), (BundleState::Leased, 1));
     assert_eq!(bundle.todo(), [0, 1]);
-    let until =
-        |remaining_ms, predicted_ms| lease_until_ms(Term { now_ms: 0, remaining_ms, predicted_ms });
+    let until = |remaining_ms, predicted_ms| {
+        lease_until_ms(LeaseTerm { now_ms: 0, remaining_ms, predicted_ms })
+    };
     assert_eq!(until(900_000, 0), 32_000);
     assert_eq!(until(900_000, 10_000), 42_000);
     assert_eq!(until(5_000, 10_000), 7_000);
@@ -88,21 +93,21 @@ fn a_first_claim_takes_the_lease_for_as_long_as_the_work_may_take() {
 #[test]
 fn a_claim_sent_again_finds_its_own_lease() {
     let bundle = leased(1);
-    let limits = Limits::default();
+    let limits = BundleRetryLimits::default();
     let again = try_claim(Some(&bundle), 1, 2_000, None, &limits);
-    assert_eq!(again, Ok(Outcome::AlreadyApplied(bundle.clone())));
+    assert_eq!(again, Ok(TransitionOutcome::AlreadyApplied(bundle.clone())));
     let other = try_claim(Some(&bundle), 2, 2_000, None, &limits);
-    assert_eq!(other, Err(Refusal::Leased { until_ms: bundle.until_ms }));
+    assert_eq!(other, Err(TransitionRefusal::Leased { until_ms: bundle.until_ms }));
 }
 
 #[test]
 fn a_death_is_recorded_before_the_claim_that_follows_it() {
-    let (bundle, limits) = (leased(1), Limits::default());
+    let (bundle, limits) = (leased(1), BundleRetryLimits::default());
     let refused = try_claim(Some(&bundle), 2, bundle.until_ms, None, &limits);
-    assert_eq!(refused, Err(Refusal::DeathUnrecorded { attempt: 1, split_index: None }));
-    let of_another_attempt = Some(Death { attempt: 2, ordinal: Some(1) });
+    assert_eq!(refused, Err(TransitionRefusal::DeathUnrecorded { attempt: 1, split_index: None }));
+    let of_another_attempt = Some(DeathEvidence { attempt: 2, ordinal: Some(1) });
     assert!(try_claim(Some(&bundle), 2, bundle.until_ms, of_another_attempt, &limits).is_err());
-    let death = Some(Death { attempt: 1, ordinal: Some(1) });
+    let death = Some(DeathEvidence { attempt: 1, ordinal: Some(1) });
     let after = try_claim(Some(&bundle), 2, bundle.until_ms, death, &limits).unwrap().into_item();
     assert_eq!((after.attempt, after.owner), (2, nonce(2)));
     // The split that it died on is unknown.
@@ -112,25 +117,31 @@ fn a_death_is_recorded_before_the_claim_that_follows_it() {
 #[test]
 fn a_slow_owner_that_claims_again_is_not_a_death() {
     let bundle = leased(1);
-    let after = try_claim(Some(&bundle), 1, bundle.until_ms, None, &Limits::default()).unwrap();
+    let after =
+        try_claim(Some(&bundle), 1, bundle.until_ms, None, &BundleRetryLimits::default()).unwrap();
     assert_eq!(after.write().map(|bundle| bundle.attempt), Some(2));
 }
 
 #[test]
 fn a_failure_is_retried_when_it_is_due() {
-    let command =
-        Fail { attempt: 1, nonce: nonce(1), error: "slow", retry_at_ms: 5_000, fatal: false };
+    let command = FailTransition {
+        attempt: 1,
+        nonce: nonce(1),
+        error: "slow",
+        retry_at_ms: 5_000,
+        fatal: false,
+    };
     let failed = fail(Some(&leased(1)), &command).unwrap().into_item();
-    let limits = Limits::default();
+    let limits = BundleRetryLimits::default();
     let early = try_claim(Some(&failed), 2, 4_999, None, &limits);
-    assert_eq!(early, Err(Refusal::NotDue { retry_at_ms: 5_000 }));
+    assert_eq!(early, Err(TransitionRefusal::NotDue { retry_at_ms: 5_000 }));
     let due = try_claim(Some(&failed), 2, 5_000, None, &limits).unwrap().into_item();
     assert_eq!((due.state, due.attempt), (BundleState::Leased, 2));
 }
 
 #[test]
 fn three_deaths_in_a_row_on_one_split_beside_controls_make_it_poison() {
-    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
     let mut bundle = leased(1);
     for ordinal in 1..=DEATHS {
         assert!(bundle.entries.iter().all(Option::is_none), "poison after {ordinal} deaths");
@@ -150,7 +161,7 @@ const DEATHS: u64 = 7;
 
 #[test]
 fn a_suspect_is_done_last_and_on_trial_first_with_a_control() {
-    let limits = Limits::default();
+    let limits = BundleRetryLimits::default();
     let lease = |bundle: &Bundle| (bundle.todo(), bundle.control.is_some());
     let mut bundle = die_on(&leased(1), 0, 1, &limits);
     assert_eq!(lease(&bundle), (vec![1, 0], false));
@@ -166,7 +177,11 @@ fn a_suspect_is_done_last_and_on_trial_first_with_a_control() {
 
 #[test]
 fn without_a_control_nothing_is_poison() {
-    let limits = Limits { on_error: ErrorPolicy::Skip, max_attempts: 100, ..Limits::default() };
+    let limits = BundleRetryLimits {
+        on_error: ErrorPolicy::Skip,
+        max_attempts: 100,
+        ..BundleRetryLimits::default()
+    };
     let mut bundle = leased(1);
     for ordinal in 1..=40 {
         bundle.control = None;
@@ -178,26 +193,26 @@ fn without_a_control_nothing_is_poison() {
 
 #[test]
 fn a_death_during_the_control_ends_a_suspicion() {
-    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
     let bundle = (1..=6).fold(leased(1), |bundle, ordinal| die_on(&bundle, 0, ordinal, &limits));
     assert_eq!(bundle.suspect.map(|suspect| suspect.strikes), Some(2));
     assert!(bundle.control.is_some());
     // It had marked nothing yet.
-    let death = Some(Death { attempt: bundle.attempt, ordinal: Some(7) });
+    let death = Some(DeathEvidence { attempt: bundle.attempt, ordinal: Some(7) });
     let after = try_claim(Some(&reported(&bundle)), 77, 1_000, death, &limits).unwrap();
     assert_eq!(after.item().suspect, None);
 }
 
 #[test]
 fn a_neighbour_that_was_committed_before_the_death_is_a_control() {
-    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
     let mut bundle = die_on(&leased(1), 0, 1, &limits);
     let commit = commit_of_second();
     let (attempt, nonce) = (bundle.attempt, bundle.owner);
     let (commits, next, times) = (&[commit][..], Some(0), WorkerTimes::default());
-    let flush = crate::splits::Flush { attempt, nonce, commits, next, term: TERM, times };
+    let flush = crate::splits::FlushTransition { attempt, nonce, commits, next, term: TERM, times };
     bundle = crate::splits::flush(Some(&bundle), &flush).unwrap().into_item();
-    let death = Some(Death { attempt, ordinal: Some(2) });
+    let death = Some(DeathEvidence { attempt, ordinal: Some(2) });
     let after = try_claim(Some(&reported(&bundle)), 77, 1_000, death, &limits).unwrap();
     assert_eq!(after.item().suspect.map(|suspect| suspect.strikes), Some(2));
     assert!(after.item().control.is_some(), "nothing else is left: the next owner needs one");
@@ -205,14 +220,19 @@ fn a_neighbour_that_was_committed_before_the_death_is_a_control() {
 
 #[test]
 fn a_blameless_end_is_no_strike_and_ends_a_suspicion() {
-    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
     let suspected = die_on(&leased(1), 0, 1, &limits);
-    let command = Mark { attempt: suspected.attempt, nonce: suspected.owner, split_index: 0 };
+    let command =
+        MarkTransition { attempt: suspected.attempt, nonce: suspected.owner, split_index: 0 };
     let marked = mark(Some(&suspected), &command).unwrap().into_item();
     let strikes = |blameless| {
-        let report = crate::splits::Release { invocation: &invocation(), attempt: None, blameless };
+        let report = crate::splits::ReleaseTransition {
+            invocation: &invocation(),
+            attempt: None,
+            blameless,
+        };
         let released = crate::splits::release(Some(&marked), &report).unwrap().into_item();
-        let death = Some(Death { attempt: marked.attempt, ordinal: Some(2) });
+        let death = Some(DeathEvidence { attempt: marked.attempt, ordinal: Some(2) });
         let claimed = try_claim(Some(&released), 9, 2_000, death, &limits).unwrap().into_item();
         claimed.suspect.map(|suspect| suspect.strikes)
     };
@@ -221,13 +241,14 @@ fn a_blameless_end_is_no_strike_and_ends_a_suspicion() {
 
 #[test]
 fn a_lease_that_ran_out_is_no_evidence() {
-    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
     let mut bundle = leased(1);
     // A coordinator whose clock is ahead takes the lease from a living worker again and again.
     for ordinal in 1..=10 {
-        let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: 0 };
+        let command =
+            MarkTransition { attempt: bundle.attempt, nonce: bundle.owner, split_index: 0 };
         let marked = mark(Some(&bundle), &command).unwrap().into_item();
-        let death = Some(Death { attempt: marked.attempt, ordinal: Some(ordinal) });
+        let death = Some(DeathEvidence { attempt: marked.attempt, ordinal: Some(ordinal) });
         let id = bundle.owner.0[0] + 1;
         bundle = try_claim(Some(&marked), id, marked.until_ms, death, &limits).unwrap().into_item();
         assert_eq!((bundle.state, bundle.suspect), (BundleState::Leased, None));
@@ -236,7 +257,7 @@ fn a_lease_that_ran_out_is_no_evidence() {
 
 #[test]
 fn deaths_elsewhere_end_a_suspicion() {
-    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
     let mut bundle = leased(1);
     for ordinal in [1, 2, 4, 5, 7, 8, 10] {
         bundle = die_on(&bundle, 0, ordinal, &limits);
@@ -253,7 +274,11 @@ fn deaths_elsewhere_end_a_suspicion() {
 #[test]
 fn a_host_that_kills_at_random_poisons_nothing() {
     // Ten bundles on one host; every death is on some bundle, and each is recorded in turn.
-    let limits = Limits { on_error: ErrorPolicy::Skip, max_attempts: 1_000, ..Limits::default() };
+    let limits = BundleRetryLimits {
+        on_error: ErrorPolicy::Skip,
+        max_attempts: 1_000,
+        ..BundleRetryLimits::default()
+    };
     let mut bundles: Vec<_> = (0..10).map(|_| leased(1)).collect();
     let mut log: Option<DeathLog> = None;
     for death in 0..500u32 {
@@ -271,38 +296,43 @@ fn a_host_that_kills_at_random_poisons_nothing() {
 
 #[test]
 fn under_policy_fail_poison_fails_the_job_and_names_the_split() {
-    let limits = Limits::default();
+    let limits = BundleRetryLimits::default();
     let bundle =
         (1..=DEATHS).fold(leased(1), |bundle, ordinal| die_on(&bundle, 1, ordinal, &limits));
     assert_eq!(bundle.state, BundleState::Dead);
     let error = bundle.error.clone().unwrap();
     assert!(error.contains("position 9") && error.contains("6 records"), "{error}");
     let again = try_claim(Some(&bundle), 5, u64::MAX, None, &limits);
-    assert_eq!(again, Err(Refusal::Dead { error }));
+    assert_eq!(again, Err(TransitionRefusal::Dead { error }));
 }
 
 #[test]
 fn poison_in_the_last_open_split_ends_the_bundle() {
-    let limits = Limits { on_error: ErrorPolicy::Quarantine, ..Limits::default() };
+    let limits =
+        BundleRetryLimits { on_error: ErrorPolicy::Quarantine, ..BundleRetryLimits::default() };
     let mut bundle = leased(1);
     bundle.entries = vec![None];
     let command = |bundle: &Bundle, death| {
-        let term = Term { now_ms: bundle.claimable_at_ms().unwrap(), ..TERM };
+        let term = LeaseTerm { now_ms: bundle.claimable_at_ms().unwrap(), ..TERM };
         let invocation = &invocation();
         let nonce = nonce(bundle.attempt as u8 + 1);
-        let control = Some(Place::default());
+        let control = Some(SplitPlace::default());
         claim(
             Some(bundle),
-            &Claim { nonce, invocation, term, first: 0, records: &[3], death, control },
+            &ClaimTransition { nonce, invocation, term, first: 0, records: &[3], death, control },
             &limits,
         )
         .unwrap()
         .into_item()
     };
     for ordinal in 1..=5 {
-        let started = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: 0 };
+        let started =
+            MarkTransition { attempt: bundle.attempt, nonce: bundle.owner, split_index: 0 };
         let marked = reported(&mark(Some(&bundle), &started).unwrap().into_item());
-        bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal: Some(ordinal) }));
+        bundle = command(
+            &marked,
+            Some(DeathEvidence { attempt: marked.attempt, ordinal: Some(ordinal) }),
+        );
     }
     assert_eq!(bundle.state, BundleState::Done);
     assert!(bundle.is_complete());
@@ -310,12 +340,14 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
 
 #[test]
 fn a_bundle_is_given_up_after_its_attempts() {
-    let limits = Limits { max_attempts: 3, patience_ms: 0, ..Limits::default() };
+    let limits =
+        BundleRetryLimits { max_attempts: 3, patience_ms: 0, ..BundleRetryLimits::default() };
     let mut bundle = leased(1);
     for attempt in 1..=3 {
         assert_eq!((bundle.attempt, bundle.state), (attempt, BundleState::Leased));
         let nonce = bundle.owner;
-        let command = Fail { attempt, nonce, error: "no space", retry_at_ms: 0, fatal: false };
+        let command =
+            FailTransition { attempt, nonce, error: "no space", retry_at_ms: 0, fatal: false };
         bundle = fail(Some(&bundle), &command).unwrap().into_item();
         bundle = try_claim(Some(&bundle), 2, 0, None, &limits).unwrap().into_item();
     }
@@ -326,10 +358,11 @@ fn a_bundle_is_given_up_after_its_attempts() {
 
 #[test]
 fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
-    let limits = Limits::default();
+    let limits = BundleRetryLimits::default();
     let failed_at = |bundle: &Bundle, now_ms| {
         let (attempt, nonce) = (bundle.attempt, bundle.owner);
-        let command = Fail { attempt, nonce, error: "no space", retry_at_ms: 0, fatal: false };
+        let command =
+            FailTransition { attempt, nonce, error: "no space", retry_at_ms: 0, fatal: false };
         let failed = fail(Some(bundle), &command).unwrap().into_item();
         try_claim(Some(&failed), 2, now_ms, None, &limits).unwrap().into_item()
     };
@@ -340,12 +373,12 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
     // A committed split restarts the time.
     let commit = commit_of_second();
     let late_ms = begun.since_ms + limits.patience_ms - 1;
-    let flush = crate::splits::Flush {
+    let flush = crate::splits::FlushTransition {
         attempt: bundle.attempt,
         nonce: bundle.owner,
         commits: &[commit],
         next: None,
-        term: Term { now_ms: late_ms, ..TERM },
+        term: LeaseTerm { now_ms: late_ms, ..TERM },
         times: WorkerTimes::default(),
     };
     let progressed = crate::splits::flush(Some(&bundle), &flush).unwrap().into_item();
@@ -361,20 +394,24 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
 
 #[test]
 fn a_released_bundle_is_claimed_at_once() {
-    let command =
-        crate::splits::Release { invocation: &invocation(), attempt: Some(1), blameless: false };
+    let command = crate::splits::ReleaseTransition {
+        invocation: &invocation(),
+        attempt: Some(1),
+        blameless: false,
+    };
     let released = release(Some(&leased(1)), &command).unwrap().into_item();
-    let death = Some(Death { attempt: 1, ordinal: Some(1) });
-    let after = try_claim(Some(&released), 2, 0, death, &Limits::default()).unwrap().into_item();
+    let death = Some(DeathEvidence { attempt: 1, ordinal: Some(1) });
+    let after =
+        try_claim(Some(&released), 2, 0, death, &BundleRetryLimits::default()).unwrap().into_item();
     assert_eq!((after.state, after.attempt), (BundleState::Leased, 2));
 }
 
 #[test]
 fn malformed_claims_are_refused() {
-    let limits = Limits::default();
+    let limits = BundleRetryLimits::default();
     let long = InvocationId("x".repeat(65));
     let claim_of = |records: &[u32], invocation: &InvocationId| {
-        let command = Claim {
+        let command = ClaimTransition {
             nonce: nonce(1),
             invocation,
             term: TERM,
@@ -388,11 +425,14 @@ fn malformed_claims_are_refused() {
     for (records, invocation) in
         [(&[][..], &invocation()), (&[1; 9][..], &invocation()), (&[1][..], &long)]
     {
-        assert!(matches!(claim_of(records, invocation), Err(Refusal::Invalid { .. })));
+        assert!(matches!(claim_of(records, invocation), Err(TransitionRefusal::Invalid { .. })));
     }
     let mut shorter = leased(1);
     shorter.entries.pop();
-    assert!(matches!(try_claim(Some(&shorter), 1, 0, None, &limits), Err(Refusal::Invalid { .. })));
+    assert!(matches!(
+        try_claim(Some(&shorter), 1, 0, None, &limits),
+        Err(TransitionRefusal::Invalid { .. })
+    ));
 }
 
 proptest! {

@@ -1,12 +1,17 @@
 //! Invariants of bundles: their steps, and commits seen over time.
 
-use super::{Check, hold};
-use crate::splits::{Bundle, BundleState, DeathRecord, POISON_STRIKES, Place, Refusal, SplitKind};
+use super::{InvariantCheck, hold};
+use crate::splits::{
+    Bundle, BundleState, DeathRecord, POISON_STRIKES, SplitKind, SplitPlace, TransitionRefusal,
+};
 use crate::{Attempt, BundleIndex, Epoch, InvocationId, Nonce, Position};
 use std::collections::BTreeMap;
 
 /// 1. A committed entry never changes.
-pub fn invariant_01_committed_never_changes(before: Option<&Bundle>, after: &Bundle) -> Check {
+pub fn invariant_01_committed_never_changes(
+    before: Option<&Bundle>,
+    after: &Bundle,
+) -> InvariantCheck {
     let Some(before) = before else { return Ok(()) };
     let kept = before
         .entries
@@ -20,7 +25,10 @@ pub fn invariant_01_committed_never_changes(before: Option<&Bundle>, after: &Bun
 }
 
 /// 3. Splits are committed only by the current (attempt, owner), while it holds the lease.
-pub fn invariant_03_commits_only_by_the_owner(before: Option<&Bundle>, after: &Bundle) -> Check {
+pub fn invariant_03_commits_only_by_the_owner(
+    before: Option<&Bundle>,
+    after: &Bundle,
+) -> InvariantCheck {
     let fresh = (0u8..).zip(&after.entries).filter_map(|(at, entry)| {
         let entry = entry.as_ref().filter(|entry| entry.outcome.kind != SplitKind::Poison)?;
         before.and_then(|before| before.entry(at)).is_none().then_some(entry)
@@ -34,7 +42,10 @@ pub fn invariant_03_commits_only_by_the_owner(before: Option<&Bundle>, after: &B
 
 /// 4. The attempt strictly increases with every claim, and changes with nothing else. A claim of a
 ///    bundle that was given back without a failure goes on with its attempt, under another nonce.
-pub fn invariant_04_attempt_strictly_increases(before: Option<&Bundle>, after: &Bundle) -> Check {
+pub fn invariant_04_attempt_strictly_increases(
+    before: Option<&Bundle>,
+    after: &Bundle,
+) -> InvariantCheck {
     let Some(before) = before else {
         return hold(4, after.attempt == 1, "a first claim was not attempt 1");
     };
@@ -55,7 +66,10 @@ pub fn invariant_04_attempt_strictly_increases(before: Option<&Bundle>, after: &
 
 /// 14, as one step shows it: a split becomes poison only by a claim that finds at least three
 /// deaths in a row on it, the last of a worker that had lived through a control.
-pub fn invariant_14_poison_needs_strikes(before: Option<&Bundle>, after: &Bundle) -> Check {
+pub fn invariant_14_poison_needs_strikes(
+    before: Option<&Bundle>,
+    after: &Bundle,
+) -> InvariantCheck {
     for (at, entry) in (0u8..).zip(&after.entries) {
         let poisoned = entry.is_some_and(|entry| entry.outcome.kind == SplitKind::Poison);
         if !poisoned || before.is_some_and(|before| before.entry(at).is_some()) {
@@ -82,7 +96,7 @@ pub fn invariant_14_deaths_were_isolated(
     (epoch, bundle): (Epoch, BundleIndex),
     after: &Bundle,
     found: &[FoundDeath],
-) -> Check {
+) -> InvariantCheck {
     let Some(suspect) = after.suspect else {
         return hold(14, false, "poison without a suspect");
     };
@@ -118,18 +132,18 @@ pub struct FoundDeath {
 pub fn invariant_14_released_was_reported(
     bundle: &Bundle,
     reported: impl Fn(&InvocationId) -> bool,
-) -> Check {
+) -> InvariantCheck {
     let released = bundle.state == BundleState::Released;
     hold(14, !released || reported(&bundle.invocation), "the lease of a living worker was released")
 }
 
 /// 16, as far as one bundle shows it: attempts are bounded.
-pub fn invariant_16_attempts_are_bounded(bundle: &Bundle, max_attempts: Attempt) -> Check {
+pub fn invariant_16_attempts_are_bounded(bundle: &Bundle, max_attempts: Attempt) -> InvariantCheck {
     hold(16, bundle.attempt <= max_attempts, "more attempts than the job allows")
 }
 
 /// The invariants of every step of a bundle.
-pub fn bundle_step(before: Option<&Bundle>, after: &Bundle) -> Check {
+pub fn bundle_step(before: Option<&Bundle>, after: &Bundle) -> InvariantCheck {
     invariant_01_committed_never_changes(before, after)?;
     invariant_03_commits_only_by_the_owner(before, after)?;
     invariant_04_attempt_strictly_increases(before, after)?;
@@ -142,15 +156,15 @@ pub fn bundle_step(before: Option<&Bundle>, after: &Bundle) -> Check {
 
 /// 2. At most one object is ever committed for one split of one epoch. `seen` collects them.
 pub fn invariant_02_one_commit_per_split(
-    seen: &mut BTreeMap<Place, (SplitKind, Attempt, Nonce)>,
+    seen: &mut BTreeMap<SplitPlace, (SplitKind, Attempt, Nonce)>,
     epoch: Epoch,
     first: Position,
     bundle: &Bundle,
-) -> Check {
+) -> InvariantCheck {
     for (position, entry) in (first..).zip(&bundle.entries) {
         let Some(entry) = entry else { continue };
         let committed = (entry.outcome.kind, entry.attempt, entry.nonce);
-        let known = *seen.entry(Place { epoch, position }).or_insert(committed);
+        let known = *seen.entry(SplitPlace { epoch, position }).or_insert(committed);
         hold(2, known == committed, "two results were committed for one split")?;
     }
     Ok(())
@@ -160,7 +174,7 @@ pub fn invariant_02_one_commit_per_split(
 ///     answered with success.
 pub fn invariant_13_applied_is_never_failed<T>(
     applied: bool,
-    answer: &Result<T, Refusal>,
-) -> Check {
+    answer: &Result<T, TransitionRefusal>,
+) -> InvariantCheck {
     hold(13, !applied || answer.is_ok(), "a commit that was applied was reported as failed")
 }

@@ -1,19 +1,19 @@
 //! Invariants of runs with several ranks.
 
-use super::{Check, hold};
-use crate::splits::ranks::{KnownBatches, Ranks, Step, Tail};
+use super::{InvariantCheck, hold};
+use crate::splits::ranks::{KnownBatches, RunRanks, TailPolicy, TrainingStep};
 use crate::splits::{Cursor, JobProgress, ReaderProgress};
 
 /// 19. All ranks of a run take equally many steps in each epoch. `steps` holds the number of each
 ///     rank that has reached the end of the epoch.
-pub fn invariant_19_ranks_take_equal_steps(tail: Tail, steps: &[u64]) -> Check {
-    let equal = tail == Tail::Uneven || steps.windows(2).all(|pair| pair[0] == pair[1]);
+pub fn invariant_19_ranks_take_equal_steps(tail: TailPolicy, steps: &[u64]) -> InvariantCheck {
+    let equal = tail == TailPolicy::Uneven || steps.windows(2).all(|pair| pair[0] == pair[1]);
     hold(19, equal, "a rank took a step that another lacks")
 }
 
 /// 20. A batch goes to one rank of a run, marked repeats aside. `earlier` is the rank that took it
 ///     before.
-pub fn invariant_20_batch_goes_to_one_rank(earlier: Option<u32>, rank: u32) -> Check {
+pub fn invariant_20_batch_goes_to_one_rank(earlier: Option<u32>, rank: u32) -> InvariantCheck {
     hold(20, earlier.is_none_or(|earlier| earlier == rank), "two ranks took one batch")
 }
 
@@ -22,14 +22,17 @@ pub fn invariant_20_batch_goes_to_one_rank(earlier: Option<u32>, rank: u32) -> C
 pub fn invariant_21_durable_for_every_rank(
     job: &JobProgress,
     durable: impl IntoIterator<Item = Cursor>,
-) -> Check {
+) -> InvariantCheck {
     let holds = durable.into_iter().all(|durable| job.durable <= durable);
     hold(21, holds, "the job's progress is durable beyond a rank's checkpoint")
 }
 
 /// 21. Within a generation, a reader's progress never goes back, and a replaced reader never
 ///     returns.
-pub fn invariant_21_reader_is_monotone(before: &ReaderProgress, after: &ReaderProgress) -> Check {
+pub fn invariant_21_reader_is_monotone(
+    before: &ReaderProgress,
+    after: &ReaderProgress,
+) -> InvariantCheck {
     let is_later = after.generation > before.generation;
     let is_monotone = after.generation == before.generation
         && after.reader >= before.reader
@@ -44,7 +47,7 @@ pub fn invariant_21_reader_is_monotone(before: &ReaderProgress, after: &ReaderPr
 pub fn invariant_22_superseded_runs_stay_superseded(
     before: Option<&JobProgress>,
     after: &JobProgress,
-) -> Check {
+) -> InvariantCheck {
     let Some(before) = before else { return Ok(()) };
     if before.generation == after.generation {
         let kept = before.run == after.run && before.past == after.past;
@@ -63,10 +66,10 @@ pub fn invariant_22_superseded_runs_stay_superseded(
 /// 23. A step is released only whole: its batches are committed for all ranks, or the end of the
 ///     epoch is known.
 pub fn invariant_23_step_is_released_whole(
-    ranks: &Ranks,
-    step: Step,
+    ranks: &RunRanks,
+    step: TrainingStep,
     known: KnownBatches,
-) -> Check {
+) -> InvariantCheck {
     let is_whole = known.is_all || known.count >= ranks.first_of(step.next());
     hold(23, is_whole, "a step was released before all of its batches were known")
 }

@@ -5,7 +5,7 @@
 //! the passes u8 pixels are 16-bit fixed-point numbers.
 
 use super::*;
-use gristmill_kernel::Tools;
+use gristmill_kernel::KernelScratch;
 
 /// Values summed at once.
 const LANES: usize = 64;
@@ -18,25 +18,25 @@ const FRACTION_BITS: u32 = 7;
 
 /// `[h, w, c]` of u8 or f32 -> the same, in place.
 #[derive(Debug)]
-pub(crate) struct Blur {
+pub(crate) struct GaussianFilter {
     pub(crate) kernel_size: u32,
-    pub(crate) dtype: DType,
+    pub(crate) dtype: FieldDType,
     pub(crate) channels: usize,
 }
 
-impl Blur {
+impl GaussianFilter {
     /// Blurs with the given sigma, in pixels.
     pub(crate) fn apply(
         &self,
         sigma: f64,
         value: &mut [u8],
         size: [usize; 2],
-        tools: &mut Tools,
+        tools: &mut KernelScratch,
     ) -> Result<(), String> {
         let shape = [size[0], size[1], self.channels];
         let radius = self.kernel_size as usize / 2;
         match self.dtype {
-            DType::U8 => {
+            FieldDType::U8 => {
                 let kernel = Kernel::new(sigma, radius.min(reach(sigma, 3.0)));
                 blur(&kernel, value, shape, &mut tools.shorts)
             }
@@ -301,9 +301,9 @@ mod tests {
 
     #[test]
     fn a_uniform_image_stays() {
-        let mut tools = Tools::default();
+        let mut tools = KernelScratch::default();
         for kernel_size in [3, 5, 23, 255] {
-            let blur = Blur { kernel_size, dtype: DType::U8, channels: 3 };
+            let blur = GaussianFilter { kernel_size, dtype: FieldDType::U8, channels: 3 };
             for (level, sigma) in (0..=255).zip((1..).map(|i| 0.1 + f64::from(i) * 0.1)) {
                 let mut image = vec![level; 9 * 31 * 3];
                 blur.apply(sigma, &mut image, [9, 31], &mut tools).unwrap();

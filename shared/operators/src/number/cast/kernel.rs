@@ -6,56 +6,56 @@ use half::{bf16, f16};
 
 /// Numbers of one type -> numbers of another, rounded to nearest, ties to even.
 pub(super) fn convert(
-    from: DType,
+    from: FieldDType,
     to: CastDType,
-    input: View<'_>,
-    output: Sink<'_>,
-) -> Result<Made, String> {
-    let View { bytes, size } = input;
+    input: ValueView<'_>,
+    output: KernelOutput<'_>,
+) -> Result<OutputSize, String> {
+    let ValueView { bytes, size } = input;
     let values = bytes.len() / crate::kernels::dtype_bytes(from);
     let made = values * crate::kernels::dtype_bytes(to.dtype());
     let out = output.take(made)?;
     match from {
-        DType::U8 => write(bytes.iter().map(|x| f32::from(*x)), to, out),
-        DType::F16 => {
+        FieldDType::U8 => write(bytes.iter().map(|x| f32::from(*x)), to, out),
+        FieldDType::F16 => {
             let read = |x: &[u8; 2]| f16::from_le_bytes(*x).to_f32();
             write(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::BF16 => {
+        FieldDType::BF16 => {
             let read = |x: &[u8; 2]| bf16::from_le_bytes(*x).to_f32();
             write(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::F32 => {
+        FieldDType::F32 => {
             let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
             write(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::U16 => {
+        FieldDType::U16 => {
             let read = |x: &[u8; 2]| f32::from(u16::from_le_bytes(*x));
             write(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::I32 => {
+        FieldDType::I32 => {
             let read = |x: &[u8; 4]| i64::from(i32::from_le_bytes(*x));
             write_wide(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::U32 => {
+        FieldDType::U32 => {
             let read = |x: &[u8; 4]| i64::from(u32::from_le_bytes(*x));
             write_wide(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::I64 => {
+        FieldDType::I64 => {
             let read = |x: &[u8; 8]| i64::from_le_bytes(*x);
             write_wide(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::U64 => {
+        FieldDType::U64 => {
             let read = |x: &[u8; 8]| u64::from_le_bytes(*x);
             write_unsigned(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::F64 => {
+        FieldDType::F64 => {
             let read = |x: &[u8; 8]| f64::from_le_bytes(*x);
             write_double(bytes.as_chunks().0.iter().map(read), to, out);
         }
-        DType::Bytes => return Err("cannot cast bytes".to_owned()),
+        FieldDType::Bytes => return Err("cannot cast bytes".to_owned()),
     }
-    Ok(Made { bytes: made, size })
+    Ok(OutputSize { bytes: made, size })
 }
 
 fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
@@ -223,16 +223,16 @@ mod tests {
             f64::NAN,
         ];
         let froms = [
-            DType::U64,
-            DType::F64,
-            DType::U8,
-            DType::U16,
-            DType::I32,
-            DType::U32,
-            DType::I64,
-            DType::F16,
-            DType::BF16,
-            DType::F32,
+            FieldDType::U64,
+            FieldDType::F64,
+            FieldDType::U8,
+            FieldDType::U16,
+            FieldDType::I32,
+            FieldDType::U32,
+            FieldDType::I64,
+            FieldDType::F16,
+            FieldDType::BF16,
+            FieldDType::F32,
         ];
         let tos = [
             CastDType::U64,
@@ -252,8 +252,8 @@ mod tests {
             let step = crate::kernels::dtype_bytes(from);
             for to in tos {
                 let mut out = Vec::new();
-                let view = View { bytes: &stored, size: [0, 0] };
-                let made = convert(from, to, view, Sink::Buffer(&mut out));
+                let view = ValueView { bytes: &stored, size: [0, 0] };
+                let made = convert(from, to, view, KernelOutput::Buffer(&mut out));
                 let size = crate::kernels::dtype_bytes(to.dtype());
                 assert_eq!(made.unwrap().bytes, values.len() * size);
                 for (i, (bytes, made)) in stored.chunks(step).zip(out.chunks(size)).enumerate() {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     /// Converts `bytes` of type `from` to `to`.
-    fn expected(from: DType, bytes: &[u8], to: CastDType) -> Vec<u8> {
+    fn expected(from: FieldDType, bytes: &[u8], to: CastDType) -> Vec<u8> {
         if let Some(whole) = crate::kernels::integer(from, bytes) {
             return match to {
                 CastDType::U8 => (whole.clamp(0, 255) as u8).to_le_bytes().to_vec(),
@@ -283,9 +283,9 @@ mod tests {
             };
         }
         let real = match from {
-            DType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
-            DType::BF16 => f64::from(bf16::from_le_bytes(bytes.try_into().unwrap())),
-            DType::F64 => f64::from_le_bytes(bytes.try_into().unwrap()),
+            FieldDType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
+            FieldDType::BF16 => f64::from(bf16::from_le_bytes(bytes.try_into().unwrap())),
+            FieldDType::F64 => f64::from_le_bytes(bytes.try_into().unwrap()),
             _ => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
         };
         let bounded = |low: f64, high: f64| {

@@ -9,7 +9,7 @@ use tokenizers::{ModelWrapper, Tokenizer, TruncationParams};
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// UTF-8 -> token ids.
-pub(crate) struct Tokens {
+pub(crate) struct TokeniseKernel {
     tokenizer: Tokenizer,
     add_special_tokens: bool,
     dtype: TokenDType,
@@ -20,12 +20,12 @@ pub(crate) struct Tokens {
 /// # Errors
 /// The reason why it cannot, in one line.
 pub(crate) fn check(op: &Tokenise, content: &[u8]) -> Result<(), String> {
-    Tokens::load(op, content).map(drop)
+    TokeniseKernel::load(op, content).map(drop)
 }
 
-impl Tokens {
+impl TokeniseKernel {
     /// Loads the tokenizer and checks that it suits `op`.
-    pub(crate) fn new(op: &Tokenise, assets: &dyn Assets) -> Result<Self, String> {
+    pub(crate) fn new(op: &Tokenise, assets: &dyn AssetLoader) -> Result<Self, String> {
         let content = crate::kernels::assets::content(assets, "tokenise", &op.tokenizer)?;
         Self::load(op, &content)
             .map_err(|why| format!("`tokenise` cannot use its tokenizer: {why}"))
@@ -60,7 +60,7 @@ impl Tokens {
         };
         tokenizer.with_padding(None);
         tokenizer.with_truncation(truncation).map_err(|error| wrong(error.to_string()))?;
-        Ok(Tokens { tokenizer, add_special_tokens: op.add_special_tokens, dtype: op.dtype })
+        Ok(TokeniseKernel { tokenizer, add_special_tokens: op.add_special_tokens, dtype: op.dtype })
     }
 }
 
@@ -75,14 +75,14 @@ fn truncation(tokenizer: &Tokenizer, max_length: usize) -> Result<TruncationPara
     }
 }
 
-impl Transform for Tokens {
+impl TransformKernel for TokeniseKernel {
     fn run(
         &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        _: &mut Draw,
-    ) -> Result<Made, String> {
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        _: &mut KernelScratch,
+        _: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
         let given = input.bytes.len();
         if given > MAX_TEXT_BYTES {
             return Err(format!("a text of {given} bytes; the most is {MAX_TEXT_BYTES}"));
@@ -105,7 +105,7 @@ impl Transform for Tokens {
             TokenDType::I32 => write(ids, out, |id| (id as i32).to_le_bytes()),
             TokenDType::I64 => write(ids, out, |id| i64::from(id).to_le_bytes()),
         }
-        Ok(Made { bytes, size: [0, 0] })
+        Ok(OutputSize { bytes, size: [0, 0] })
     }
 }
 

@@ -1,29 +1,29 @@
 //! The values of one line.
 
 use crate::{
-    Feature, FeatureDType, Features, ReadRecord,
+    Feature, FeatureDType, FeatureMap, ReadRecord,
     csv::{Csv, CsvLayout},
     words,
 };
-use gristmill_kernel::{Cell, Place};
+use gristmill_kernel::{CellStorage, FieldCell};
 use std::borrow::Cow;
 
 /// Finds the features of a pipeline in lines; feature i goes to cell i.
 #[derive(Debug)]
-pub struct Extractor {
+pub struct CsvRecordReader {
     layout: CsvLayout,
     /// In the order of the field names: the feature, and what stands in for a missing value.
     wanted: Vec<(Feature, Option<String>)>,
     missing: Vec<String>,
 }
 
-impl Extractor {
-    pub(crate) fn new(format: &Csv, features: &Features) -> Self {
+impl CsvRecordReader {
+    pub(crate) fn new(format: &Csv, features: &FeatureMap) -> Self {
         let Csv { layout, defaults, missing, .. } = format;
         let wanted =
             |(name, feature): (&String, &Feature)| (feature.clone(), defaults.get(name).cloned());
         let wanted = features.iter().map(wanted).collect();
-        Extractor { layout: *layout, wanted, missing: missing.clone() }
+        CsvRecordReader { layout: *layout, wanted, missing: missing.clone() }
     }
 
     /// The line as it stands in its file.
@@ -32,7 +32,7 @@ impl Extractor {
     }
 
     /// Finds every wanted feature in `stored`; returns the bytes of their values.
-    pub(crate) fn extract(&self, stored: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
+    pub(crate) fn extract(&self, stored: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         let number = |at: usize| {
             let bytes = stored.get(at..).and_then(|rest| rest.first_chunk());
             bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize
@@ -59,7 +59,7 @@ impl Extractor {
         feature: &Feature,
         default: Option<&str>,
         (value, stored): (&[u8], &[u8]),
-        cell: &mut Cell,
+        cell: &mut FieldCell,
     ) -> Result<(), String> {
         let trimmed = value.trim_ascii();
         let is_missing =
@@ -74,7 +74,7 @@ impl Extractor {
                 let range = start..start.saturating_add(value.len());
                 // A part of the record is used where it is.
                 if stored.get(range.clone()).is_some_and(|part| std::ptr::eq(part, value)) {
-                    cell.place = Place::Record(range);
+                    cell.place = CellStorage::Record(range);
                     return Ok(());
                 }
                 cell.fill(|buffer| {
@@ -90,8 +90,12 @@ impl Extractor {
     }
 }
 
-impl ReadRecord for Extractor {
-    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String> {
+impl ReadRecord for CsvRecordReader {
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
         Ok((stored, self.extract(stored, cells)?))
     }
 

@@ -1,16 +1,22 @@
 //! Rows that are decoded together.
 
-use super::Layout;
-use crate::{BlockRange, Reading, parquet::reader::columns::Column};
+use super::ParquetLayout;
+use crate::{BlockRange, RecordReaderInput, parquet::reader::columns::FeatureColumn};
 use std::ops::Range;
 
-impl Layout {
+impl ParquetLayout {
     /// The blocks of rows that hold `rows`: the pages of the largest wanted column, or its whole row group where its
     /// pages are not known. None if a column is not there.
-    pub(crate) fn blocks(&self, rows: Range<u32>, source: Reading<'_>) -> Option<Vec<BlockRange>> {
+    pub(crate) fn blocks(
+        &self,
+        rows: Range<u32>,
+        source: RecordReaderInput<'_>,
+    ) -> Option<Vec<BlockRange>> {
         let schema = self.metadata.file_metadata().schema_descr();
-        let leaves =
-            source.features.values().map(|feature| Some(Column::find(schema, feature).ok()?.leaf));
+        let leaves = source
+            .features
+            .values()
+            .map(|feature| Some(FeatureColumn::find(schema, feature).ok()?.leaf));
         let leaves: Vec<usize> = leaves.collect::<Option<_>>()?;
         let mut blocks = Vec::new();
         for (group, within) in self.groups(rows) {

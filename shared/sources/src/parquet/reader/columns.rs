@@ -15,7 +15,7 @@ const MAX_LISTED: usize = 8;
 
 /// Why a level of a column holds no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Absent {
+pub(super) enum AbsenceReason {
     /// A null, within so many lists.
     Null { depth: usize },
     /// A list without entries, within so many others.
@@ -24,15 +24,15 @@ pub(super) enum Absent {
 
 /// A column that is read into a feature.
 #[derive(Debug)]
-pub(super) struct Column<'a> {
+pub(super) struct FeatureColumn<'a> {
     pub(super) feature: &'a Feature,
     pub(super) leaf: usize,
     pub(super) descriptor: ColumnDescPtr,
     /// By definition level below the highest: why there is no value.
-    pub(super) absent: Vec<Absent>,
+    pub(super) absent: Vec<AbsenceReason>,
 }
 
-impl<'a> Column<'a> {
+impl<'a> FeatureColumn<'a> {
     /// The column that `feature` names.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl<'a> Column<'a> {
             }
         };
         let descriptor = schema.column(leaf);
-        let column = Column { feature, leaf, absent: absent(schema, leaf), descriptor };
+        let column = FeatureColumn { feature, leaf, absent: absent(schema, leaf), descriptor };
         column.check()?;
         Ok(column)
     }
@@ -176,14 +176,14 @@ fn is_list(group: &Type) -> bool {
 }
 
 /// Each optional or repeated type on the way is a definition level: what is missing if it is.
-fn absent(schema: &SchemaDescriptor, leaf: usize) -> Vec<Absent> {
+fn absent(schema: &SchemaDescriptor, leaf: usize) -> Vec<AbsenceReason> {
     let (mut depth, mut absent) = (0, Vec::new());
     for at in path(schema, leaf) {
         let info = at.get_basic_info();
         match info.has_repetition().then(|| info.repetition()) {
-            Some(Repetition::OPTIONAL) => absent.push(Absent::Null { depth }),
+            Some(Repetition::OPTIONAL) => absent.push(AbsenceReason::Null { depth }),
             Some(Repetition::REPEATED) => {
-                absent.push(Absent::Empty { depth });
+                absent.push(AbsenceReason::Empty { depth });
                 depth += 1;
             }
             _ => {}

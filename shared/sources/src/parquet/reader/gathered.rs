@@ -1,6 +1,6 @@
 //! Puts the numbers of rows together from values and levels, and checks that lists are as the feature says.
 
-use super::columns::{Absent, Column};
+use super::columns::{AbsenceReason, FeatureColumn};
 use crate::MAX_VALUES;
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use std::ops::Range;
 pub(super) const MAX_LISTS: usize = 8;
 
 /// Values of rows, being put together.
-pub(super) struct Gathered<'c, 'a> {
-    column: &'c Column<'a>,
+pub(super) struct GatheredRows<'c, 'a> {
+    column: &'c FeatureColumn<'a>,
     bytes: Vec<u8>,
     rows: Vec<Result<Range<usize>, String>>,
     /// State of the current row: its start, its values, and the entries of each open list.
@@ -20,9 +20,9 @@ pub(super) struct Gathered<'c, 'a> {
     open: bool,
 }
 
-impl<'c, 'a> Gathered<'c, 'a> {
-    pub(super) fn new(column: &'c Column<'a>, rows: usize) -> Self {
-        Gathered {
+impl<'c, 'a> GatheredRows<'c, 'a> {
+    pub(super) fn new(column: &'c FeatureColumn<'a>, rows: usize) -> Self {
+        GatheredRows {
             column,
             bytes: Vec::new(),
             rows: Vec::with_capacity(rows),
@@ -71,13 +71,13 @@ impl<'c, 'a> Gathered<'c, 'a> {
         }
     }
 
-    pub(super) fn absent(&mut self, absent: Absent) {
+    pub(super) fn absent(&mut self, absent: AbsenceReason) {
         match absent {
-            Absent::Null { depth: 0 } => self.fail("is null".into()),
-            Absent::Null { .. } => self.fail("holds a null".into()),
+            AbsenceReason::Null { depth: 0 } => self.fail("is null".into()),
+            AbsenceReason::Null { .. } => self.fail("holds a null".into()),
             // It has no lists within, whose lengths would have to be right.
-            Absent::Empty { depth: 0 } => self.entries[1..].fill(0),
-            Absent::Empty { depth } => {
+            AbsenceReason::Empty { depth: 0 } => self.entries[1..].fill(0),
+            AbsenceReason::Empty { depth } => {
                 self.fail(format!("has an empty list at depth {}", depth + 1));
             }
         }

@@ -11,7 +11,7 @@ const MAX_PAGE_BYTES: i64 = 512 << 20;
 const MAX_PAGE_VALUES: i64 = 1 << 26;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PageKind {
     Dictionary,
     /// A page that does not say how many rows it has.
     V1,
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 /// A page of a column chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageHeader {
-    pub(super) kind: Kind,
+    pub(super) kind: PageKind,
     /// Bytes of the header itself.
     pub(super) header_bytes: usize,
     /// Bytes behind the header.
@@ -84,10 +84,10 @@ impl PageHeader {
             Ok(())
         })?;
         let kind = match kind {
-            0 => Kind::V1,
-            2 => Kind::Dictionary,
-            3 if rows >= 0 => Kind::V2 { rows: rows as u64 },
-            _ => Kind::Other,
+            0 => PageKind::V1,
+            2 => PageKind::Dictionary,
+            3 if rows >= 0 => PageKind::V2 { rows: rows as u64 },
+            _ => PageKind::Other,
         };
         let size = |bytes: i64| {
             if (0..=MAX_PAGE_BYTES).contains(&bytes) {
@@ -96,7 +96,7 @@ impl PageHeader {
                 Err(format!("a page has {bytes} bytes; the limit is {MAX_PAGE_BYTES}"))
             }
         };
-        if kind != Kind::Other && !(0..=MAX_PAGE_VALUES).contains(&values) {
+        if kind != PageKind::Other && !(0..=MAX_PAGE_VALUES).contains(&values) {
             return Err(format!("a page has {values} values; the limit is {MAX_PAGE_VALUES}"));
         }
         Ok(PageHeader {

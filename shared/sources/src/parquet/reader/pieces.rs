@@ -9,9 +9,9 @@ use std::ops::Range;
 
 /// Parts of a file by where they start, in order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pieces(Vec<(u64, Bytes)>);
+pub(super) struct FilePieces(Vec<(u64, Bytes)>);
 
-impl Pieces {
+impl FilePieces {
     /// Parts that were read of these ranges.
     pub(super) fn new(ranges: Vec<Range<u64>>, parts: &[Bytes]) -> Result<Self, String> {
         let fits =
@@ -20,7 +20,7 @@ impl Pieces {
             return Err("what was read of the file is not what was asked for".into());
         }
         let starts = ranges.into_iter().map(|range| range.start);
-        Ok(Pieces(starts.zip(parts.iter().cloned()).collect()))
+        Ok(FilePieces(starts.zip(parts.iter().cloned()).collect()))
     }
 
     /// The bytes from `start` on, as far as they were read together.
@@ -32,7 +32,7 @@ impl Pieces {
     }
 }
 
-impl Length for Pieces {
+impl Length for FilePieces {
     /// One byte more than what was read: the decoder wants a page index to have something behind it,
     /// as it does in a file.
     fn len(&self) -> u64 {
@@ -40,7 +40,7 @@ impl Length for Pieces {
     }
 }
 
-impl ChunkReader for Pieces {
+impl ChunkReader for FilePieces {
     type T = Reader<Bytes>;
 
     fn get_read(&self, start: u64) -> ParquetResult<Self::T> {

@@ -1,10 +1,10 @@
 //! Reads rows of some columns and makes records of them.
 
 use super::{
-    Layout, chunk_range, columns::Column, gathered::Gathered, indexing::headers, one_line,
-    page_header::Kind, pieces::Pieces, record,
+    ParquetLayout, chunk_range, columns::FeatureColumn, gathered::GatheredRows, indexing::headers,
+    one_line, page_header::PageKind, pieces::FilePieces, record,
 };
-use crate::{FeatureDType, Limits, Reading, lengths::Lengths};
+use crate::{FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths};
 use ::parquet::{
     column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
     data_type::{ByteArray, DataType, FixedLenByteArray},
@@ -20,7 +20,7 @@ const MAX_SPLIT_BYTES: u64 = 1 << 30;
 const MAX_SPLIT_VALUES: u64 = 1 << 27;
 
 /// One value of each row of a split.
-pub(super) enum Values {
+pub(super) enum ColumnValues {
     /// The range of a row's numbers in `bytes`, or the row's fault.
     Numbers {
         bytes: Vec<u8>,
@@ -30,14 +30,17 @@ pub(super) enum Values {
 }
 
 /// The wanted columns, in the order of the features.
-fn columns<'a>(layout: &Layout, source: Reading<'a>) -> Result<Vec<Column<'a>>, String> {
+fn columns<'a>(
+    layout: &ParquetLayout,
+    source: RecordReaderInput<'a>,
+) -> Result<Vec<FeatureColumn<'a>>, String> {
     let schema = layout.metadata.file_metadata().schema_descr();
-    source.features.values().map(|feature| Column::find(schema, feature)).collect()
+    source.features.values().map(|feature| FeatureColumn::find(schema, feature)).collect()
 }
 
 /// The parts of a column chunk that some rows of its group are in: its dictionary, its pages.
 fn chunk_parts(
-    layout: &Layout,
+    layout: &ParquetLayout,
     group: usize,
     leaf: usize,
     rows: &Range<usize>,
@@ -59,9 +62,9 @@ fn chunk_parts(
 
 /// The ranges to read for some rows: in order, and neighbours together.
 pub(super) fn stored_ranges(
-    layout: &Layout,
+    layout: &ParquetLayout,
     rows: Range<u32>,
-    source: Reading<'_>,
+    source: RecordReaderInput<'_>,
 ) -> Result<Vec<Range<u64>>, String> {
     let columns = columns(layout, source)?;
     let mut parts = Vec::new();
@@ -94,14 +97,14 @@ pub(super) fn stored_ranges(
 
 /// Makes records of some rows.
 pub(super) fn open(
-    layout: &Layout,
+    layout: &ParquetLayout,
     rows: Range<u32>,
-    source: Reading<'_>,
-    pieces: Pieces,
-) -> Result<(Lengths, Vec<u8>), String> {
+    source: RecordReaderInput<'_>,
+    pieces: FilePieces,
+) -> Result<(RecordLengths, Vec<u8>), String> {
     let columns = columns(layout, source)?;
     let pieces = Arc::new(pieces);
-    let (mut lengths, mut data) = (Lengths::new(rows.start, 0), Vec::new());
+    let (mut lengths, mut data) = (RecordLengths::new(rows.start, 0), Vec::new());
     for (group, rows) in layout.groups(rows) {
         let mut values = Vec::with_capacity(columns.len());
         for column in &columns {
@@ -113,7 +116,7 @@ pub(super) fn open(
         for row in 0..rows.len() {
             let start = data.len();
             values.iter().for_each(|values| record::put(&mut data, values, row));
-            let (bytes, most) = (data.len() - start, Limits::default().record_bytes);
+            let (bytes, most) = (data.len() - start, SourceLimits::default().record_bytes);
             if bytes > most as usize || data.len() as u64 > MAX_SPLIT_BYTES {
                 return Err(format!(
                     "row {row} of the split has {bytes} bytes; the limit is {most}, and \
@@ -126,20 +129,20 @@ pub(super) fn open(
     Ok((lengths, data))
 }
 
-impl Column<'_> {
+impl FeatureColumn<'_> {
     fn read(
         &self,
-        layout: &Layout,
+        layout: &ParquetLayout,
         group: usize,
         rows: &Range<usize>,
-        pieces: &Arc<Pieces>,
-    ) -> Result<Values, String> {
+        pieces: &Arc<FilePieces>,
+    ) -> Result<ColumnValues, String> {
         let (mut unpacked, mut values, mut dictionary) = (0_u64, 0_u64, false);
         for part in chunk_parts(layout, group, self.leaf, rows)? {
             for (_, page) in headers(pieces, part)? {
                 unpacked += page.unpacked_bytes as u64;
                 values += page.values;
-                dictionary |= page.kind == Kind::Dictionary;
+                dictionary |= page.kind == PageKind::Dictionary;
                 // The decoder takes it for granted.
                 if page.by_dictionary && !dictionary {
                     return Err("a page refers to a dictionary that is not before it".into());
@@ -223,7 +226,7 @@ impl Column<'_> {
         reader: ColumnReaderImpl<T>,
         rows: &Range<usize>,
         bytes: impl Fn(T::T) -> ByteArray,
-    ) -> Result<Values, String> {
+    ) -> Result<ColumnValues, String> {
         let Levels { definition, values, .. } = levels(reader, rows)?;
         let mut values = values.into_iter().map(bytes);
         let max = self.descriptor.max_def_level();
@@ -235,7 +238,7 @@ impl Column<'_> {
             whole(row)?;
             values.next().ok_or_else(|| format!("column `{}` has too few values", self.feature.key))
         };
-        Ok(Values::Bytes((0..rows.len()).map(&mut value).collect()))
+        Ok(ColumnValues::Bytes((0..rows.len()).map(&mut value).collect()))
     }
 
     /// Reads numbers; `put` appends one as the feature stores it.
@@ -244,11 +247,11 @@ impl Column<'_> {
         reader: ColumnReaderImpl<T>,
         rows: &Range<usize>,
         put: impl Fn(&T::T, &mut Vec<u8>) -> Result<(), String>,
-    ) -> Result<Values, String> {
+    ) -> Result<ColumnValues, String> {
         let Levels { definition, repetition, values } = levels(reader, rows)?;
         let max = self.descriptor.max_def_level();
         let mut values = values.iter();
-        let mut gathered = Gathered::new(self, rows.len());
+        let mut gathered = GatheredRows::new(self, rows.len());
         let levels =
             definition.len().max(repetition.len()).max(if max == 0 { values.len() } else { 0 });
         for i in 0..levels {
@@ -264,7 +267,7 @@ impl Column<'_> {
         }
         let (bytes, found) = gathered.finish();
         if found.len() == rows.len() {
-            Ok(Values::Numbers { bytes, rows: found })
+            Ok(ColumnValues::Numbers { bytes, rows: found })
         } else {
             Err(format!("there are {} rows of {}", found.len(), rows.len()))
         }

@@ -1,23 +1,23 @@
 //! A row as a record: for each feature its length (u32, little-endian) and its value; or, with the
 //! highest bit of the length set, what is wrong with it.
 
-use super::reading::Values;
-use crate::{Features, ReadRecord};
-use gristmill_kernel::{Cell, Place};
+use super::reading::ColumnValues;
+use crate::{FeatureMap, ReadRecord};
+use gristmill_kernel::{CellStorage, FieldCell};
 
 /// Set in the length of what is no value.
 const FAULT: u32 = 1 << 31;
 
 /// Appends the value of a row.
-pub(super) fn put(record: &mut Vec<u8>, values: &Values, row: usize) {
+pub(super) fn put(record: &mut Vec<u8>, values: &ColumnValues, row: usize) {
     let missing = || Err("a row is missing");
     let value: Result<&[u8], &str> = match values {
-        Values::Numbers { bytes, rows } => match rows.get(row) {
+        ColumnValues::Numbers { bytes, rows } => match rows.get(row) {
             Some(Ok(range)) => Ok(&bytes[range.clone()]),
             Some(Err(what)) => Err(what),
             None => missing(),
         },
-        Values::Bytes(rows) => match rows.get(row) {
+        ColumnValues::Bytes(rows) => match rows.get(row) {
             Some(Ok(value)) => Ok(value.data()),
             Some(Err(what)) => Err(what),
             None => missing(),
@@ -34,17 +34,17 @@ pub(super) fn put(record: &mut Vec<u8>, values: &Values, row: usize) {
 
 /// Finds the features of a pipeline in records; feature i goes to cell i.
 #[derive(Debug)]
-pub struct Extractor {
+pub struct ParquetRecordReader {
     features: usize,
 }
 
-impl Extractor {
-    pub(crate) fn new(features: &Features) -> Self {
-        Extractor { features: features.len() }
+impl ParquetRecordReader {
+    pub(crate) fn new(features: &FeatureMap) -> Self {
+        ParquetRecordReader { features: features.len() }
     }
 
     /// Finds every feature in `record`; returns the bytes of their values.
-    pub(crate) fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
+    pub(crate) fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         let (mut at, mut found) = (0, 0);
         for cell in cells.iter_mut().take(self.features) {
             let cut = || "the record is cut short".to_owned();
@@ -56,14 +56,18 @@ impl Extractor {
                 return Err(String::from_utf8_lossy(value).into_owned());
             }
             (at, found) = (range.end, found + value.len());
-            cell.place = Place::Record(range);
+            cell.place = CellStorage::Record(range);
         }
         Ok(found)
     }
 }
 
-impl ReadRecord for Extractor {
-    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String> {
+impl ReadRecord for ParquetRecordReader {
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
         Ok((stored, self.extract(stored, cells)?))
     }
 }

@@ -67,16 +67,16 @@ const RIGHT: Forged =
 
 impl Forged {
     fn object(&self) -> Vec<u8> {
-        let schema = gristmill_chunk::Schema::new(vec![
-            TensorSpec::ragged("image", DType::U8, []),
-            TensorSpec::fixed("label", DType::I64, []),
-            TensorSpec::fixed("__key__", DType::U64, []),
-            TensorSpec::fixed("__copy__", DType::U32, []),
-            TensorSpec::fixed("__record__", DType::U32, []),
-            TensorSpec::fixed("__repeat__", DType::U32, []),
-            TensorSpec::fixed("__sizes__", DType::U32, [1, 2]),
+        let schema = gristmill_chunk::FrameSchema::new(vec![
+            TensorSpec::ragged("image", TensorDType::U8, []),
+            TensorSpec::fixed("label", TensorDType::I64, []),
+            TensorSpec::fixed("__key__", TensorDType::U64, []),
+            TensorSpec::fixed("__copy__", TensorDType::U32, []),
+            TensorSpec::fixed("__record__", TensorDType::U32, []),
+            TensorSpec::fixed("__repeat__", TensorDType::U32, []),
+            TensorSpec::fixed("__sizes__", TensorDType::U32, [1, 2]),
         ]);
-        let mut writer = ChunkWriter::new(Codec::Stored);
+        let mut writer = ChunkWriter::new(FrameCodec::Stored);
         writer.begin_frame(&schema.unwrap(), 2).unwrap();
         for (row, record) in self.records.iter().enumerate() {
             writer.push_ragged(0, &vec![7; self.pixels]).unwrap();
@@ -87,12 +87,12 @@ impl Forged {
             let sizes = self.size.map(u32::to_le_bytes);
             writer.row_mut(6, row).unwrap().copy_from_slice(sizes.as_flattened());
         }
-        writer.end_frame(FrameKind::Batch, 2).unwrap();
-        let schema = gristmill_chunk::Schema::new(vec![
-            TensorSpec::fixed("__key__", DType::U64, []),
-            TensorSpec::fixed("__record__", DType::U32, []),
-            TensorSpec::ragged("__op__", DType::U8, []),
-            TensorSpec::ragged("__reason__", DType::U8, []),
+        writer.end_frame(ChunkFrameKind::Batch, 2).unwrap();
+        let schema = gristmill_chunk::FrameSchema::new(vec![
+            TensorSpec::fixed("__key__", TensorDType::U64, []),
+            TensorSpec::fixed("__record__", TensorDType::U32, []),
+            TensorSpec::ragged("__op__", TensorDType::U8, []),
+            TensorSpec::ragged("__reason__", TensorDType::U8, []),
         ]);
         writer.begin_frame(&schema.unwrap(), 2).unwrap();
         for (row, record) in self.refused.iter().enumerate() {
@@ -101,7 +101,7 @@ impl Forged {
             writer.push_ragged(2, b"decode").unwrap();
             writer.push_ragged(3, self.reason).unwrap();
         }
-        writer.end_frame(FrameKind::Remainder, 2).unwrap();
+        writer.end_frame(ChunkFrameKind::Remainder, 2).unwrap();
         writer.finish().unwrap()
     }
 }
@@ -126,8 +126,8 @@ fn what_does_not_fit_an_object_names_the_place() {
     let cached = images();
     let program = &cached.bench.program;
     let mut scratch = program.scratch();
-    let limits = Limits { object_bytes: 20_000, ..Limits::default() };
-    scratch.cache = ChunkWriter::with_limits(Codec::Stored, limits);
+    let limits = ChunkLimits { object_bytes: 20_000, ..ChunkLimits::default() };
+    scratch.cache = ChunkWriter::with_limits(FrameCodec::Stored, limits);
     let input = SplitInput { put: Some(0), ..cached.bench.input(0, 7) };
     let error = program.run_split(&mut scratch, &input, &|| false).unwrap_err().to_string();
     assert!(

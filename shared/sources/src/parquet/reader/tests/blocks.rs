@@ -68,7 +68,7 @@ fn blocks_are_pages_of_the_largest_column_and_end_with_their_row_group() {
 fn blocks_of_small_columns_say_so() {
     let file = file(style(WriterVersion::PARQUET_1_0, Compression::UNCOMPRESSED));
     let (index, _) = index(&file);
-    let bytes = |source: &Parsed| {
+    let bytes = |source: &ParsedSource| {
         let blocks = index.blocks(1, 90, source).unwrap();
         blocks.iter().map(|block| block.bytes).sum::<u64>()
     };
