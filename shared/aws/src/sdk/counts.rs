@@ -1,4 +1,4 @@
-//! RequestCounts requests as they leave, retries included: what a bill counts.
+//! Counts requests as they leave, retries included: what a bill counts.
 
 use aws_smithy_runtime_api::{
     box_error::BoxError,
@@ -39,7 +39,7 @@ impl RequestCounts {
     }
 }
 
-/// RequestCounts the requests of one service's client.
+/// Counts the requests of one service's client.
 #[derive(Debug)]
 pub(crate) struct RequestCountInterceptor {
     pub service: &'static str,
@@ -49,7 +49,7 @@ pub(crate) struct RequestCountInterceptor {
 #[dyn_dispatch_hint]
 impl Intercept for RequestCountInterceptor {
     fn name(&self) -> &'static str {
-        "CountRequests"
+        "RequestCountInterceptor"
     }
 
     fn read_before_transmit(

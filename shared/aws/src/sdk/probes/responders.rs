@@ -56,7 +56,7 @@ impl ResponderInterceptor {
 #[dyn_dispatch_hint]
 impl Intercept for ResponderInterceptor {
     fn name(&self) -> &'static str {
-        "RecordResponder"
+        "ResponderInterceptor"
     }
 
     fn read_before_transmit(
