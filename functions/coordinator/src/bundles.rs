@@ -1,7 +1,7 @@
 //! Reads bundles of a part of the run, by key or with one query per partition.
 
 use crate::{
-    CoordinatorFunction,
+    JobRecords,
     items::{ItemName, JobItem, bundle_partition, bundle_sk, parse_bundle_sk},
     store::{VersionedItem, decode},
 };
@@ -114,7 +114,7 @@ impl ScannedBundle {
     }
 }
 
-impl CoordinatorFunction {
+impl JobRecords {
     /// The bundles of `course`, in its order.
     pub(crate) async fn read_bundles(
         &self,

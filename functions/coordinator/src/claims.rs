@@ -5,7 +5,7 @@ mod needed;
 
 use self::leasing::leased;
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Splits,
     bundles::ScannedBundle,
     items::{INDEX_EPOCH, ItemName, bundle_partition, parse_bundle_sk},
     scan::WorkableRange,
@@ -62,27 +62,27 @@ impl<'a> Claiming<'a> {
     }
 }
 
-impl CallHandler<ClaimCall> for CoordinatorFunction {
+impl CallHandler<ClaimCall> for Splits {
     /// Leases a claimable bundle, or says why the worker should stop.
     async fn handle(&self, claim: &ClaimCall) -> Result<ClaimReply, CallRefusal> {
-        let mut snapshot = self.snapshot_for(claim).await?;
+        let mut snapshot = self.records.snapshot_for(claim).await?;
         let item = &snapshot.item;
         let another = claim.registered_ms != 0 && claim.registered_ms != item.registered_ms;
         if item.state.is_ended() || another {
             return Ok(idle(IdleReason::JobEnded));
         }
         if item.plan.is_some() && item.spec.numerics != claim.numerics {
-            match self.settle_numerics(claim, item).await {
+            match self.jobs.settle_numerics(claim, item).await {
                 Ok(settled) => snapshot.item = settled,
                 Err(ItemUpdateError::Fault(fault)) => return Err(fault),
                 Err(ItemUpdateError::Declined(error)) if claim.local => return Err(invalid(error)),
                 Err(ItemUpdateError::Declined(error)) => {
-                    self.fail_job(&claim.job, item, error).await?;
+                    self.records.fail_job(&claim.job, item, error).await?;
                     return Ok(idle(IdleReason::JobEnded));
                 }
             }
         }
-        let claiming = Claiming::new(claim, &snapshot, self.clock.now_ms());
+        let claiming = Claiming::new(claim, &snapshot, self.records.clock.now_ms());
         // Without a plan there is nothing to need but an index.
         if let Some(place) = claim.needed.filter(|_| snapshot.item.plan.is_some()) {
             return self.take_needed(&claiming, place).await;
@@ -104,7 +104,7 @@ impl CallHandler<ClaimCall> for CoordinatorFunction {
     }
 }
 
-impl CoordinatorFunction {
+impl Splits {
     /// Tries one of the first returned bundles, then the next of a partition, then the other returned ones.
     async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, CallRefusal> {
         let mut returned = returned(claiming);
@@ -136,7 +136,8 @@ impl CoordinatorFunction {
         claiming: &Claiming<'_>,
     ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, .. } = claiming;
-        let scan = self.scan(&claim.job, item, progress, progress.horizon().slowest).await?;
+        let scan =
+            self.records.scan(&claim.job, item, progress, progress.horizon().slowest).await?;
         let bundle = scan.owned_by(claim.nonce);
         Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
     }
@@ -154,7 +155,7 @@ impl CoordinatorFunction {
             return Ok(None);
         }
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
-        self.read_by_key(&claim.job, item, &mut bundles).await?;
+        self.records.read_by_key(&claim.job, item, &mut bundles).await?;
         self.take_first(claiming, bundles, put_off).await
     }
 
@@ -191,11 +192,11 @@ impl CoordinatorFunction {
         let (window, partitions) = (reach.window, item.partitions());
         let few = snapshot.active() < FEW_ACTIVE && partitions == FEWEST_PARTITIONS;
         let scope = SearchScope { partitions, window, ahead: *ahead, few };
-        let ends = self.memory.ends(&claim.job, item);
+        let ends = self.records.memory.ends(&claim.job, item);
         let mut search = BundleSearch::new(&course, scope, claim.nonce, ends);
         let taken = self.search(claiming, &course, &mut search).await;
         let from = course.legs.first().map_or(0, |leg| leg.epoch);
-        self.memory.saw(&claim.job, item, search.into_ends(), from);
+        self.records.memory.saw(&claim.job, item, search.into_ends(), from);
         taken
     }
 
@@ -252,7 +253,7 @@ impl CoordinatorFunction {
             let look = |end: &PartitionEnd| self.latest(claiming, course, *end);
             return try_join_all(ends.iter().map(look)).await;
         }
-        let bundles = self.read_bundles(job, item, course).await?;
+        let bundles = self.records.read_bundles(job, item, course).await?;
         let partitions = item.partitions();
         let of_end = |end: &PartitionEnd| {
             let epoch = course.legs.get(end.leg).map(|leg| leg.epoch);
@@ -276,11 +277,11 @@ impl CoordinatorFunction {
         let (job, item) = (&claim.job, &snapshot.item);
         let Some(leg) = course.legs.get(end.leg) else { return Ok(Vec::new()) };
         let home = item.homes(end.partition);
-        let pk = bundle_partition(&self.settings.ns, job, home, leg.epoch);
+        let pk = bundle_partition(&self.records.settings.ns, job, home, leg.epoch);
         let mut latest = Vec::new();
         let is_again = claim.resent && snapshot.has_many_workers();
         let most = if is_again { LATEST_OF_RESENT } else { LATEST };
-        for (sk, stored) in self.store.last(&pk, most).await? {
+        for (sk, stored) in self.records.store.last(&pk, most).await? {
             let Some(index) = parse_bundle_sk(&sk) else { continue };
             let name = ItemName::Bundle(job, home, leg.epoch, index);
             let mut bundle = ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), index);

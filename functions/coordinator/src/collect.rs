@@ -2,7 +2,7 @@
 //! same item as the cursor; an interrupted sweep is repeated from where the last one ended.
 
 use crate::{
-    CoordinatorFunction,
+    Consumers,
     bundles::ScannedBundle,
     caching::ChunkRetention,
     items::{ItemName, JobItem, SweepProgress},
@@ -21,7 +21,7 @@ use gristmill_model::wire::{CallRefusal, EpochPlan};
 /// Most splits whose objects one poll deletes, so that it is answered in time.
 const MOST_SWEPT: u64 = 4_000;
 
-impl CoordinatorFunction {
+impl Consumers {
     /// Deletes objects that `progress` has durably passed, once they are worth two writes.
     pub(crate) async fn collect(
         &self,
@@ -55,7 +55,7 @@ impl CoordinatorFunction {
         let decide = |before: Option<&JobProgress>| {
             splits::collected(before).map_err(ItemUpdateError::Declined)
         };
-        Ok(self.store.update(&ItemName::Progress(job), decide).await?)
+        Ok(self.records.store.update(&ItemName::Progress(job), decide).await?)
     }
 
     /// Deletes remaining objects of splits before `horizon`, a limited number; the next poll goes on.
@@ -82,14 +82,14 @@ impl CoordinatorFunction {
             passed(epoch) == ChunkRetention::Deleted
         });
         let mut doomed = Vec::new();
-        for bundle in self.read_bundles(job, item, &course).await? {
+        for bundle in self.records.read_bundles(job, item, &course).await? {
             let shelf = caching.and_then(|caching| caching.view.chunks_shelf(bundle.epoch));
             doomed.extend(self.deletable(job, shelf, &bundle, horizon).await?);
         }
-        self.delete_objects(&doomed).await?;
+        self.objects.delete_objects(&doomed).await?;
         let place = SplitPlace::from_linear(to, n);
         let swept = |swept: &mut SweepProgress| swept.place = swept.place.max(place);
-        self.store.change_from(&ItemName::Swept(job), read, swept).await?;
+        self.records.store.change_from(&ItemName::Swept(job), read, swept).await?;
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl CoordinatorFunction {
         horizon: SplitPlace,
     ) -> Result<Vec<String>, CallRefusal> {
         let Some(item) = &bundle.item else { return Ok(Vec::new()) };
-        let own = keys::bundle_prefix(&self.settings.ns, job, bundle.epoch, bundle.index);
+        let own = keys::bundle_prefix(&self.records.settings.ns, job, bundle.epoch, bundle.index);
         let prefix = shelf.map_or(own, |shelf| keys::shelf_bundle(shelf, bundle.index));
         let mut doomed = Vec::new();
         for (position, entry) in bundle.positions.clone().zip(&item.entries) {
@@ -119,7 +119,7 @@ impl CoordinatorFunction {
             }
         }
         if item.attempt > 1 && item.state == splits::BundleState::Done {
-            for info in self.list_objects(&prefix).await? {
+            for info in self.objects.list_objects(&prefix).await? {
                 let orphan = keys::parse_chunk(&prefix, &info.key).is_some_and(
                     |(position, attempt, nonce)| {
                         let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };

@@ -1,7 +1,7 @@
 //! Workers that end: frees their bundles, and updates the scaler's state and the hints for claims.
 
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Splits,
     items::{ItemName, JobItem},
     scan::WindowScan,
     snapshot::JobSnapshot,
@@ -28,7 +28,7 @@ struct Freed {
     bundles: Vec<EpochBundle>,
 }
 
-impl CallHandler<ReleaseCall> for CoordinatorFunction {
+impl CallHandler<ReleaseCall> for Splits {
     /// Frees the bundles of a dead invocation, and removes its worker from the scaler's state. An event that expired
     /// has none, and hundreds may expire within a second.
     async fn handle(&self, release: &ReleaseCall) -> Result<AppliedReply, CallRefusal> {
@@ -39,8 +39,8 @@ impl CallHandler<ReleaseCall> for CoordinatorFunction {
             }
             return Ok(AppliedReply {});
         }
-        let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
-        let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
+        let JobSnapshot { item, progress, .. } = self.records.snapshot(job).await?;
+        let scan = self.records.scan(job, &item, &progress, progress.horizon().slowest).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
         if !freed.owners.is_empty() {
@@ -56,7 +56,7 @@ impl CallHandler<ReleaseCall> for CoordinatorFunction {
     }
 }
 
-impl CallHandler<LeaveCall> for CoordinatorFunction {
+impl CallHandler<LeaveCall> for Splits {
     /// Removes a worker that leaves, in good order or with an error.
     async fn handle(&self, leave: &LeaveCall) -> Result<AppliedReply, CallRefusal> {
         let LeaveCall { job, worker, error } = leave;
@@ -64,13 +64,13 @@ impl CallHandler<LeaveCall> for CoordinatorFunction {
             self.note_left(job, *worker, DepartedWorkers::with).await?;
             return Ok(AppliedReply {});
         };
-        let progress = self.snapshot(job).await?.hints().progress;
+        let progress = self.records.snapshot(job).await?.hints().progress;
         self.remove_worker(job, *worker, None, Some((progress, error))).await?;
         Ok(AppliedReply {})
     }
 }
 
-impl CoordinatorFunction {
+impl Splits {
     /// Frees the bundles in `scan` that the `dead` invocations have leased.
     async fn release_held(
         &self,
@@ -90,7 +90,7 @@ impl CoordinatorFunction {
                 splits::release(before, &command).map_err(ItemUpdateError::Declined)
             };
             // On a refusal the bundle has moved on, so there is nothing to free.
-            let released = self.store.update_from(&name, bundle.versioned(), decide).await;
+            let released = self.records.store.update_from(&name, bundle.versioned(), decide).await;
             if accepted(released)?.is_some() {
                 freed.owners.push(invocation.clone());
                 if !bundle.is_on_trial() {
@@ -115,7 +115,7 @@ impl CoordinatorFunction {
             return Ok(false);
         }
         let forget = |scale: &mut ScaleState| scale.dead.retain(|dead| !released.contains(dead));
-        self.store.change(&ItemName::Scale(job), forget).await?;
+        self.records.store.change(&ItemName::Scale(job), forget).await?;
         Ok(true)
     }
 
@@ -127,7 +127,10 @@ impl CoordinatorFunction {
         add: fn(DepartedWorkers, u32) -> DepartedWorkers,
     ) -> Result<(), CallRefusal> {
         let name = ItemName::Left(job, worker / LEFT_SHARD);
-        self.store.change(&name, |left: &mut DepartedWorkers| *left = add(*left, worker)).await?;
+        self.records
+            .store
+            .change(&name, |left: &mut DepartedWorkers| *left = add(*left, worker))
+            .await?;
         Ok(())
     }
 
@@ -139,10 +142,10 @@ impl CoordinatorFunction {
         mut scale: ScaleState,
         scan: &WindowScan,
     ) -> Result<ScaleState, CallRefusal> {
-        let at_work = scan.workers_at_work(self.clock.now_ms());
+        let at_work = scan.workers_at_work(self.records.clock.now_ms());
         let shards = scale.outstanding.shards(|number| !at_work.contains(&number));
         let names: Vec<_> = shards.iter().map(|shard| ItemName::Left(job, *shard)).collect();
-        let items = self.store.read_raw(&names).await?;
+        let items = self.records.store.read_raw(&names).await?;
         let mut left = BTreeMap::new();
         for ((shard, name), item) in shards.into_iter().zip(&names).zip(items) {
             left.extend(
@@ -162,7 +165,7 @@ impl CoordinatorFunction {
         let decide = |before: Option<&WindowHints>| {
             Ok::<_, CallRefusal>(WindowHints::freed(before, bundles))
         };
-        self.store.update(&ItemName::Frontier(job), decide).await?;
+        self.records.store.update(&ItemName::Frontier(job), decide).await?;
         Ok(())
     }
 
@@ -175,7 +178,7 @@ impl CoordinatorFunction {
         dead: Option<&InvocationId>,
         ended: Option<(u64, &str)>,
     ) -> Result<(), CallRefusal> {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let remove = |scale: &mut ScaleState| {
             let known = dead.is_none_or(|dead| !scale.dead.contains(dead));
             if let Some((progress, error)) = ended.filter(|_| known) {
@@ -188,7 +191,7 @@ impl CoordinatorFunction {
                 scale.dead.drain(..excess);
             }
         };
-        self.store.change(&ItemName::Scale(job), remove).await?;
+        self.records.store.change(&ItemName::Scale(job), remove).await?;
         Ok(())
     }
 }

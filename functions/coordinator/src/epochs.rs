@@ -2,7 +2,7 @@
 //! them. Closing the last epoch ends the job.
 
 use crate::{
-    CoordinatorFunction,
+    Jobs,
     items::{ItemName, JobItem, SweepProgress},
     store::{ItemUpdateError, invalid},
 };
@@ -14,7 +14,7 @@ use gristmill_model::splits::{
 use gristmill_model::wire::CallRefusal;
 use gristmill_model::{Epoch, JobName};
 
-impl CoordinatorFunction {
+impl Jobs {
     /// Seals and closes every epoch that `progress` has durably passed. Repeatable: a crash leaves work for
     /// the next poll.
     pub(crate) async fn close_epochs(
@@ -29,8 +29,8 @@ impl CoordinatorFunction {
                 Err(ItemUpdateError::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
                     let error =
                         format!("{refusal}; `gristmill status {job} --skipped` says which and why");
-                    self.fail_job(job, &item, error).await?;
-                    return self.job(job).await;
+                    self.records.fail_job(job, &item, error).await?;
+                    return self.records.job(job).await;
                 }
                 Err(unchanged) => return Err(unchanged.into()),
             }
@@ -55,13 +55,13 @@ impl CoordinatorFunction {
             item.resumed += 1;
             Ok::<_, CallRefusal>(())
         };
-        self.change_job(job, reopen).await?;
+        self.records.change_job(job, reopen).await?;
         // Objects that are made again are deleted again.
         let behind = |swept: &mut SweepProgress| {
             swept.place = swept.place.min(SplitPlace::start_of(durable));
             swept.pruned = swept.pruned.min(durable);
         };
-        self.store.change(&ItemName::Swept(job), behind).await.map(|_| ())
+        self.records.store.change(&ItemName::Swept(job), behind).await.map(|_| ())
     }
 
     async fn close_epoch(
@@ -76,7 +76,7 @@ impl CoordinatorFunction {
         // An epoch that is delivered from the cache has no bundles.
         let first = u64::from(number) * u64::from(plan.n_splits);
         let course = item.course(first..first + u64::from(plan.n_splits));
-        let scanned = self.read_bundles(job, item, &course).await?;
+        let scanned = self.records.read_bundles(job, item, &course).await?;
         let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
         let seal = SealTransition {
             bundles: &bundles,
@@ -101,9 +101,9 @@ impl CoordinatorFunction {
         let close = |before: Option<&EpochItem>| {
             epoch::close(before, number, &durable).map_err(ItemUpdateError::Declined)
         };
-        self.store.update(&name, open).await?;
-        self.store.update(&name, seal).await?;
-        self.store.update(&name, close).await?;
+        self.records.store.update(&name, open).await?;
+        self.records.store.update(&name, seal).await?;
+        self.records.store.update(&name, close).await?;
         Ok(())
     }
 
@@ -118,6 +118,6 @@ impl CoordinatorFunction {
             }
             Ok(())
         };
-        self.change_job(job, close).await
+        self.records.change_job(job, close).await
     }
 }

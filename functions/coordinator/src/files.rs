@@ -1,12 +1,13 @@
 //! Objects of the bucket: JSON, lists and deletions, with the store's errors as refusals.
 
 use crate::{
-    CoordinatorFunction,
+    CoordinatorSettings,
     store::{busy, invalid},
 };
 use gristmill_model::wire::CallRefusal;
-use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath};
+use gristmill_ports::{Clock, ObjectError, ObjectInfo, ObjectPath, ObjectStore};
 use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
 
 /// Time for which a call deletes objects; its sender waits for 10 s.
 const CALL_MS: u64 = 5_000;
@@ -33,7 +34,15 @@ pub(crate) fn object_fault(error: &ObjectError) -> CallRefusal {
     }
 }
 
-impl CoordinatorFunction {
+/// The stack's bucket.
+#[derive(Clone)]
+pub(crate) struct BucketObjects {
+    pub store: Arc<dyn ObjectStore>,
+    pub clock: Arc<dyn Clock>,
+    pub settings: Arc<CoordinatorSettings>,
+}
+
+impl BucketObjects {
     /// The object under `key`, which is `what`; none if there is no object.
     pub(crate) async fn read_json<T: DeserializeOwned>(
         &self,
@@ -41,7 +50,7 @@ impl CoordinatorFunction {
         what: &str,
     ) -> Result<Option<T>, CallRefusal> {
         let path = ObjectPath::new(&self.settings.bucket, key);
-        match self.objects.get(&path).await {
+        match self.store.get(&path).await {
             Ok(body) => serde_json::from_slice(&body)
                 .map(Some)
                 .map_err(|error| invalid(format!("{path} is not {what}: {error}"))),
@@ -59,12 +68,12 @@ impl CoordinatorFunction {
     ) -> Result<(), CallRefusal> {
         let body = serde_json::to_vec(value).map_err(|error| invalid(error.to_string()))?;
         let path = ObjectPath::new(&self.settings.bucket, key);
-        let put = self.objects.put_if_absent(&path, body.into(), put_id).await;
+        let put = self.store.put_if_absent(&path, body.into(), put_id).await;
         put.map(|_| ()).map_err(|error| object_fault(&error))
     }
 
     pub(crate) async fn list_objects(&self, prefix: &str) -> Result<Vec<ObjectInfo>, CallRefusal> {
-        let listed = self.objects.list(&self.settings.bucket, prefix).await;
+        let listed = self.store.list(&self.settings.bucket, prefix).await;
         listed.map_err(|error| object_fault(&error))
     }
 
@@ -72,7 +81,7 @@ impl CoordinatorFunction {
         if keys.is_empty() {
             return Ok(());
         }
-        let deleted = self.objects.delete(&self.settings.bucket, keys).await;
+        let deleted = self.store.delete(&self.settings.bucket, keys).await;
         deleted.map_err(|error| object_fault(&error))
     }
 
@@ -91,7 +100,7 @@ impl CoordinatorFunction {
     ) -> Result<DeletedObjects, CallRefusal> {
         let (mut objects, mut after) = (0, String::new());
         loop {
-            let page = self.objects.list_after(&self.settings.bucket, prefix, &after).await;
+            let page = self.store.list_after(&self.settings.bucket, prefix, &after).await;
             let page = page.map_err(|error| object_fault(&error))?;
             let Some(last) = page.last() else { return Ok(DeletedObjects { objects, all: true }) };
             after.clone_from(&last.key);

@@ -1,7 +1,7 @@
 //! Forgets an ended job: deletes its items and objects, so that the name is free again.
 
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Jobs,
     files::DeletedObjects,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     snapshot::JobSnapshot,
@@ -18,11 +18,11 @@ const ITEMS_AT_ONCE: u64 = 2_000;
 /// Number of concurrent writes.
 const WRITES: usize = 16;
 
-impl CallHandler<ForgetCall> for CoordinatorFunction {
+impl CallHandler<ForgetCall> for Jobs {
     /// Deletes a job: its objects, its bundles, its other items, and the job's own item last, so that an
     /// interrupted call can be repeated.
     async fn handle(&self, ForgetCall { job }: &ForgetCall) -> Result<ForgetReply, CallRefusal> {
-        let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
+        let JobSnapshot { item, progress, .. } = self.records.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
@@ -41,12 +41,12 @@ impl CallHandler<ForgetCall> for CoordinatorFunction {
                 return Ok(ForgetReply { items, objects, all: false });
             }
         }
-        for pk in keys::left_partitions(&self.settings.ns, job) {
+        for pk in keys::left_partitions(&self.records.settings.ns, job) {
             items += self.forget_partition(&pk, |_| true).await?;
         }
-        let own = keys::job_partition(&self.settings.ns, job);
-        let listed = ItemName::Listed(job).key(&self.settings.ns);
-        let last = ItemName::Job(job).key(&self.settings.ns);
+        let own = keys::job_partition(&self.records.settings.ns, job);
+        let listed = ItemName::Listed(job).key(&self.records.settings.ns);
+        let last = ItemName::Job(job).key(&self.records.settings.ns);
         items += self.forget_partition(&own, |key| *key != last).await?;
         items += self.forget_partition(&listed.pk, |key| *key == listed).await?;
         items += self.forget_partition(&own, |_| true).await?;
@@ -54,17 +54,18 @@ impl CallHandler<ForgetCall> for CoordinatorFunction {
     }
 }
 
-impl CoordinatorFunction {
+impl Jobs {
     async fn forget_objects(
         &self,
         job: &JobName,
         item: &JobItem,
     ) -> Result<DeletedObjects, CallRefusal> {
-        let (ns, until_ms) = (&self.settings.ns, self.in_time_of_a_call());
+        let (ns, until_ms) = (&self.records.settings.ns, self.objects.in_time_of_a_call());
         let mut deleted = self.tidy_shelves(item.caching.as_ref(), until_ms).await?;
         for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {
             if deleted.all {
-                deleted = deleted.and(self.delete_below(&prefix, until_ms, |_| true).await?);
+                deleted =
+                    deleted.and(self.objects.delete_below(&prefix, until_ms, |_| true).await?);
             }
         }
         Ok(deleted)
@@ -78,7 +79,7 @@ impl CoordinatorFunction {
     ) -> Result<u64, CallRefusal> {
         let mut items = 0;
         for partition in 0..item.partitions() {
-            let pk = bundle_partition(&self.settings.ns, job, item.homes(partition), epoch);
+            let pk = bundle_partition(&self.records.settings.ns, job, item.homes(partition), epoch);
             items += self.forget_partition(&pk, |_| true).await?;
         }
         Ok(items)
@@ -89,12 +90,12 @@ impl CoordinatorFunction {
         pk: &str,
         doomed: impl Fn(&ItemKey) -> bool,
     ) -> Result<u64, CallRefusal> {
-        let found = self.store.query(pk).await?.into_iter();
+        let found = self.records.store.query(pk).await?.into_iter();
         let found = found.map(|(sk, item)| (ItemKey { pk: pk.to_owned(), sk }, item));
         let found: Vec<_> = found.filter(|(key, _)| doomed(key)).collect();
         let mut items = 0;
         for some in found.chunks(WRITES) {
-            let deleted = some.iter().map(|(key, item)| self.store.delete(key, item));
+            let deleted = some.iter().map(|(key, item)| self.records.store.delete(key, item));
             let deleted = try_join_all(deleted).await?;
             items += deleted.into_iter().filter(|deleted| *deleted).count() as u64;
         }

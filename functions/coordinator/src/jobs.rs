@@ -1,7 +1,7 @@
 //! Jobs: registered once, indexed if the dataset is new, then planned into splits.
 
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Jobs,
     caching::CacheQuery,
     files::object_fault,
     items::{BundleLayout, ItemName, JobItem, ListedJob},
@@ -20,12 +20,12 @@ use gristmill_pipeline::{Pipeline, PipelineSource};
 use gristmill_policy::scaling::PolicyName;
 use gristmill_ports::{ObjectError, ObjectPath};
 
-impl CallHandler<RegisterCall> for CoordinatorFunction {
+impl CallHandler<RegisterCall> for Jobs {
     /// Registers a job, or joins the existing one of that name.
     async fn handle(&self, register: &RegisterCall) -> Result<JobView, CallRefusal> {
         let RegisterCall { job, spec, dataset, nonce, .. } = register;
         let name = ItemName::Job(job);
-        let read = self.store.read::<JobItem>(&name).await?;
+        let read = self.records.store.read::<JobItem>(&name).await?;
         let Some(dataset) = dataset.as_ref().filter(|_| read.item.is_none()) else {
             return self.join_job(read, register).await;
         };
@@ -51,17 +51,17 @@ impl CallHandler<RegisterCall> for CoordinatorFunction {
         let (plan, state) = match plan {
             Some(plan) => (Some(plan), JobState::Running),
             None => {
-                let key = keys::listing(&self.settings.ns, dataset_version);
+                let key = keys::listing(&self.records.settings.ns, dataset_version);
                 match register.listing {
                     Some(_) => self.check_listing(key).await?,
-                    None => self.put_json(key, dataset, "content").await?,
+                    None => self.objects.put_json(key, dataset, "content").await?,
                 }
                 (None, JobState::Indexing)
             }
         };
         self.list(job).await?;
         let fresh = JobItem {
-            registered_ms: self.clock.now_ms(),
+            registered_ms: self.records.clock.now_ms(),
             registered_by: *nonce,
             spec: spec.clone(),
             dataset_version,
@@ -80,25 +80,26 @@ impl CallHandler<RegisterCall> for CoordinatorFunction {
             Some(item) => Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(item.clone())),
             None => Ok(TransitionOutcome::Write(fresh.clone())),
         };
-        let (item, version) = self.store.update_versioned(&name, read, decide).await?;
+        let (item, version) = self.records.store.update_versioned(&name, read, decide).await?;
         let read = VersionedItem { version, item: Some(item.clone()) };
         let reply = self.join_job(read, register).await?;
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
-            let event = scaler_event(&self.settings.ns, job, &item, 0, self.clock.now_ms());
+            let event =
+                scaler_event(&self.records.settings.ns, job, &item, 0, self.records.clock.now_ms());
             let event = ScalerEvent { claimable: n_files, ..event };
-            self.kick(&ScaleState::default(), event).await;
+            self.kicks.kick(&ScaleState::default(), event).await;
         }
         Ok(reply)
     }
 }
 
-impl CoordinatorFunction {
+impl Jobs {
     /// Refuses to register a job whose listing is not stored.
     async fn check_listing(&self, key: String) -> Result<(), CallRefusal> {
-        let path = ObjectPath::new(&self.settings.bucket, key);
-        match self.objects.get_range(&path, 0..1, None).await {
+        let path = ObjectPath::new(&self.records.settings.bucket, key);
+        match self.objects.store.get_range(&path, 0..1, None).await {
             Ok(_) => Ok(()),
             Err(ObjectError::NotFound(_)) => {
                 Err(invalid(format!("the list of the dataset's files, {path}, is not stored")))
@@ -109,7 +110,7 @@ impl CoordinatorFunction {
 
     /// Adds the job to the list of jobs before the job exists, so that upkeep misses none.
     pub(crate) async fn list(&self, job: &JobName) -> Result<(), CallRefusal> {
-        let fresh = ListedJob { registered_ms: self.clock.now_ms(), tidied: false };
+        let fresh = ListedJob { registered_ms: self.records.clock.now_ms(), tidied: false };
         let decide = |before: Option<&ListedJob>| match before {
             Some(before) if !before.tidied => {
                 Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(*before))
@@ -117,7 +118,7 @@ impl CoordinatorFunction {
             // A leftover of an earlier job of this name is replaced.
             _ => Ok(TransitionOutcome::Write(fresh)),
         };
-        self.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
+        self.records.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
     }
 
     /// Writes the manifest and starts the job; to be called once every file is indexed.
@@ -127,8 +128,8 @@ impl CoordinatorFunction {
         item: &JobItem,
         scan: &WindowScan,
     ) -> Result<JobItem, CallRefusal> {
-        let path = keys::listing(&self.settings.ns, item.dataset_version);
-        let listing = self.read_json::<Dataset>(path.clone(), "a listing").await?;
+        let path = keys::listing(&self.records.settings.ns, item.dataset_version);
+        let listing = self.objects.read_json::<Dataset>(path.clone(), "a listing").await?;
         let listing = listing.ok_or_else(|| invalid(format!("{path} does not exist")))?;
         let bundles = scan.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let entries = bundles.flat_map(|item| item.entries.iter().flatten());
@@ -142,17 +143,17 @@ impl CoordinatorFunction {
         let manifest = DatasetManifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
         let plan = self.plan(&item.spec, &pipeline, &manifest)?;
-        let key = keys::manifest(&self.settings.ns, item.dataset_version);
-        self.put_json(key, &manifest, "content").await?;
+        let key = keys::manifest(&self.records.settings.ns, item.dataset_version);
+        self.objects.put_json(key, &manifest, "content").await?;
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
                 let state = JobState::Running;
                 Ok(TransitionOutcome::Write(JobItem { state, plan: Some(plan), ..before.clone() }))
             }
             Some(before) => Ok(TransitionOutcome::AlreadyApplied(before.clone())),
-            None => Err(crate::coordinator::no_job(job)),
+            None => Err(crate::records::no_job(job)),
         };
-        self.store.update(&ItemName::Job(job), decide).await
+        self.records.store.update(&ItemName::Job(job), decide).await
     }
 
     /// The manifest of a dataset version, if it has been indexed before.
@@ -160,7 +161,9 @@ impl CoordinatorFunction {
         &self,
         version: Fingerprint,
     ) -> Result<Option<DatasetManifest>, CallRefusal> {
-        self.read_json(keys::manifest(&self.settings.ns, version), "a manifest").await
+        self.objects
+            .read_json(keys::manifest(&self.records.settings.ns, version), "a manifest")
+            .await
     }
 }
 

@@ -1,7 +1,7 @@
 //! Joins of a job that exists: what a program was given is compared with the job, or changes it.
 
 use crate::{
-    CoordinatorFunction,
+    Jobs,
     items::{ItemName, JobItem, SkipCounts},
     jobs::{check_workers, pipeline_of},
     plans::window_of,
@@ -22,7 +22,7 @@ const MOST_CHANGES: usize = 32;
 /// Characters of a value in an error.
 const VALUE_CHARS: usize = 60;
 
-impl CoordinatorFunction {
+impl Jobs {
     /// Joins the job that was read. Writes it only if something changes.
     pub(crate) async fn join_job(
         &self,
@@ -30,13 +30,13 @@ impl CoordinatorFunction {
         register: &RegisterCall,
     ) -> Result<JobView, CallRefusal> {
         let job = &register.job;
-        let Some(item) = &read.item else { return Err(crate::coordinator::no_job(job)) };
+        let Some(item) = &read.item else { return Err(crate::records::no_job(job)) };
         let version = self.version;
         let after = joined(item, (register, version), Cursor::default(), 0)?;
         if after == *item {
             return Ok(after.view(job));
         }
-        let progress = self.store.read::<JobProgress>(&ItemName::Progress(job)).await?;
+        let progress = self.records.store.read::<JobProgress>(&ItemName::Progress(job)).await?;
         let horizon = progress.item.unwrap_or_default().horizon();
         let on_error = |item: &JobItem| item.spec.settings.on_error;
         if on_error(item) == ErrorPolicy::Fail && on_error(&after) != ErrorPolicy::Fail {
@@ -46,13 +46,13 @@ impl CoordinatorFunction {
             self.list(job).await?;
             self.revive(job, item, &progress.item.unwrap_or_default()).await?;
         }
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| crate::coordinator::no_job(job))?;
+            let before = before.ok_or_else(|| crate::records::no_job(job))?;
             let after = joined(before, (register, version), horizon.durable, now_ms)?;
             Ok::<_, CallRefusal>(TransitionOutcome::new(Some(before), after))
         };
-        Ok(self.store.update_from(&ItemName::Job(job), read, decide).await?.view(job))
+        Ok(self.records.store.update_from(&ItemName::Job(job), read, decide).await?.view(job))
     }
 
     /// Counts skipped records from `slowest` on: the job did not skip any before.
@@ -63,7 +63,7 @@ impl CoordinatorFunction {
             }
             skips.before = skips.before.max(slowest);
         };
-        self.store.change(&ItemName::Skips(job), begin).await.map(|_| ())
+        self.records.store.change(&ItemName::Skips(job), begin).await.map(|_| ())
     }
 
     /// Lets the splits that were given up be tried again, and workers be started.
@@ -73,22 +73,22 @@ impl CoordinatorFunction {
         item: &JobItem,
         progress: &JobProgress,
     ) -> Result<(), CallRefusal> {
-        let scan = self.scan(job, item, progress, progress.horizon().slowest).await?;
+        let scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
         for bundle in &scan.bundles {
             let is_dead = bundle.item.as_ref().is_some_and(|item| item.state == BundleState::Dead);
             if !is_dead {
                 continue;
             }
-            let now_ms = self.clock.now_ms();
+            let now_ms = self.records.clock.now_ms();
             let decide = |before: Option<&Bundle>| {
                 splits::revive(before, now_ms).map_err(|error| invalid(error.to_string()))
             };
             let home = item.home(bundle.index);
             let name = ItemName::Bundle(job, home, bundle.epoch, bundle.index);
-            self.store.update(&name, decide).await?;
+            self.records.store.update(&name, decide).await?;
         }
         let clear = |scale: &mut ScaleState| scale.barren = WorkerFailureSeries::default();
-        self.store.change(&ItemName::Scale(job), clear).await.map(|_| ())
+        self.records.store.change(&ItemName::Scale(job), clear).await.map(|_| ())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Kicks of the scaler: sent when there is more work than the outstanding workers will take.
 
 use crate::{
-    CoordinatorFunction,
+    CoordinatorSettings,
     items::JobItem,
     plans::window_of,
     scan::{self, WindowScan},
@@ -11,9 +11,10 @@ use bytes::Bytes;
 use gristmill_model::splits::JobProgress;
 use gristmill_model::wire::{PollCall, ScaleState, ScalerEvent, protocol};
 use gristmill_model::{Epoch, JobName, Namespace};
+use gristmill_ports::Invoker;
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Shortest time between two kicks of one job, unless the scaler's item has changed since.
@@ -180,7 +181,19 @@ pub(crate) fn kick_due(
     Some(ScalerEvent { claimable, silent, batches, progress, training, ..event })
 }
 
-impl CoordinatorFunction {
+/// Sends events to the scaler's function.
+#[derive(Clone)]
+pub(crate) struct ScalerKicks {
+    invoker: Arc<dyn Invoker>,
+    settings: Arc<CoordinatorSettings>,
+    latest: Arc<LatestKicks>,
+}
+
+impl ScalerKicks {
+    pub fn new(invoker: Arc<dyn Invoker>, settings: Arc<CoordinatorSettings>) -> Self {
+        Self { invoker, settings, latest: Arc::default() }
+    }
+
     /// Sends the scaler an event; `scale` is the scaler's item. Best effort: the next poll repeats it. Returns the
     /// error if the scaler cannot be invoked.
     pub(crate) async fn kick(&self, scale: &ScaleState, event: ScalerEvent) -> Option<String> {
@@ -188,7 +201,7 @@ impl CoordinatorFunction {
             return None;
         }
         let (job, now_ms) = (&event.job.clone(), event.at_ms);
-        if let Some(answer) = self.kicks.recent(job, scale, now_ms) {
+        if let Some(answer) = self.latest.recent(job, scale, now_ms) {
             return answer;
         }
         // A job of a stack that was replaced by the one before may have a newer version.
@@ -204,7 +217,7 @@ impl CoordinatorFunction {
                 Some(format!("no workers are started: {error}; it is tried again every second"))
             }
         };
-        self.kicks.note(job, scale, now_ms, error.clone());
+        self.latest.note(job, scale, now_ms, error.clone());
         error
     }
 }

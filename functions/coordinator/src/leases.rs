@@ -1,7 +1,7 @@
 //! Leases: mark, flush, fail and give back, each one transition of one bundle.
 
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Splits,
     items::ItemName,
     store::{ItemUpdateError, VersionedItem},
 };
@@ -12,7 +12,7 @@ use gristmill_model::splits::{
 };
 use gristmill_model::wire::{AppliedReply, CallRefusal, FailCall, FlushCall, LeaseRef, MarkCall};
 
-impl CallHandler<MarkCall> for CoordinatorFunction {
+impl CallHandler<MarkCall> for Splits {
     /// Records which split the worker is about to start.
     async fn handle(&self, mark: &MarkCall) -> Result<AppliedReply, CallRefusal> {
         let MarkCall { lease, split_index } = mark;
@@ -23,10 +23,10 @@ impl CallHandler<MarkCall> for CoordinatorFunction {
     }
 }
 
-impl CallHandler<FlushCall> for CoordinatorFunction {
+impl CallHandler<FlushCall> for Splits {
     /// Commits splits and renews the lease.
     async fn handle(&self, flush: &FlushCall) -> Result<AppliedReply, CallRefusal> {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&Bundle>| {
             let open = before.map_or(0, |bundle| bundle.todo().len()) as u64;
             let predicted_ms = flush.split_ms.saturating_mul(open);
@@ -42,13 +42,13 @@ impl CallHandler<FlushCall> for CoordinatorFunction {
         };
         self.transition(&flush.lease, decide).await?;
         if let Some(profile) = &flush.profile {
-            self.add_profile(&flush.lease.job, profile).await;
+            self.records.add_profile(&flush.lease.job, profile).await;
         }
         Ok(AppliedReply {})
     }
 }
 
-impl CallHandler<FailCall> for CoordinatorFunction {
+impl CallHandler<FailCall> for Splits {
     /// Returns a bundle for another attempt, or for the same one if it is blameless; a fatal failure ends the job.
     async fn handle(&self, fail: &FailCall) -> Result<AppliedReply, CallRefusal> {
         let FailCall { lease, error, fatal, record, blameless } = fail;
@@ -63,8 +63,8 @@ impl CallHandler<FailCall> for CoordinatorFunction {
             }
             return Ok(AppliedReply {});
         }
-        let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(attempt));
-        let seen = if *fatal { Some(self.job(&lease.job).await?) } else { None };
+        let retry_at_ms = self.records.clock.now_ms().saturating_add(retry_delay_ms(attempt));
+        let seen = if *fatal { Some(self.records.job(&lease.job).await?) } else { None };
         // Bad records may be left out from the next lease on.
         let seen = seen
             .filter(|item| record.is_none() || item.spec.settings.on_error == ErrorPolicy::Fail);
@@ -73,13 +73,13 @@ impl CallHandler<FailCall> for CoordinatorFunction {
         let after = self.transition(lease, |before| splits::fail(before, &command)).await?;
         // A late copy of the call may find that the job has gone on since.
         if let Some(seen) = seen.filter(|_| after.state == BundleState::Dead) {
-            self.fail_job(&lease.job, &seen, error.clone()).await?;
+            self.records.fail_job(&lease.job, &seen, error.clone()).await?;
         }
         Ok(AppliedReply {})
     }
 }
 
-impl CoordinatorFunction {
+impl Splits {
     async fn transition(
         &self,
         lease: &LeaseRef,
@@ -93,16 +93,18 @@ impl CoordinatorFunction {
         let writes = |known: &VersionedItem<Bundle>| {
             matches!(decide(known.item.as_ref()), Ok(TransitionOutcome::Write(_)))
         };
-        let known = self.memory.take_lease(&at).filter(writes);
+        let known = self.records.memory.take_lease(&at).filter(writes);
         let is_known = known.is_some();
         let read = match known {
             Some(known) => known,
-            None => self.store.read(&name).await?,
+            None => self.records.store.read(&name).await?,
         };
         let decide = |before: Option<&Bundle>| decide(before).map_err(ItemUpdateError::Declined);
-        let (bundle, version) = self.store.update_versioned(&name, read, decide).await?;
+        let (bundle, version) = self.records.store.update_versioned(&name, read, decide).await?;
         if is_known && bundle.state == BundleState::Leased {
-            self.memory.keep_lease(at, VersionedItem { version, item: Some(bundle.clone()) });
+            self.records
+                .memory
+                .keep_lease(at, VersionedItem { version, item: Some(bundle.clone()) });
         }
         Ok(bundle)
     }

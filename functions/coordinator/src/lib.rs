@@ -34,6 +34,7 @@ mod polls;
 mod prune;
 mod readers;
 mod ready;
+mod records;
 mod scan;
 mod settings;
 mod silence;
@@ -45,9 +46,11 @@ mod upkeep;
 #[cfg(feature = "aws")]
 mod wiring;
 
-pub use coordinator::{CallHandler, CoordinatorFunction};
+pub use coordinator::CoordinatorFunction;
+pub(crate) use coordinator::{CallHandler, Consumers, Jobs, Splits};
 #[cfg(feature = "aws")]
 pub use handler::{handle, serve};
+pub(crate) use records::JobRecords;
 pub use settings::{CoordinatorSettings, WorkerFailureLimits};
 pub use snapshot::CoordinatorMemory;
 pub use upkeep::UpkeepReport;

@@ -7,7 +7,7 @@ mod steps;
 
 use self::steps::{JobChange, WindowDecision, WindowInputs};
 use crate::{
-    CoordinatorFunction,
+    Consumers,
     items::{ItemName, JobItem},
     kicks::window,
     scan::{WindowScan, WorkableRange},
@@ -19,7 +19,7 @@ use gristmill_model::splits::{
 };
 use gristmill_model::wire::{CallRefusal, PollCall, ScaleState};
 
-impl CoordinatorFunction {
+impl Consumers {
     /// Reads the window, updates the job's state, kicks the scaler if needed, and writes the hints.
     pub(crate) async fn look(
         &self,
@@ -36,27 +36,28 @@ impl CoordinatorFunction {
             let made = SplitPlace::from_linear(scan.gap().unwrap_or(end), plan.n_splits);
             let decide =
                 |before: Option<&JobProgress>| Ok::<_, CallRefusal>(splits::made(before, made));
-            *progress = self.store.update(&ItemName::Progress(job), decide).await?;
+            *progress = self.records.store.update(&ItemName::Progress(job), decide).await?;
         }
-        let steady_since_ms = steps::steady_since(frontier.item.as_ref(), self.clock.now_ms());
+        let steady_since_ms =
+            steps::steady_since(frontier.item.as_ref(), self.records.clock.now_ms());
         let scan = self.free_leases((job, item), progress, (scan, scale), steady_since_ms).await?;
         let scan = scan.within(window(item, progress, scale));
-        let scale = &self.settled(job, scale.clone(), &scan).await?;
-        let now_ms = self.clock.now_ms();
+        let scale = &self.splits.settled(job, scale.clone(), &scan).await?;
+        let now_ms = self.records.clock.now_ms();
         let view = WindowInputs { item, progress, scale, scan: &scan, steady_since_ms, now_ms };
         let WindowDecision { kick, failure, mut hints } =
-            steps::decide(&self.settings, poll, &view);
+            steps::decide(&self.records.settings, poll, &view);
         if let Some(event) = kick {
-            let not_kicked = self.kick(scale, event).await;
+            let not_kicked = self.kicks.kick(scale, event).await;
             hints.trouble = hints.trouble.or(not_kicked);
         }
         if let Some(error) = failure {
-            *item = self.fail_job(job, item, error).await?;
+            *item = self.records.fail_job(job, item, error).await?;
         }
         let read = frontier.item.clone();
         let decide = |before: Option<&WindowHints>| hints.clone().looked(read.as_ref(), before);
         let name = ItemName::Frontier(job);
-        Ok(self.store.update_hint(&name, frontier.clone(), decide).await)
+        Ok(self.records.store.update_hint(&name, frontier.clone(), decide).await)
     }
 
     /// Reads the window and carries out the [`JobChange`]s that it shows to be due. Returns the window as it is
@@ -69,20 +70,20 @@ impl CoordinatorFunction {
     ) -> Result<WindowScan, CallRefusal> {
         let skips = self.skips(job, item).await?;
         let from = steps::scan_from(progress, skips.as_ref());
-        let mut scan = self.scan(job, item, progress, from).await?;
+        let mut scan = self.records.scan(job, item, progress, from).await?;
         while let Some(step) = steps::next(item, &scan) {
             match step {
                 JobChange::FinishIndexing => {
-                    *item = self.finish_indexing(job, item, &scan).await?;
-                    scan = self.scan(job, item, progress, from).await?;
+                    *item = self.jobs.finish_indexing(job, item, &scan).await?;
+                    scan = self.records.scan(job, item, progress, from).await?;
                 }
                 JobChange::Fail { error } => {
-                    *item = self.fail_job(job, item, error).await?;
+                    *item = self.records.fail_job(job, item, error).await?;
                 }
                 JobChange::SettleCaching => {
-                    let settled = self.settle_caching(job, item.clone(), &scan).await?;
+                    let settled = self.jobs.settle_caching(job, item.clone(), &scan).await?;
                     if settled != *item {
-                        scan = self.scan(job, &settled, progress, from).await?;
+                        scan = self.records.scan(job, &settled, progress, from).await?;
                         *item = settled;
                     }
                     // The next look continues from what this one has read since.
@@ -93,7 +94,7 @@ impl CoordinatorFunction {
         if let Some(read) = skips.filter(|_| item.state == JobState::Running)
             && let Some(error) = self.count_skipped(job, item, (&scan, progress), read).await?
         {
-            *item = self.fail_job(job, item, error).await?;
+            *item = self.records.fail_job(job, item, error).await?;
         }
         Ok(scan)
     }
@@ -107,10 +108,10 @@ impl CoordinatorFunction {
         (mut scan, scale): (WindowScan, &ScaleState),
         steady_since_ms: u64,
     ) -> Result<WindowScan, CallRefusal> {
-        if self.release_late_claims((job, item), &scan, &scale.dead).await? {
-            scan = self.scan(job, item, progress, progress.horizon().slowest).await?;
+        if self.splits.release_late_claims((job, item), &scan, &scale.dead).await? {
+            scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
         }
-        self.end_overdue((job, item), &mut scan, steady_since_ms).await?;
+        self.splits.end_overdue((job, item), &mut scan, steady_since_ms).await?;
         Ok(scan)
     }
 }

@@ -1,9 +1,9 @@
 //! A job's numerics class: that of its first worker, unless its trainer chose one.
 
-use crate::{CoordinatorFunction, items::JobItem, store::ItemUpdateError};
+use crate::{Jobs, items::JobItem, store::ItemUpdateError};
 use gristmill_model::wire::ClaimCall;
 
-impl CoordinatorFunction {
+impl Jobs {
     /// Sets the job's numerics class to that of its first worker, unless its trainer chose one. Declines a
     /// worker of another class, with the error.
     pub(crate) async fn settle_numerics(
@@ -28,7 +28,7 @@ impl CoordinatorFunction {
                 claim.numerics
             ))),
         };
-        let settled = self.change_job(&claim.job, settle).await?;
+        let settled = self.records.change_job(&claim.job, settle).await?;
         if settled.caching.is_some() {
             self.remember_numerics(&claim.numerics).await?;
         }

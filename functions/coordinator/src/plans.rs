@@ -1,6 +1,6 @@
 //! Plans: divides an indexed dataset into splits.
 
-use crate::{CoordinatorFunction, store::invalid};
+use crate::{Jobs, store::invalid};
 use gristmill_model::splits::{
     SplitPlan, ZipMember,
     order::{BundleDivision, default_bundle_splits},
@@ -14,7 +14,7 @@ const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
 /// was full come back after some hundred.
 const MIN_WINDOW_SPLITS: u32 = 32;
 
-impl CoordinatorFunction {
+impl Jobs {
     /// Divides a dataset into splits: see [`Pipeline::split_batches`].
     pub(crate) fn plan(
         &self,
@@ -56,7 +56,7 @@ impl CoordinatorFunction {
             n_splits,
             max_bundle_splits,
             window_splits: window_of(spec.all_workers(), max_bundle_splits),
-            window_bytes: self.settings.window_bytes,
+            window_bytes: self.records.settings.window_bytes,
             batch_bytes: record_bytes.saturating_mul(batch),
         })
     }

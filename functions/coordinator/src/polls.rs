@@ -9,7 +9,7 @@ pub(crate) mod steps;
 
 use self::steps::{DueSteps, UnseenSplits};
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Consumers,
     bundles::ScannedBundle,
     items::JobItem,
     kicks::window,
@@ -26,17 +26,18 @@ use gristmill_model::wire::{CallRefusal, JobStatus, PollCall, PollReply, StatusC
 /// Most bundles of splits in the answer to a poll that follows.
 const FOLLOWED_BUNDLES: usize = 96;
 
-impl CallHandler<PollCall> for CoordinatorFunction {
+impl CallHandler<PollCall> for Consumers {
     async fn handle(&self, poll: &PollCall) -> Result<PollReply, CallRefusal> {
         let (job, from) = (&poll.job, poll.from);
         let one_of_several = (!poll.is_alone()).then_some(poll.ranks.first);
-        let (mut snapshot, mut items) = self.poll_snapshot(job, Some(from), one_of_several).await?;
+        let (mut snapshot, mut items) =
+            self.records.poll_snapshot(job, Some(from), one_of_several).await?;
         steps::check_job(job, &snapshot.item, poll.registered_ms)?;
         let before = snapshot.progress.delivered;
         let ReaderRole { reader, leads } = self.take_part(poll, &mut snapshot, &mut items).await?;
         if steps::goes_back(&snapshot, items.swept.item.as_ref()) {
-            self.reopen(job, &snapshot.progress).await?;
-            (snapshot, items) = self.poll_snapshot(job, Some(from), one_of_several).await?;
+            self.jobs.reopen(job, &snapshot.progress).await?;
+            (snapshot, items) = self.records.poll_snapshot(job, Some(from), one_of_several).await?;
         }
         let PollItems { scale, swept, first, .. } = items;
         if !leads {
@@ -47,12 +48,12 @@ impl CallHandler<PollCall> for CoordinatorFunction {
                 (scale, None),
                 ready,
                 reader,
-                self.clock.now_ms(),
+                self.records.clock.now_ms(),
             ));
         }
         let has_moved = snapshot.progress.delivered != before;
         let mut seen = None;
-        if steps::is_look_due(&snapshot, poll, has_moved, self.clock.now_ms()) {
+        if steps::is_look_due(&snapshot, poll, has_moved, self.records.clock.now_ms()) {
             seen = Some(self.look(poll, &mut snapshot, &scale).await?);
         }
         let due = DueSteps::from_snapshot(&snapshot, from);
@@ -62,27 +63,27 @@ impl CallHandler<PollCall> for CoordinatorFunction {
         }
         if due.close {
             let JobSnapshot { item, progress, .. } = &snapshot;
-            snapshot.item = self.close_epochs(job, item.clone(), progress).await?;
+            snapshot.item = self.jobs.close_epochs(job, item.clone(), progress).await?;
         }
         let JobSnapshot { item, progress, .. } = &snapshot;
         let collected = async {
             if due.collect { self.collect(job, item, (*progress, swept)).await } else { Ok(()) }
         };
         let ((), ready) = try_join(collected, self.ready((job, item), from, first)).await?;
-        Ok(steps::answer(job, snapshot, (scale, seen), ready, reader, self.clock.now_ms()))
+        Ok(steps::answer(job, snapshot, (scale, seen), ready, reader, self.records.clock.now_ms()))
     }
 }
 
-impl CallHandler<StatusCall> for CoordinatorFunction {
+impl CallHandler<StatusCall> for Consumers {
     /// Returns the job's progress without changing anything.
     async fn handle(&self, StatusCall { job }: &StatusCall) -> Result<JobStatus, CallRefusal> {
         let (JobSnapshot { item, progress, .. }, PollItems { scale, .. }) =
-            self.poll_snapshot(job, None, None).await?;
-        let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
-        let scale = self.settled(job, scale, &scan).await?;
+            self.records.poll_snapshot(job, None, None).await?;
+        let scan = self.records.scan(job, &item, &progress, progress.horizon().slowest).await?;
+        let scale = self.splits.settled(job, scale, &scan).await?;
         let window = window(&item, &progress, &scale);
         let scan = scan.within(window);
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let planned = item.plan.is_some();
         Ok(JobStatus {
             job: item.view(job),
@@ -94,15 +95,15 @@ impl CallHandler<StatusCall> for CoordinatorFunction {
             claimable: if item.state.is_ended() { 0 } else { scan.claimable(now_ms) },
             active_workers: scan.active_workers(now_ms),
             indexed_files: if planned { item.n_files } else { scan.done() },
-            trouble: trouble(&self.settings, &item, &scale, &scan),
+            trouble: trouble(&self.records.settings, &item, &scale, &scan),
             scale: scale.without_policy(),
-            profile: self.profile(job).await?,
+            profile: self.records.profile(job).await?,
             run: self.run_status(job, &item, &progress).await?,
         })
     }
 }
 
-impl CoordinatorFunction {
+impl Consumers {
     /// The splits before `known`, which a trainer knows of, that the table lacks: a local service may have lost its last
     /// writes. To be asked for each run of a trainer, once by each process of the coordinator.
     pub(crate) async fn lacking(

@@ -2,7 +2,7 @@
 //! by themselves, because a deletion costs as much as a write.
 
 use crate::{
-    CoordinatorFunction,
+    JobRecords,
     items::{INDEX_EPOCH, ItemName, JobItem, SweepProgress, bundle_partition},
 };
 use gristmill_model::splits::JobProgress;
@@ -13,7 +13,7 @@ use gristmill_ports::ItemKey;
 /// Most epochs that one round prunes.
 const EPOCHS_A_ROUND: Epoch = 64;
 
-impl CoordinatorFunction {
+impl JobRecords {
     /// Deletes the bundles of the epochs before the last two that a checkpoint may name; of an ended job, all. Returns
     /// their number.
     pub(crate) async fn prune(

@@ -3,10 +3,10 @@
 //! A poll of the reader of rank 0 leads. When it is silent, the next reader does.
 
 use crate::{
-    CoordinatorFunction,
-    coordinator::refuse,
+    Consumers,
     items::{ItemName, JobItem, reader_sks},
     polls::steps,
+    records::refuse,
     snapshot::{JobSnapshot, PollItems},
     store::{ItemCodec as _, ItemUpdateError, VersionedItem, busy, invalid},
 };
@@ -83,7 +83,7 @@ fn run_status(
     RunStatus { run, readers, uncovered, ended: progress.ended }
 }
 
-impl CoordinatorFunction {
+impl Consumers {
     /// Lets the reader that polls join, writes what it reports, and merges the reports if it leads. Updates the
     /// progress in `snapshot`.
     pub(crate) async fn take_part(
@@ -108,10 +108,10 @@ impl CoordinatorFunction {
         if let Some(progress) = &read.item
             && (poll.report.is_some() || poll.join.is_some())
         {
-            self.memory.keep_run(job, reader_of(poll), progress.generation);
+            self.records.memory.keep_run(job, reader_of(poll), progress.generation);
         }
         let heartbeat_ms = read.item.map_or(0, |progress| progress.heartbeat_ms);
-        let leads = readers::leads(*ranks, heartbeat_ms, self.clock.now_ms());
+        let leads = readers::leads(*ranks, heartbeat_ms, self.records.clock.now_ms());
         let mut uncovered = None;
         if leads && !poll.is_alone() && read.item.is_some_and(|progress| progress.run.is_some()) {
             (read, uncovered) = self.merge(job, read).await?;
@@ -149,7 +149,7 @@ impl CoordinatorFunction {
             Some(progress) => self.keep_past_run(job, join.run.token, &progress).await?,
             None => None,
         };
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
             if is_new && before.and_then(|before| before.past.leaving()) != leaving {
                 return Err(busy(format!("another run of job {job} begins")).into());
@@ -170,7 +170,8 @@ impl CoordinatorFunction {
             });
             joined.map_err(ItemUpdateError::Declined)
         };
-        let joined = self.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
+        let joined =
+            self.records.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
         let others = if is_new || poll.of == NonZeroU32::MIN {
             Vec::new()
         } else {
@@ -191,12 +192,13 @@ impl CoordinatorFunction {
         progress: &JobProgress,
     ) -> Result<Option<RunToken>, CallRefusal> {
         let Some(leaving) = progress.past.leaving() else { return Ok(None) };
-        let known: VersionedItem<RunToken> = self.store.read(&ItemName::PastRun(job, run)).await?;
+        let known: VersionedItem<RunToken> =
+            self.records.store.read(&ItemName::PastRun(job, run)).await?;
         if known.item.is_some() {
             return Err(refuse(&SplitRefusal::Fenced { generation: progress.generation }));
         }
         let keep = |_: Option<&RunToken>| Ok::<_, CallRefusal>(TransitionOutcome::Write(leaving));
-        self.store.update(&ItemName::PastRun(job, leaving), keep).await?;
+        self.records.store.update(&ItemName::PastRun(job, leaving), keep).await?;
         Ok(Some(leaving))
     }
 
@@ -211,7 +213,7 @@ impl CoordinatorFunction {
         reader: VersionedItem<ReaderProgress>,
         (report, lacking): (&ReaderReport, Option<LackingSplits>),
     ) -> Result<(VersionedItem<JobProgress>, u64), CallRefusal> {
-        let (job, now_ms) = (&poll.job, self.clock.now_ms());
+        let (job, now_ms) = (&poll.job, self.records.clock.now_ms());
         let known = read.item.filter(|progress| progress.run.is_some());
         let Some(JobProgress { generation: current, .. }) =
             known.filter(|progress| report.ack.generation <= progress.generation)
@@ -225,7 +227,7 @@ impl CoordinatorFunction {
                 let acked = acked.map(|acked| acked.with(|after| after.with_lacking(lacking)));
                 acked.map_err(ItemUpdateError::Declined)
             };
-            let acked = self.store.update_versioned(&name, read, decide).await?;
+            let acked = self.records.store.update_versioned(&name, read, decide).await?;
             return Ok((acked.into(), report.reader));
         }
         let decide = |before: Option<&ReaderProgress>| {
@@ -237,7 +239,7 @@ impl CoordinatorFunction {
             }
         };
         let of_ranks = ItemName::Reader(job, poll.ranks.first);
-        let written = self.store.update_from(&of_ranks, reader, decide).await?;
+        let written = self.records.store.update_from(&of_ranks, reader, decide).await?;
         if lacking.is_none() || poll.join.is_some() {
             return Ok((read, written.reader));
         }
@@ -247,7 +249,7 @@ impl CoordinatorFunction {
                 .with(|before| before.with_lacking(lacking));
             Ok::<_, CallRefusal>(noted)
         };
-        let noted = self.store.update_versioned(&name, read, decide).await?;
+        let noted = self.records.store.update_versioned(&name, read, decide).await?;
         Ok((noted.into(), written.reader))
     }
 
@@ -259,12 +261,16 @@ impl CoordinatorFunction {
         read: VersionedItem<JobProgress>,
     ) -> Result<(VersionedItem<JobProgress>, Option<String>), CallRefusal> {
         let reports = self.reports(job).await?;
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
             readers::merge(before, &reports, now_ms).map_err(ItemUpdateError::Declined)
         };
-        let merged: VersionedItem<JobProgress> =
-            self.store.update_versioned(&ItemName::Progress(job), read, decide).await?.into();
+        let merged: VersionedItem<JobProgress> = self
+            .records
+            .store
+            .update_versioned(&ItemName::Progress(job), read, decide)
+            .await?
+            .into();
         let uncovered =
             merged.item.and_then(|progress| readers::waits_for(&progress, &reports, now_ms));
         Ok((merged, uncovered))
@@ -286,7 +292,7 @@ impl CoordinatorFunction {
         let Some(ack) = joins.or(poll.report.as_ref().map(|report| &report.ack)) else {
             return Ok(None);
         };
-        if joins.is_none() && self.memory.knows_run(job, reader_of(poll), ack.generation) {
+        if joins.is_none() && self.records.memory.knows_run(job, reader_of(poll), ack.generation) {
             return Ok(None);
         }
         let progress = read.item.unwrap_or_default();
@@ -295,9 +301,9 @@ impl CoordinatorFunction {
 
     /// The reports of all readers that ever reported, in order of rank.
     async fn reports(&self, job: &JobName) -> Result<Vec<ReaderProgress>, CallRefusal> {
-        let pk = keys::job_partition(&self.store.ns, job);
+        let pk = keys::job_partition(&self.records.store.ns, job);
         let (first, last) = reader_sks();
-        let stored = self.store.range(&pk, &first, &last).await?;
+        let stored = self.records.store.range(&pk, &first, &last).await?;
         let reports = stored.iter().map(|(_, item)| ReaderProgress::decode(&item.body));
         reports.collect::<Result<Vec<_>, _>>().map_err(invalid)
     }
@@ -317,7 +323,7 @@ impl CoordinatorFunction {
             }
             _ => self.reports(job).await?,
         };
-        Ok(Some(run_status(run, item, (progress, &reports), self.clock.now_ms())))
+        Ok(Some(run_status(run, item, (progress, &reports), self.records.clock.now_ms())))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Committed splits in delivery order.
 
-use crate::{CoordinatorFunction, bundles::ScannedBundle, items::JobItem};
+use crate::{Consumers, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::splits::{Bundle, CommittedSplit, SplitPlace, WorkerTimes};
 use gristmill_model::wire::{CallRefusal, ReadySplit};
 use gristmill_model::{JobName, Position};
@@ -57,7 +57,7 @@ fn share(bundle: &Bundle) -> WorkerTimes {
     bundle.times.share_of(bundle.entries.iter().flatten().count() as u32)
 }
 
-impl CoordinatorFunction {
+impl Consumers {
     /// Committed splits from `from` up to the first gap, at most [`MOST_READY`]; the trainer asks for the
     /// rest with its next poll. `first` holds the first of these bundles, if they were already read. Leaves
     /// out splits that `item` cannot locate: bundles are read after it, and may belong to a later version of the job.
@@ -98,7 +98,7 @@ impl CoordinatorFunction {
             if course.is_empty() {
                 break;
             }
-            prefix.extend(self.read_bundles(job, item, &course).await?, from, most);
+            prefix.extend(self.records.read_bundles(job, item, &course).await?, from, most);
             if prefix.gap.is_some() || prefix.entries.len() >= most {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Reads a range of bundles: which splits are committed, which workers hold leases, what is claimable.
 
-use crate::{CoordinatorFunction, bundles::ScannedBundle, items::JobItem, plans::window_of};
+use crate::{JobRecords, bundles::ScannedBundle, items::JobItem, plans::window_of};
 use gristmill_model::splits::{
     Bundle, BundleState, CommittedSplit, JobProgress, ObjectSizes, SplitKind, SplitPlace,
     window::{WindowBounds, WindowOccupancy},
@@ -237,7 +237,7 @@ impl WorkableRange {
     }
 }
 
-impl CoordinatorFunction {
+impl JobRecords {
     /// Reads the bundles from `from`, or from the trainer's place if that is earlier, to the end of the
     /// window. While indexing, reads the whole index.
     pub(crate) async fn scan(

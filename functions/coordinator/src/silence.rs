@@ -5,7 +5,7 @@
 //! worker may commit until another worker claims, and the silence does not count against the split.
 
 use crate::{
-    CoordinatorFunction,
+    Splits,
     bundles::ScannedBundle,
     items::{ItemName, JobItem},
     scan::WindowScan,
@@ -53,7 +53,7 @@ pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> V
     bundles.filter(|(_, b)| b.item.as_ref().is_some_and(is_overdue)).map(|(i, _)| i).collect()
 }
 
-impl CoordinatorFunction {
+impl Splits {
     /// Ends the leases of workers that have most likely died.
     pub(crate) async fn end_overdue(
         &self,
@@ -61,7 +61,7 @@ impl CoordinatorFunction {
         scan: &mut WindowScan,
         steady_since_ms: u64,
     ) -> Result<(), CallRefusal> {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         for i in overdue(scan, steady_since_ms, now_ms) {
             let bundle = &mut scan.bundles[i];
             let Some(seen) = &bundle.item else { continue };
@@ -71,7 +71,8 @@ impl CoordinatorFunction {
             let decide = |before: Option<&Bundle>| {
                 splits::lapse(before, &command).map_err(ItemUpdateError::Declined)
             };
-            let lapsed = self.store.update_versioned(&name, bundle.versioned(), decide).await;
+            let lapsed =
+                self.records.store.update_versioned(&name, bundle.versioned(), decide).await;
             // On a refusal the worker is alive or the bundle has moved on.
             if let Some((after, version)) = accepted(lapsed)? {
                 let invocation = &after.invocation.0;

@@ -1,7 +1,7 @@
 //! The cap on skipped records: counts skips per epoch from commits of all workers.
 
 use crate::{
-    CoordinatorFunction,
+    Consumers,
     items::{ItemName, JobItem, SkipCounts},
     scan::WindowScan,
     store::VersionedItem,
@@ -101,7 +101,7 @@ impl Counts {
     }
 }
 
-impl CoordinatorFunction {
+impl Consumers {
     /// The stored counts of a job that may skip records; none for other jobs.
     pub(crate) async fn skips(
         &self,
@@ -110,7 +110,7 @@ impl CoordinatorFunction {
     ) -> Result<Option<VersionedItem<SkipCounts>>, CallRefusal> {
         match item.spec.settings.on_error {
             ErrorPolicy::Fail => Ok(None),
-            _ => self.store.read(&ItemName::Skips(job)).await.map(Some),
+            _ => self.records.store.read(&ItemName::Skips(job)).await.map(Some),
         }
     }
 
@@ -156,15 +156,16 @@ impl CoordinatorFunction {
                     stored.clone_from(&skips);
                 }
             };
-            self.store.change_from(&ItemName::Skips(job), read, count).await?;
+            self.records.store.change_from(&ItemName::Skips(job), read, count).await?;
         }
         Ok(None)
     }
 
     /// Skipped records of a split, from its worker's report. Best effort: the count does not need them.
     async fn skipped_at(&self, job: &JobName, place: SplitPlace) -> Vec<SkippedRecordLocation> {
-        let key = keys::skipped(&self.settings.ns, job, place.epoch, place.position);
-        let report = self.objects.get(&ObjectPath::new(&self.settings.bucket, key)).await;
+        let key = keys::skipped(&self.records.settings.ns, job, place.epoch, place.position);
+        let report =
+            self.objects.store.get(&ObjectPath::new(&self.records.settings.bucket, key)).await;
         let Ok(report) = report else { return Vec::new() };
         let lines = report.split(|byte| *byte == b'\n');
         lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()

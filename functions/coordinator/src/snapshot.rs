@@ -1,10 +1,10 @@
 //! The items of a job from one read; calls decide by them.
 
 use crate::{
-    CoordinatorFunction, CoordinatorSettings,
+    CoordinatorSettings, JobRecords,
     bundles::ScannedBundle,
-    coordinator::no_job,
     items::{ItemName, JobItem, SweepProgress},
+    records::no_job,
     store::{ItemCodec as _, VersionedItem, decode, invalid},
 };
 use gristmill_model::splits::{
@@ -189,7 +189,7 @@ impl CoordinatorMemory {
     }
 }
 
-impl CoordinatorFunction {
+impl JobRecords {
     /// The items that a claim decides by; they may be up to a second old, depending on
     /// [`CoordinatorSettings::shared_reads`].
     pub(crate) async fn snapshot_for(&self, claim: &ClaimCall) -> Result<JobSnapshot, CallRefusal> {

@@ -1,7 +1,7 @@
 //! Typed items over the table: read, decide, write conditionally; after a conflict, decide again.
 
-use crate::coordinator::refuse;
 use crate::items::ItemName;
+use crate::records::refuse;
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{

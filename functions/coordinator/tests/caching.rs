@@ -7,7 +7,7 @@ mod trainer;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::{CallHandler, CoordinatorFunction, CoordinatorSettings};
+use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings};
 use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome, SplitPlace, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
@@ -489,7 +489,7 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_the_next_calle
             world.stop("a").await;
             let listed = world.cached().await.remove(0);
             let fingerprint = listed.entry.fingerprint;
-            let reply = world.dying_after(calls).handle(&CacheRemoveCall { fingerprint }).await;
+            let reply = world.dying_after(calls).call(CacheRemoveCall { fingerprint }).await;
             let finished = reply.is_ok();
             let at = format!("{after:?} comes after {calls} calls");
             match after {

@@ -11,7 +11,7 @@ use crate::{
     table::{MOST_LOST, SharedItems, SimTable},
 };
 use gristmill_coordinator::{
-    CallHandler, CoordinatorFunction as Function, CoordinatorMemory, CoordinatorSettings,
+    CoordinatorFunction, CoordinatorMemory, CoordinatorSettings,
     inspect::{self, DecodedItem},
 };
 use gristmill_model::splits::{BundleState, JobProgress, SplitCommit};
@@ -176,7 +176,7 @@ impl SimCloud {
         Arc::new(SimInvoker { process: process.clone(), cloud: Arc::clone(self) })
     }
 
-    fn coordinator(self: &Arc<Self>, process: &SimProcess) -> Function {
+    fn coordinator(self: &Arc<Self>, process: &SimProcess) -> CoordinatorFunction {
         let settings =
             CoordinatorSettings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned())
                 .with_pruning();
@@ -184,7 +184,7 @@ impl SimCloud {
         let forever = self.sim.mutant == Some(Mutant::SharedForGood);
         // A second, as with thousands of workers.
         let shared_ms = if forever { u64::MAX } else { 1_000 };
-        Function::new(
+        CoordinatorFunction::new(
             self.table(process),
             self.objects(process),
             self.platform(process),
@@ -205,11 +205,8 @@ impl SimCloud {
         self: &Arc<Self>,
         process: &SimProcess,
         call: C,
-    ) -> Result<C::Reply, CallRefusal>
-    where
-        Function: CallHandler<C>,
-    {
-        self.coordinator(process).handle(&call).await
+    ) -> Result<C::Reply, CallRefusal> {
+        self.coordinator(process).call(call).await
     }
 
     /// Runs `work` as an invocation of a function; `None` if it died or timed out.
@@ -378,7 +375,7 @@ impl SimCloud {
 
 /// The answer of `coordinator` to `request`, as both travel in the version of the request. Those of the present one need
 /// no translation.
-async fn answer_in(coordinator: &Function, request: &CallEnvelope) -> AnyReply {
+async fn answer_in(coordinator: &CoordinatorFunction, request: &CallEnvelope) -> AnyReply {
     let spoken = coordinator.spoken();
     if request.v == VERSION && spoken.includes(VERSION) {
         return coordinator.answer(request).await;

@@ -5,7 +5,7 @@ use super::{
     catalogue::{self, UsedCacheEntry},
 };
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Jobs,
     items::{ItemName, JobItem},
     jobs::pipeline_of,
 };
@@ -104,7 +104,7 @@ impl CacheQuery<'_> {
     }
 }
 
-impl CallHandler<CacheExplainCall> for CoordinatorFunction {
+impl CallHandler<CacheExplainCall> for Jobs {
     async fn handle(&self, asked: &CacheExplainCall) -> Result<CacheExplainReply, CallRefusal> {
         let CacheExplainCall { spec, dataset } = asked;
         let pipeline = pipeline_of(spec)?;
@@ -131,7 +131,7 @@ impl CallHandler<CacheExplainCall> for CoordinatorFunction {
     }
 }
 
-impl CoordinatorFunction {
+impl Jobs {
     /// The caching state of a new job; none without `autocache` points.
     pub(crate) async fn begin_caching(
         &self,
@@ -155,8 +155,11 @@ impl CoordinatorFunction {
             // Finish the removal here, so that other jobs can find what this job stores.
             Mode::Get { point } => {
                 if let Some(found) = found.get(point as usize) {
-                    self.finish_begun_removal(found.view.fingerprint, self.in_time_of_a_call())
-                        .await?;
+                    self.finish_begun_removal(
+                        found.view.fingerprint,
+                        self.objects.in_time_of_a_call(),
+                    )
+                    .await?;
                 }
                 "the cached entry is being removed".to_owned()
             }
@@ -182,8 +185,9 @@ impl CoordinatorFunction {
         let points: Vec<CachePointView> =
             query.points().into_iter().map(|(_, view)| view).collect();
         let whole = points.iter().find(|point| point.whole).filter(|_| mode == Mode::Profile);
-        let shelf =
-            whole.map(|p| keys::cache_shelf(&self.settings.ns, p.fingerprint, self.clock.nonce()));
+        let shelf = whole.map(|p| {
+            keys::cache_shelf(&self.records.settings.ns, p.fingerprint, self.records.clock.nonce())
+        });
         // The reason is part of every poll's answer, so it must stay short.
         let reason = reason.chars().take(MAX_REASON_CHARS).collect();
         let modes = vec![EpochCacheMode { from: 0, mode, reason, shelf }];
@@ -308,7 +312,7 @@ impl CoordinatorFunction {
     /// The numerics class to look a job up with: its own, or else that of this namespace's workers.
     async fn numerics_of(&self, spec: &JobSpec) -> Result<String, CallRefusal> {
         match spec.numerics.as_str() {
-            "" => Ok(self.store.read(&ItemName::Numerics).await?.item.unwrap_or_default()),
+            "" => Ok(self.records.store.read(&ItemName::Numerics).await?.item.unwrap_or_default()),
             known => Ok(known.to_owned()),
         }
     }
@@ -316,7 +320,7 @@ impl CoordinatorFunction {
     /// Remembers the numerics class of this namespace's workers.
     pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), CallRefusal> {
         let seen = |known: &mut String| numerics.clone_into(known);
-        self.store.change(&ItemName::Numerics, seen).await.map(|_| ())
+        self.records.store.change(&ItemName::Numerics, seen).await.map(|_| ())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The cache: entries, their readers, their size, and their removal.
 
 use crate::{
-    CallHandler, CoordinatorFunction,
+    CallHandler, Jobs,
     files::DeletedObjects,
     files::object_fault,
     items::ItemName,
@@ -64,13 +64,15 @@ pub(crate) fn entry_of(entry: &CacheEntry) -> caching::CachedPrefix {
     }
 }
 
-impl CoordinatorFunction {
+impl Jobs {
     /// The entry under `fingerprint`, if it is cached.
     pub(crate) async fn cache_entry(
         &self,
         fingerprint: Fingerprint,
     ) -> Result<Option<CacheEntry>, CallRefusal> {
-        self.read_json(keys::cache_entry(&self.settings.ns, fingerprint), "an entry").await
+        self.objects
+            .read_json(keys::cache_entry(&self.records.settings.ns, fingerprint), "an entry")
+            .await
     }
 
     /// As [`Self::cache_entry`], if a job can read what it names. An entry whose manifest is gone is removed, so that
@@ -83,12 +85,19 @@ impl CoordinatorFunction {
         if !entry.whole {
             return Ok(Some(entry));
         }
-        let bucket = &self.settings.bucket;
-        match self.objects.get(&ObjectPath::new(bucket, keys::shelf_manifest(&entry.shelf))).await {
+        let bucket = &self.records.settings.bucket;
+        match self
+            .objects
+            .store
+            .get(&ObjectPath::new(bucket, keys::shelf_manifest(&entry.shelf)))
+            .await
+        {
             Ok(_) => Ok(Some(entry)),
             Err(ObjectError::NotFound(path)) => {
                 tracing::warn!(%path, "a cached epoch has lost its manifest: its entry is removed");
-                self.delete_objects(&[keys::cache_entry(&self.settings.ns, fingerprint)]).await?;
+                self.objects
+                    .delete_objects(&[keys::cache_entry(&self.records.settings.ns, fingerprint)])
+                    .await?;
                 Ok(None)
             }
             Err(error) => Err(object_fault(&error)),
@@ -97,9 +106,9 @@ impl CoordinatorFunction {
 
     /// Puts an entry unless its fingerprint has one; returns the entry that is stored then.
     pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, CallRefusal> {
-        let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);
+        let key = keys::cache_entry(&self.records.settings.ns, entry.fingerprint);
         // An earlier try or another job may have stored one: the stored entry counts.
-        self.put_json(key.clone(), entry, &entry.shelf).await?;
+        self.objects.put_json(key.clone(), entry, &entry.shelf).await?;
         let there = self.cache_entry(entry.fingerprint).await?;
         there.ok_or_else(|| busy(format!("{key} was removed as soon as it was put")))
     }
@@ -111,7 +120,7 @@ impl CoordinatorFunction {
         entry: &CacheEntry,
     ) -> Result<bool, CallRefusal> {
         let CacheEntry { fingerprint, shelf, .. } = entry;
-        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let now_s = self.records.clock.now_ms() as f64 / 1e3;
         let usage = self.usage(entry.clone()).await?;
         let ended: Vec<&JobName> = match usage.used.readers.len() {
             0..MANY_READERS => Vec::new(),
@@ -132,7 +141,7 @@ impl CoordinatorFunction {
             used.uses = used.uses.used(now_s);
             Ok(TransitionOutcome::Write(used))
         };
-        let noted = self.store.update(&ItemName::CacheUse(*fingerprint), decide).await;
+        let noted = self.records.store.update(&ItemName::CacheUse(*fingerprint), decide).await;
         if accepted(noted)?.is_none() {
             return Ok(false);
         }
@@ -143,9 +152,9 @@ impl CoordinatorFunction {
 
     /// All cache entries.
     pub(crate) async fn cached(&self) -> Result<Vec<UsedCacheEntry>, CallRefusal> {
-        let ns = &self.settings.ns;
+        let ns = &self.records.settings.ns;
         let mut cached = Vec::new();
-        for object in self.list_objects(&keys::cache_entries(ns)).await? {
+        for object in self.objects.list_objects(&keys::cache_entries(ns)).await? {
             let Some(fingerprint) = keys::parse_cache_entry(ns, &object.key) else { continue };
             if let Some(entry) = self.cache_entry(fingerprint).await? {
                 cached.push(self.usage(entry).await?);
@@ -156,11 +165,12 @@ impl CoordinatorFunction {
 
     async fn usage(&self, entry: CacheEntry) -> Result<UsedCacheEntry, CallRefusal> {
         let name = ItemName::CacheUse(entry.fingerprint);
-        let used = self.store.read::<CacheUse>(&name).await?.item.unwrap_or_default();
-        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let used = self.records.store.read::<CacheUse>(&name).await?.item.unwrap_or_default();
+        let now_s = self.records.clock.now_ms() as f64 / 1e3;
         let mut readers = Vec::new();
         for job in &used.readers {
-            let read = self.store.read::<crate::items::JobItem>(&ItemName::Job(job)).await?;
+            let read =
+                self.records.store.read::<crate::items::JobItem>(&ItemName::Job(job)).await?;
             let lives = match read.item {
                 Some(item) => !item.state.is_ended(),
                 // A job is added as a reader before its item is written.
@@ -179,7 +189,7 @@ impl CoordinatorFunction {
         let entries: Vec<caching::CachedPrefix> =
             cached.iter().map(UsedCacheEntry::as_entry).collect();
         let (capacity, now_s) =
-            (self.settings.cache_bytes as f64, self.clock.now_ms() as f64 / 1e3);
+            (self.records.settings.cache_bytes as f64, self.records.clock.now_ms() as f64 / 1e3);
         let doomed = match evict(&entries, capacity, bytes, now_s) {
             Ok(doomed) => doomed,
             Err(no_room) => return Ok(Some(no_room.to_string())),
@@ -206,10 +216,10 @@ impl CoordinatorFunction {
             let removing = Some(entry.shelf.clone());
             Ok(TransitionOutcome::Write(CacheUse { removing, ..CacheUse::default() }))
         };
-        if accepted(self.store.update(&name, removing).await)?.is_none() {
+        if accepted(self.records.store.update(&name, removing).await)?.is_none() {
             return Ok(None);
         }
-        let until_ms = self.in_time_of_a_call();
+        let until_ms = self.objects.in_time_of_a_call();
         self.finish_removal(entry.fingerprint, &entry.shelf, until_ms).await.map(Some)
     }
 
@@ -222,19 +232,22 @@ impl CoordinatorFunction {
         shelf: &str,
         until_ms: u64,
     ) -> Result<u64, CallRefusal> {
-        let DeletedObjects { objects, all } = self.delete_below(shelf, until_ms, |_| true).await?;
+        let DeletedObjects { objects, all } =
+            self.objects.delete_below(shelf, until_ms, |_| true).await?;
         if !all {
             let text = format!("{objects} objects of {fingerprint} are deleted, and more remain");
             return Err(busy(text));
         }
         let of_shelf = |entry: CacheEntry| entry.shelf == shelf;
         if self.cache_entry(fingerprint).await?.is_some_and(of_shelf) {
-            self.delete_objects(&[keys::cache_entry(&self.settings.ns, fingerprint)]).await?;
+            self.objects
+                .delete_objects(&[keys::cache_entry(&self.records.settings.ns, fingerprint)])
+                .await?;
         }
         let unmark = |used: &mut CacheUse| {
             used.removing.take_if(|removing| removing == shelf);
         };
-        self.store.change(&ItemName::CacheUse(fingerprint), unmark).await?;
+        self.records.store.change(&ItemName::CacheUse(fingerprint), unmark).await?;
         tracing::info!(%fingerprint, objects, "removed from the cache");
         Ok(objects)
     }
@@ -245,7 +258,8 @@ impl CoordinatorFunction {
         fingerprint: Fingerprint,
         until_ms: u64,
     ) -> Result<Option<u64>, CallRefusal> {
-        let used = self.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
+        let used =
+            self.records.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
         match used.and_then(|used| used.removing) {
             Some(shelf) => self.finish_removal(fingerprint, &shelf, until_ms).await.map(Some),
             None => Ok(None),
@@ -254,7 +268,8 @@ impl CoordinatorFunction {
 
     /// Fingerprints whose removal was begun and not finished.
     pub(crate) async fn being_removed(&self) -> Result<Vec<Fingerprint>, CallRefusal> {
-        let items = self.store.query(&keys::cache_partition(&self.settings.ns)).await?;
+        let items =
+            self.records.store.query(&keys::cache_partition(&self.records.settings.ns)).await?;
         let mut found = Vec::new();
         for (sk, item) in items {
             let Ok(fingerprint) = sk.parse::<Fingerprint>() else { continue };
@@ -288,16 +303,16 @@ impl CoordinatorFunction {
             let Some(point) = point else { continue };
             let entry = self.cache_entry(point.fingerprint).await?;
             if deleted.all && entry.is_none_or(|entry| entry.shelf != *shelf) {
-                deleted = deleted.and(self.delete_below(shelf, until_ms, |_| true).await?);
+                deleted = deleted.and(self.objects.delete_below(shelf, until_ms, |_| true).await?);
             }
         }
         Ok(deleted)
     }
 }
 
-impl CallHandler<CacheListCall> for CoordinatorFunction {
+impl CallHandler<CacheListCall> for Jobs {
     async fn handle(&self, _: &CacheListCall) -> Result<CacheListReply, CallRefusal> {
-        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let now_s = self.records.clock.now_ms() as f64 / 1e3;
         let entries = self.cached().await?.into_iter().map(|usage| {
             let uses = usage.as_entry().uses.at(now_s);
             ListedCacheEntry { entry: usage.entry, uses, readers: usage.readers }
@@ -307,11 +322,11 @@ impl CallHandler<CacheListCall> for CoordinatorFunction {
     }
 }
 
-impl CallHandler<CacheRemoveCall> for CoordinatorFunction {
+impl CallHandler<CacheRemoveCall> for Jobs {
     async fn handle(&self, call: &CacheRemoveCall) -> Result<CacheRemoveReply, CallRefusal> {
         let CacheRemoveCall { fingerprint } = call;
         if let Some(objects) =
-            self.finish_begun_removal(*fingerprint, self.in_time_of_a_call()).await?
+            self.finish_begun_removal(*fingerprint, self.objects.in_time_of_a_call()).await?
         {
             return Ok(CacheRemoveReply { objects });
         }

@@ -1,12 +1,7 @@
 //! Caching of a running job: turns its profile into a decision, and publishes what it has stored.
 
 use super::{CacheBenefit, JobCaching};
-use crate::{
-    CoordinatorFunction,
-    items::{ItemName, JobItem},
-    jobs::pipeline_of,
-    scan::WindowScan,
-};
+use crate::{Jobs, items::JobItem, jobs::pipeline_of, scan::WindowScan};
 use gristmill_model::splits::{
     CommittedSplit, SplitKind,
     epoch::SealedTotals,
@@ -70,7 +65,7 @@ pub(crate) fn settlement<'a>(
     Some((caching, settlement))
 }
 
-impl CoordinatorFunction {
+impl Jobs {
     /// Settles the mode of the next epoch, as far as it can be decided yet. Repeatable: the next poll
     /// finishes what a crash leaves.
     pub(crate) async fn settle_caching(
@@ -107,20 +102,7 @@ impl CoordinatorFunction {
             }
             Ok(())
         };
-        self.change_job(job, write).await
-    }
-
-    /// Measurements of a job's operators so far.
-    pub(crate) async fn profile(&self, job: &JobName) -> Result<WorkProfile, CallRefusal> {
-        Ok(self.store.read(&ItemName::Profile(job)).await?.item.unwrap_or_default())
-    }
-
-    /// Adds the measurements of a flush. Best effort: a partial profile suffices.
-    pub(crate) async fn add_profile(&self, job: &JobName, measured: &WorkProfile) {
-        let add = |profile: &mut WorkProfile| profile.add(measured);
-        if let Err(error) = self.store.change(&ItemName::Profile(job), add).await {
-            tracing::warn!(%job, %error, "measurements of a flush are not added to the profile");
-        }
+        self.records.change_job(job, write).await
     }
 
     /// Decides what to cache; none while too few batches are measured.
@@ -131,7 +113,7 @@ impl CoordinatorFunction {
         caching: &JobCaching,
         complete: bool,
     ) -> Result<Option<JobCaching>, CallRefusal> {
-        let measured = self.profile(job).await?;
+        let measured = self.records.profile(job).await?;
         if measured.batches < PROFILE_BATCHES && !complete {
             return Ok(None);
         }
@@ -161,7 +143,11 @@ impl CoordinatorFunction {
             let reason = format!("{}; {}", decision.reason, next.reason);
             after.state = next.state;
             let view = &caching.view.points[point as usize];
-            let shelf = keys::cache_shelf(&self.settings.ns, view.fingerprint, self.clock.nonce());
+            let shelf = keys::cache_shelf(
+                &self.records.settings.ns,
+                view.fingerprint,
+                self.records.clock.nonce(),
+            );
             let mode = after.state.mode;
             after.view.modes.push(EpochCacheMode {
                 from: unsettled,
@@ -195,12 +181,12 @@ impl CoordinatorFunction {
         };
         let entry = self.entry_for(job, item, caching, plan, view, &shelf, &stored).await?;
         if let Some(manifest) = &stored.manifest {
-            self.put_json(keys::shelf_manifest(&shelf), manifest, "manifest").await?;
+            self.objects.put_json(keys::shelf_manifest(&shelf), manifest, "manifest").await?;
         }
         let mut there = self.publish(&entry).await?;
         if there.shelf != shelf
             && self
-                .finish_begun_removal(entry.fingerprint, self.in_time_of_a_call())
+                .finish_begun_removal(entry.fingerprint, self.objects.in_time_of_a_call())
                 .await?
                 .is_some()
         {
@@ -237,7 +223,7 @@ impl CoordinatorFunction {
     ) -> Result<Option<Stored>, CallRefusal> {
         let first = u64::from(epoch) * u64::from(plan.n_splits);
         let course = item.course(first..first + u64::from(plan.n_splits));
-        let scanned = self.read_bundles(job, item, &course).await?;
+        let scanned = self.records.read_bundles(job, item, &course).await?;
         let pipeline = pipeline_of(&item.spec)?;
         let in_order = pipeline.is_in_order();
         let copies = plan.copies.max(1);
@@ -287,7 +273,7 @@ impl CoordinatorFunction {
         let bytes = if view.whole {
             stored.totals.object_bytes
         } else if plan.n_splits <= MAX_LISTED_SPLITS {
-            self.list_objects(shelf).await?.iter().map(|object| object.size).sum()
+            self.objects.list_objects(shelf).await?.iter().map(|object| object.size).sum()
         } else {
             predicted.map_or(0, |predicted| predicted.bytes as u64)
         };
@@ -303,7 +289,7 @@ impl CoordinatorFunction {
             copies: plan.copies,
             rows: stored.totals.rows,
             skipped: stored.totals.skipped,
-            stored_ms: self.clock.now_ms(),
+            stored_ms: self.records.clock.now_ms(),
             elements_per_s: predicted.map_or(0.0, |predicted| predicted.elements_per_s),
             saved_s: predicted.map_or(0.0, |predicted| predicted.saved_s),
             described: self.describe_point(item, &caching.numerics, view.fingerprint).await?,

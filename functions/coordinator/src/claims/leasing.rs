@@ -2,7 +2,7 @@
 
 use super::{Claiming, idle};
 use crate::{
-    CoordinatorFunction,
+    Splits,
     bundles::ScannedBundle,
     items::{ItemName, JobItem},
     snapshot::JobSnapshot,
@@ -18,7 +18,7 @@ use gristmill_model::wire::{CallRefusal, ClaimReply, IdleReason, Lease, LeaseWor
 /// The bundle (epoch, index) of a job whose operators are measured. Not the first one: its time is part of
 /// how long a new worker takes to start.
 const PROFILED: EpochBundle = (0, 1);
-impl CoordinatorFunction {
+impl Splits {
     /// Claims a bundle; none if another worker has it.
     pub(super) async fn take(
         &self,
@@ -36,7 +36,7 @@ impl CoordinatorFunction {
             }
             BundleState::Dead => {
                 let error = after.error.unwrap_or_default();
-                self.fail_job(&claim.job, item, error).await?;
+                self.records.fail_job(&claim.job, item, error).await?;
                 Ok(Some(idle(IdleReason::JobEnded)))
             }
             // Another worker won the race.
@@ -54,7 +54,7 @@ impl CoordinatorFunction {
         let home = item.home(candidate.index);
         let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
         let records = records_of(item, candidate);
-        let limits = self.settings.limits_of(item.spec.settings.on_error);
+        let limits = self.records.settings.limits_of(item.spec.settings.on_error);
         let is_new = candidate.version == 0;
         let mut death = None;
         // The first try may find a dead owner: its death is recorded and the claim repeated. Each attempt
@@ -83,13 +83,14 @@ impl CoordinatorFunction {
                 };
                 splits::claim(before, &command, &limits).map_err(ItemUpdateError::Declined)
             };
-            let claimed = self.store.update_versioned(&name, candidate.versioned(), decide).await;
+            let claimed =
+                self.records.store.update_versioned(&name, candidate.versioned(), decide).await;
             let refusal = match claimed {
                 Ok((after, version)) => {
                     if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
                         let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
                         let item = Some(after.clone());
-                        self.memory.keep_lease(at, VersionedItem { version, item });
+                        self.records.memory.keep_lease(at, VersionedItem { version, item });
                     }
                     return Ok(Some(after));
                 }
@@ -104,7 +105,7 @@ impl CoordinatorFunction {
                         Some(self.record_death(&claim.job, record, split_index.is_some()).await?);
                 }
                 SplitRefusal::Dead { error } => {
-                    self.fail_job(&claim.job, item, error).await?;
+                    self.records.fail_job(&claim.job, item, error).await?;
                     return Ok(None);
                 }
                 SplitRefusal::Invalid { what } => return Err(invalid(what)),
@@ -124,7 +125,7 @@ impl CoordinatorFunction {
         let decide = |before: Option<&DeathLog>| {
             Ok::<_, CallRefusal>(DeathLog::record(before, record, is_marked))
         };
-        let log = self.store.update(&ItemName::Deaths(job), decide).await?;
+        let log = self.records.store.update(&ItemName::Deaths(job), decide).await?;
         Ok(log.death(record, is_marked))
     }
 }

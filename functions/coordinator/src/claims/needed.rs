@@ -1,11 +1,11 @@
 //! Claims that name the split which the caller's trainer waits for.
 
 use super::{Claiming, idle, leasing::leased};
-use crate::{CoordinatorFunction, bundles::ScannedBundle};
+use crate::{Splits, bundles::ScannedBundle};
 use gristmill_model::splits::SplitPlace;
 use gristmill_model::wire::{CallRefusal, ClaimReply, IdleReason};
 
-impl CoordinatorFunction {
+impl Splits {
     /// Leases the bundle of the split at `place`, if it is claimable: one read by key, and no search. The window
     /// does not matter: what fills it is freed only after this split is made.
     pub(super) async fn take_needed(
@@ -18,7 +18,7 @@ impl CoordinatorFunction {
         let at = place.linear(plan.n_splits);
         let course = item.course(at..at.saturating_add(1).min(claiming.reach.most));
         let mut bundles = ScannedBundle::all_unseen(&course);
-        self.read_by_key(&claim.job, item, &mut bundles).await?;
+        self.records.read_by_key(&claim.job, item, &mut bundles).await?;
         for bundle in &bundles {
             // An earlier sending of the claim has leased it.
             if let Some(held) = bundle.item.as_ref().filter(|held| held.is_held_by(claim.nonce)) {
