@@ -1,25 +1,25 @@
 //! Claims: lease the bundle that a trainer waits for, a returned one, or the next bundle of a partition.
 
-mod leasing;
-mod needed;
-
-use self::leasing::leased;
 use crate::{
     CallHandler, Splits,
     bundles::ScannedBundle,
-    items::{INDEX_EPOCH, ItemName, bundle_partition, parse_bundle_sk},
+    items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
     scan::WorkableRange,
     snapshot::{FEW_ACTIVE, JobSnapshot},
-    store::{ItemUpdateError, busy, invalid},
+    store::{ItemUpdateError, VersionedItem, busy, invalid},
 };
 use futures::future::try_join_all;
-use gristmill_model::splits::{
-    course::{BundleRanges, EpochBundle, FEWEST_PARTITIONS},
-    search::{BundleSearch, PartitionEnd, SearchScope, SearchStep},
-    window::WindowOccupancy,
+use gristmill_model::{
+    BundleIndex, Epoch, JobName,
+    splits::{
+        self, Bundle, BundleState, DeathEvidence, DeathLog, DeathRecord, JobProgress, LeaseTerm,
+        SplitPlace, TransitionRefusal as SplitRefusal,
+        course::{BundleRanges, EpochBundle, FEWEST_PARTITIONS},
+        search::{BundleSearch, PartitionEnd, SearchScope, SearchStep},
+        window::WindowOccupancy,
+    },
+    wire::{CallRefusal, ClaimCall, ClaimReply, IdleReason, IdleReply, Lease, LeaseWork},
 };
-use gristmill_model::wire::{CallRefusal, ClaimCall, ClaimReply, IdleReason, IdleReply};
-use gristmill_model::{BundleIndex, Epoch};
 
 /// A claim picks one of this many returned bundles at random.
 const FIRST_RETURNED: usize = 4;
@@ -315,4 +315,206 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
 
 fn idle(reason: IdleReason) -> ClaimReply {
     ClaimReply::Idle(IdleReply { reason })
+}
+
+impl Splits {
+    /// Leases the bundle of the split at `place`, if it is claimable: one read by key, and no search. The window
+    /// does not matter: what fills it is freed only after this split is made.
+    async fn take_needed(
+        &self,
+        claiming: &Claiming<'_>,
+        place: SplitPlace,
+    ) -> Result<ClaimReply, CallRefusal> {
+        let (claim, item) = (claiming.claim, &claiming.snapshot.item);
+        let Some(plan) = item.plan else { return Ok(claiming.idle()) };
+        let at = place.linear(plan.n_splits);
+        let course = item.course(at..at.saturating_add(1).min(claiming.reach.most));
+        let mut bundles = ScannedBundle::all_unseen(&course);
+        self.records.read_by_key(&claim.job, item, &mut bundles).await?;
+        for bundle in &bundles {
+            // An earlier sending of the claim has leased it.
+            if let Some(held) = bundle.item.as_ref().filter(|held| held.is_held_by(claim.nonce)) {
+                return Ok(leased(item, bundle, held));
+            }
+        }
+        let mut put_off = Vec::new();
+        if let Some(reply) = self.take_first(claiming, bundles, &mut put_off).await? {
+            return Ok(reply);
+        }
+        for bundle in put_off {
+            if let Some(reply) = self.take(claiming, &bundle, None).await? {
+                return Ok(reply);
+            }
+        }
+        Ok(idle(IdleReason::AllClaimed))
+    }
+}
+
+/// The bundle (epoch, index) of a job whose operators are measured. Not the first one: its time is part of
+/// how long a new worker takes to start.
+const PROFILED: EpochBundle = (0, 1);
+impl Splits {
+    /// Claims a bundle; none if another worker has it.
+    async fn take(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<SplitPlace>,
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
+        let Some(after) = self.claim_one(claiming, candidate, control).await? else {
+            return Ok(None);
+        };
+        match after.state {
+            BundleState::Leased if after.owner == claim.nonce => {
+                Ok(Some(leased(item, candidate, &after)))
+            }
+            BundleState::Dead => {
+                let error = after.error.unwrap_or_default();
+                self.records.fail_job(&claim.job, item, error).await?;
+                Ok(Some(idle(IdleReason::JobEnded)))
+            }
+            // Another worker won the race.
+            _ => Ok(None),
+        }
+    }
+
+    async fn claim_one(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<SplitPlace>,
+    ) -> Result<Option<Bundle>, CallRefusal> {
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, now_ms, .. } = claiming;
+        let home = item.home(candidate.index);
+        let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
+        let records = records_of(item, candidate);
+        let limits = self.records.settings.limits_of(item.spec.settings.on_error);
+        let is_new = candidate.version == 0;
+        let mut death = None;
+        // The first try may find a dead owner: its death is recorded and the claim repeated. Each attempt
+        // has at most one death.
+        for _ in 0..3 {
+            let decide = |before: Option<&Bundle>| {
+                // Another worker has claimed this bundle meanwhile. If it came back, it may need a control,
+                // which only claims of returned bundles choose.
+                if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
+                    let until_ms = other.until_ms;
+                    return Err(ItemUpdateError::Declined(SplitRefusal::Leased { until_ms }));
+                }
+                let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
+                let command = splits::ClaimTransition {
+                    nonce: claim.nonce,
+                    invocation: &claim.invocation,
+                    term: LeaseTerm {
+                        now_ms: *now_ms,
+                        remaining_ms: claim.remaining_ms,
+                        predicted_ms: claim.split_ms.saturating_mul(open),
+                    },
+                    first: candidate.positions.start,
+                    records: &records,
+                    death,
+                    control,
+                };
+                splits::claim(before, &command, &limits).map_err(ItemUpdateError::Declined)
+            };
+            let claimed =
+                self.records.store.update_versioned(&name, candidate.versioned(), decide).await;
+            let refusal = match claimed {
+                Ok((after, version)) => {
+                    if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
+                        let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
+                        let item = Some(after.clone());
+                        self.records.memory.keep_lease(at, VersionedItem { version, item });
+                    }
+                    return Ok(Some(after));
+                }
+                Err(ItemUpdateError::Fault(fault)) => return Err(fault),
+                Err(ItemUpdateError::Declined(refusal)) => refusal,
+            };
+            match refusal {
+                SplitRefusal::DeathUnrecorded { attempt, split_index } => {
+                    let (epoch, bundle) = (candidate.epoch, candidate.index);
+                    let record = DeathRecord { epoch, bundle, attempt };
+                    death =
+                        Some(self.record_death(&claim.job, record, split_index.is_some()).await?);
+                }
+                SplitRefusal::Dead { error } => {
+                    self.records.fail_job(&claim.job, item, error).await?;
+                    return Ok(None);
+                }
+                SplitRefusal::Invalid { what } => return Err(invalid(what)),
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn record_death(
+        &self,
+        job: &JobName,
+        record: DeathRecord,
+        is_marked: bool,
+    ) -> Result<DeathEvidence, CallRefusal> {
+        tracing::info!(%job, ?record, is_marked, "a worker died");
+        let decide = |before: Option<&DeathLog>| {
+            Ok::<_, CallRefusal>(DeathLog::record(before, record, is_marked))
+        };
+        let log = self.records.store.update(&ItemName::Deaths(job), decide).await?;
+        Ok(log.death(record, is_marked))
+    }
+}
+
+fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimReply {
+    let first = candidate.positions.start;
+    let planned = item.plan.is_some();
+    let caching = item.caching.as_ref().filter(|_| planned);
+    let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
+    // The splits of one bundle are measured in every job, to report what its workers spend their time on.
+    cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
+    ClaimReply::Leased(Lease {
+        home: item.home(candidate.index),
+        control: bundle.control,
+        epoch: candidate.epoch,
+        bundle: candidate.index,
+        attempt: bundle.attempt,
+        work: if planned { LeaseWork::Splits } else { LeaseWork::Index },
+        first,
+        todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
+        cache,
+        on_error: item.spec.settings.on_error,
+        compress: item.spec.compress,
+    })
+}
+
+/// Source records of each position, counted as skipped if the split is poisoned. The last split of a file
+/// may hold fewer, which only its worker knows.
+fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
+    let records = item.plan.map_or(0, |plan| plan.split_records);
+    candidate.positions.clone().map(|_| records).collect()
+}
+
+/// Number of splits behind the trainer to search if none ahead of it is committed.
+const SEARCHED_BACK: u64 = 64;
+
+impl Splits {
+    /// The committed split with the most rows ahead of the trainer, or else just behind it.
+    pub(crate) async fn control(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        progress: &JobProgress,
+    ) -> Result<Option<SplitPlace>, CallRefusal> {
+        let longest = |bundles: &[ScannedBundle]| {
+            let committed = bundles.iter().filter_map(ScannedBundle::longest_committed);
+            committed.max_by_key(|(rows, _)| *rows).map(|(_, place)| place)
+        };
+        let scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
+        if let Some(place) = longest(&scan.bundles) {
+            return Ok(Some(place));
+        }
+        let delivered = scan.ahead.delivered;
+        let behind = delivered.saturating_sub(SEARCHED_BACK)..delivered;
+        Ok(longest(&self.records.read_bundles(job, item, &item.course(behind)).await?))
+    }
 }

@@ -4,7 +4,6 @@ use crate::{
     CoordinatorMemory, CoordinatorSettings,
     files::BucketObjects,
     kicks::ScalerKicks,
-    meter,
     records::JobRecords,
     store::{NamespaceTable, invalid},
 };
@@ -12,7 +11,7 @@ use gristmill_model::wire::{
     AnyCall, AnyReply, CallEnvelope, CallRefusal, CoordinatorCall, DescribeCall, JobView,
     SpokenVersions, StopCall,
 };
-use gristmill_ports::{Clock, FunctionMetrics, Invoker, ObjectStore, Table};
+use gristmill_ports::{Clock, FunctionMetrics, Invoker, MetricValue, ObjectStore, Table};
 use std::sync::Arc;
 
 /// The handler of one kind of call.
@@ -105,7 +104,7 @@ impl CoordinatorFunction {
         if let Some(metrics) = &self.metrics {
             let (ended_ms, conflicts) =
                 (self.jobs.records.clock.now_ms(), self.jobs.records.store.take_conflicts());
-            meter::print(metrics, &request.call, &reply, started_ms, ended_ms, conflicts);
+            print_metrics(metrics, &request.call, &reply, started_ms, ended_ms, conflicts);
         }
         reply
     }
@@ -176,4 +175,23 @@ impl CallHandler<StopCall> for Jobs {
     async fn handle(&self, StopCall { job }: &StopCall) -> Result<JobView, CallRefusal> {
         Ok(self.records.stop_job(job).await?.view(job))
     }
+}
+
+/// Prints the measures of a call that has ended at `ended_ms`. The platform sends an environment one call at a time, so
+/// `conflicts` are those of this call.
+fn print_metrics(
+    metrics: &FunctionMetrics,
+    call: &AnyCall,
+    reply: &AnyReply,
+    started_ms: u64,
+    ended_ms: u64,
+    conflicts: u64,
+) {
+    let measured = [
+        MetricValue::count(call.name(), 1),
+        MetricValue::count("refusals", u64::from(matches!(reply, AnyReply::Refused(_)))),
+        MetricValue::count("conflicts", conflicts),
+        MetricValue::ms("latency_ms", ended_ms.saturating_sub(started_ms)),
+    ];
+    metrics.print(ended_ms, &measured, &[("job", call.job().map_or("", |job| job.as_str()))]);
 }

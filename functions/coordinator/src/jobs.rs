@@ -7,15 +7,17 @@ use crate::{
     items::{BundleLayout, ItemName, JobItem, ListedJob},
     kicks::scaler_event,
     scan::WindowScan,
-    store::{VersionedItem, busy, invalid},
+    store::{ItemUpdateError, VersionedItem, busy, invalid},
 };
-use gristmill_model::splits::{TransitionOutcome, job::JobState};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{
-    CallRefusal, Dataset, DatasetManifest, JobSpec, JobView, ManifestFile, RegisterCall,
-    ScaleState, ScalerEvent,
+use gristmill_model::{
+    Fingerprint, JobName, Sharding,
+    splits::{TransitionOutcome, job::JobState},
+    stored::keys,
+    wire::{
+        CallRefusal, ClaimCall, Dataset, DatasetManifest, JobSpec, JobView, ManifestFile,
+        RegisterCall, ScaleState, ScalerEvent,
+    },
 };
-use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, PipelineSource};
 use gristmill_policy::scaling::PolicyName;
 use gristmill_ports::{ObjectError, ObjectPath};
@@ -204,6 +206,39 @@ fn check_members(
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, CallRefusal> {
     gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
+}
+
+impl Jobs {
+    /// Sets the job's numerics class to that of its first worker, unless its trainer chose one. Declines a
+    /// worker of another class, with the error.
+    pub(crate) async fn settle_numerics(
+        &self,
+        claim: &ClaimCall,
+        item: &JobItem,
+    ) -> Result<JobItem, ItemUpdateError<String>> {
+        let caching = match item.spec.numerics.as_str() {
+            "" => self.settle_points(item, &claim.numerics).await?,
+            _ => item.caching.clone(),
+        };
+        let settle = |item: &mut JobItem| match item.spec.numerics.as_str() {
+            "" => {
+                item.spec.numerics.clone_from(&claim.numerics);
+                item.caching.clone_from(&caching);
+                Ok(())
+            }
+            settled if settled == claim.numerics => Ok(()),
+            settled => Err(ItemUpdateError::Declined(format!(
+                "the job runs numerics class {settled}, and a worker has {}: results would \
+                 differ; deploy workers of the trainer's architecture, or use no local workers",
+                claim.numerics
+            ))),
+        };
+        let settled = self.records.change_job(&claim.job, settle).await?;
+        if settled.caching.is_some() {
+            self.remember_numerics(&claim.numerics).await?;
+        }
+        Ok(settled)
+    }
 }
 
 #[cfg(test)]

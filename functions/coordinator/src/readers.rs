@@ -5,7 +5,7 @@
 use crate::{
     Consumers,
     items::{ItemName, JobItem, reader_sks},
-    polls::steps,
+    polls::check_place,
     records::refuse,
     snapshot::{JobSnapshot, PollItems},
     store::{ItemCodec as _, ItemUpdateError, VersionedItem, busy, invalid},
@@ -286,7 +286,7 @@ impl Consumers {
     ) -> Result<Option<LackingSplits>, CallRefusal> {
         let job = &poll.job;
         if let Some(join) = poll.join.as_ref().filter(|join| is_new(read, join)) {
-            steps::check_place(job, item, &join.start)?;
+            check_place(job, item, &join.start)?;
         }
         let joins = poll.join.as_ref().map(|join| &join.start);
         let Some(ack) = joins.or(poll.report.as_ref().map(|report| &report.ack)) else {
