@@ -1,21 +1,16 @@
 //! The function's entry points: calls to its URL or through Lambda's endpoint, failure reports of the
 //! platform, and a schedule.
 
-use crate::{CoordinatorFunction, CoordinatorSettings};
-use gristmill_aws::{Aws, SettingsError};
-use gristmill_model::{
-    InvocationId,
-    wire::{
-        AnyReply, CallEnvelope, CallRefusal, MAX_MESSAGE_BYTES, RefusalKind, ReleaseCall,
-        WorkerEvent, protocol,
-    },
+use crate::CoordinatorFunction;
+use gristmill_model::InvocationId;
+use gristmill_model::wire::{
+    AnyReply, CallEnvelope, CallRefusal, MAX_MESSAGE_BYTES, RefusalKind, ReleaseCall, WorkerEvent,
+    protocol,
 };
-use gristmill_ports::{FunctionMetrics, SystemClock};
 use lambda_http::{
     Body, Error, Request as HttpRequest, Response, request::RequestContext, service_fn,
 };
 use serde::Deserialize;
-use std::sync::Arc;
 
 /// Serves calls until the platform ends the environment.
 pub async fn serve(coordinator: CoordinatorFunction) -> Result<(), Error> {
@@ -133,33 +128,5 @@ async fn release_failed(coordinator: &CoordinatorFunction, report: FailureReport
     if let AnyReply::Refused(refusal) = coordinator.answer_own(release).await {
         tracing::warn!(%refusal, "cannot release the bundle of a dead worker; its lease will \
                                   expire");
-    }
-}
-
-impl CoordinatorFunction {
-    /// The coordinator of the stack that `settings` names, with the access that `aws` gives.
-    ///
-    /// # Errors
-    /// A setting is missing.
-    pub fn from_settings(
-        settings: &gristmill_aws::StackSettings,
-        aws: &Aws,
-    ) -> Result<Self, SettingsError> {
-        let own = CoordinatorSettings::new(
-            settings.ns.clone(),
-            settings.bucket()?.to_owned(),
-            settings.scaler_function()?.to_owned(),
-        )
-        .with_retention(settings.retention_days)
-        .with_cache(settings.cache_gib);
-        let coordinator = Self::new(
-            Arc::new(aws.table(settings.table()?)),
-            Arc::new(aws.objects()),
-            Arc::new(aws.invoker()),
-            Arc::new(SystemClock),
-            own,
-        );
-        let metrics = FunctionMetrics::new("coordinator", settings.ns.clone(), settings.metrics);
-        Ok(coordinator.metered(metrics))
     }
 }

@@ -37,6 +37,8 @@ mod snapshot;
 mod store;
 mod trouble;
 mod upkeep;
+#[cfg(feature = "aws")]
+mod wiring;
 
 pub use coordinator::CoordinatorFunction;
 pub(crate) use coordinator::{CallHandler, Consumers, Jobs, Splits};
