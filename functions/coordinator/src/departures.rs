@@ -11,7 +11,7 @@ use crate::{
 use gristmill_model::{
     InvocationId, JobName,
     splits::{
-        self, Bundle, BundleState, course::EpochBundle, frontier::WindowHints, silence::patience_ms,
+        self, Bundle, BundleState, course::EpochBundle, silence::patience_ms, window::WindowHints,
     },
     wire::{
         AppliedReply, CallRefusal, DepartedWorkers, LEFT_SHARD, LeaveCall, ReleaseCall, ScaleState,

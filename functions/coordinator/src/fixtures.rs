@@ -9,8 +9,8 @@ use crate::{
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{
     BundleRetryLimits, ClaimTransition, FlushTransition, JobProgress, LeaseTerm, SplitCommit,
-    SplitOutcome, WorkerTimes, claim, flush, frontier::WindowHints, job::JobState,
-    order::BundleDivision,
+    SplitOutcome, WorkerTimes, claim, flush, job::JobState, order::BundleDivision,
+    window::WindowHints,
 };
 use gristmill_model::wire::{EpochPlan, JobSpec, PollCall, TrainerMetrics};
 use gristmill_model::{Fingerprint, InvocationId, Nonce};

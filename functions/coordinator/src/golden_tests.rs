@@ -7,7 +7,7 @@ use crate::{
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::{
-    Bundle, DeathLog, JobProgress, ReaderProgress, epoch::EpochItem, frontier::WindowHints,
+    Bundle, DeathLog, JobProgress, ReaderProgress, epoch::EpochItem, window::WindowHints,
 };
 use gristmill_model::wire::{
     CacheEntry, CacheManifest, Dataset, DatasetManifest, DepartedWorkers, ScaleState,

@@ -17,8 +17,8 @@ use gristmill_model::{
     splits::{
         self, JobProgress, SplitPlace,
         course::EpochBundle,
-        frontier::{MOST_RETURNED, WindowHints},
         job::JobState,
+        window::{MOST_RETURNED, WindowHints},
     },
     wire::{CallRefusal, PollCall, ScaleState, ScalerEvent},
 };

@@ -20,7 +20,7 @@ use gristmill_model::{
     JobName, Position,
     splits::{
         Bundle, CommittedSplit, Horizon, JobProgress, LackingSplits, ProgressAck, SplitPlace,
-        WorkerTimes, frontier::WindowHints, job::JobState,
+        WorkerTimes, job::JobState, window::WindowHints,
     },
     wire::{
         CallRefusal, EpochPlan, JobStatus, PollCall, PollReply, ReaderStanding, ReadySplit,

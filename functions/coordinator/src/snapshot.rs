@@ -8,8 +8,8 @@ use crate::{
     store::{ItemCodec as _, VersionedItem, decode, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, ReaderProgress, SplitPlace, course::EpochBundle, frontier::WindowHints,
-    search::PartitionEnds,
+    Bundle, JobProgress, ReaderProgress, SplitPlace, course::EpochBundle, search::PartitionEnds,
+    window::WindowHints,
 };
 use gristmill_model::wire::{BundlePartition, CallRefusal, ClaimCall, ScaleState};
 use gristmill_model::{Epoch, JobName};

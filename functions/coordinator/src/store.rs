@@ -6,7 +6,7 @@ use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
     Bundle, DeathLog, JobProgress, ReaderProgress, TransitionOutcome,
-    TransitionRefusal as SplitRefusal, epoch::EpochItem, frontier::WindowHints,
+    TransitionRefusal as SplitRefusal, epoch::EpochItem, window::WindowHints,
 };
 use gristmill_model::wire::{CallRefusal, RefusalKind, ScaleState};
 use gristmill_ports::{Clock, ItemKey, Table, TableError, TableItem, WriteOutcome};

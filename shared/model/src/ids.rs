@@ -1,6 +1,5 @@
 //! Identifiers: names people choose, numbers we count with, and opaque byte strings.
 
-use crate::hex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
@@ -95,7 +94,7 @@ macro_rules! byte_id {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&hex::encode(&self.0))
+                f.write_str(&encode(&self.0))
             }
         }
 
@@ -110,7 +109,7 @@ macro_rules! byte_id {
 
             fn from_str(text: &str) -> Result<Self, String> {
                 let invalid = || format!("{} is {} hex digits", stringify!($name), 2 * $len);
-                hex::decode(text).map(Self).ok_or_else(invalid)
+                decode(text).map(Self).ok_or_else(invalid)
             }
         }
 
@@ -180,6 +179,27 @@ impl InvocationId {
     pub fn worker(&self) -> Option<u32> {
         self.0.split_once('.')?.0.parse().ok()
     }
+}
+
+pub(crate) fn encode(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|b| [b >> 4, b & 15])
+        .map(|d| char::from(DIGITS[usize::from(d)]))
+        .collect()
+}
+
+pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    let mut out = [0; N];
+    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok());
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(out)
 }
 
 #[cfg(test)]

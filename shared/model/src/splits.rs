@@ -13,18 +13,15 @@
 
 pub mod batches;
 mod bundle;
-mod claim;
 pub mod collect;
 pub mod course;
 mod deaths;
 pub mod epoch;
-pub mod frontier;
 pub mod invariants;
 pub mod job;
 mod job_progress;
 mod lease;
 pub mod order;
-mod outcome;
 mod plan;
 pub mod ranks;
 pub mod readers;
@@ -32,29 +29,28 @@ mod refusal;
 pub mod run;
 pub mod search;
 pub mod silence;
-mod sizes;
 mod view;
 pub mod window;
 
+pub use bundle::ObjectSizes;
 pub use bundle::{
     Bundle, BundleState, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, SuspectSplit,
     TRIAL_ATTEMPTS,
 };
-pub use claim::{
-    BundleRetryLimits, ClaimTransition, LeaseTerm, POISON_STRIKES, claim, lease_until_ms, revive,
-};
+pub use bundle::{CommittedSplit, SplitCommit, SplitKind, SplitOutcome, WorkerTimes};
 pub use deaths::{DeathEvidence, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use job_progress::{
     Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, ProgressAck, SplitPlace, ack,
     collected, made,
 };
 pub use lease::{
+    BundleRetryLimits, ClaimTransition, LeaseTerm, POISON_STRIKES, claim, lease_until_ms, revive,
+};
+pub use lease::{
     FailTransition, FlushTransition, GiveBackTransition, LapseTransition, MarkTransition,
     ReleaseTransition, fail, flush, give_back, lapse, mark, release, retry_delay_ms,
 };
-pub use outcome::{CommittedSplit, SplitCommit, SplitKind, SplitOutcome, WorkerTimes};
 pub use plan::{SplitPlan, SplitVisit};
 pub use readers::ReaderProgress;
 pub use refusal::{TransitionOutcome, TransitionRefusal};
-pub use sizes::ObjectSizes;
 pub use view::{DatasetViewError, RecordRange, ZipMember};

@@ -1,7 +1,7 @@
 //! Blocks of records that are decoded together, such as the pages of a Parquet file: each is read and decoded once for the
 //! splits of a worker that follow each other.
 
-use crate::{LeaseError, indexed_file::IndexedFile, stretches::PlannedRead};
+use crate::{LeaseError, dataset::PlannedRead, indexing::IndexedFile};
 use bytes::Bytes;
 use gristmill_pipeline::PipelineSource;
 use gristmill_policy::cost::FunctionShape;

@@ -5,21 +5,18 @@ use crate::{
     ComputeMode, LeaseError, Runner, RunnerConfig,
     block_cache::{self, BlockCache},
     described::{damaged, read_manifest, read_pack},
-    images::read_images,
-    indexed_file::{IndexedFile, IndexedFiles, file_of},
-    indexing::{FormattedFile, IndexStore, StampedIndex},
-    portions::{PORTION_BYTES, portions},
+    indexing::{FormattedFile, IndexStore, IndexedFile, IndexedFiles, StampedIndex, file_of},
     split_source::{DatasetInput, FetchedContent, FetchedRecords, SplitSource},
-    stretches::{self, PlannedRead},
 };
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
-use gristmill_model::splits::{
-    RecordRange, SplitPlan, SplitVisit, ZipMember, order::KeyedPermutation,
+use gristmill_executor::RecordPick;
+use gristmill_model::{
+    DatasetOp, Fingerprint, Namespace, RecordKey,
+    splits::{RecordRange, SplitPlan, SplitVisit, ZipMember, order::KeyedPermutation},
+    stored::keys,
+    wire::{DatasetManifest, ManifestFile, PackedImage},
 };
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{DatasetManifest, ManifestFile};
-use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{FileFormat, PipelineSource};
 use gristmill_ports::{ObjectPath, ObjectStore, get_long_range};
 use gristmill_sources::{BlockRange, images};
@@ -178,13 +175,13 @@ impl DatasetCache {
         shuffled: Option<&KeyedPermutation>,
         files: &IndexedFiles,
     ) -> Result<DatasetInput, LeaseError> {
-        let spans = stretches::spans(runs);
+        let spans = spans(runs);
         let shares = self.blocks.admits(shared_bytes(source, &spans, files)?);
         let reads =
             spans.iter().map(|&span| self.read_span(objects, source, (span, shares), files));
         let reads: Vec<_> = reads.collect();
         let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
-        let picks = stretches::picks(&spans, runs, shuffled);
+        let picks = picks(&spans, runs, shuffled);
         Ok(DatasetInput { stretches, picks, source: Arc::clone(source) })
     }
 
@@ -330,4 +327,278 @@ fn shared_bytes(
         blocks.extend(of_span.into_iter().flatten().map(|block| (file, block)));
     }
     Ok(block_cache::distinct_bytes(&blocks))
+}
+
+/// Neighbouring records of one file that are read together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlannedRead {
+    /// Index of the file in the dataset.
+    pub file: u32,
+    pub first_record: u32,
+    pub records: u32,
+}
+
+impl PlannedRead {
+    fn from_range(run: &RecordRange) -> Self {
+        let RecordRange { file, first_record, records, .. } = *run;
+        PlannedRead { file, first_record, records }
+    }
+
+    fn end(&self) -> u64 {
+        u64::from(self.first_record) + u64::from(self.records)
+    }
+}
+
+/// The reads for `runs`, sorted by file and record; runs that touch or overlap become one read.
+pub(crate) fn spans(runs: &[RecordRange]) -> Vec<PlannedRead> {
+    let mut all: Vec<PlannedRead> = runs.iter().map(PlannedRead::from_range).collect();
+    all.sort_unstable_by_key(|span| (span.file, span.first_record));
+    let mut spans: Vec<PlannedRead> = Vec::with_capacity(all.len());
+    for span in all {
+        let touches = |last: &&mut PlannedRead| {
+            last.file == span.file && u64::from(span.first_record) <= last.end()
+        };
+        match spans.last_mut().filter(touches) {
+            Some(last) => {
+                last.records = (last.end().max(span.end()) - u64::from(last.first_record)) as u32;
+            }
+            None => spans.push(span),
+        }
+    }
+    spans
+}
+
+/// The records of `runs` in the order in which to run them, shuffled if `shuffled` is given; none if
+/// `spans` hold them in that order.
+pub(crate) fn picks(
+    spans: &[PlannedRead],
+    runs: &[RecordRange],
+    shuffled: Option<&KeyedPermutation>,
+) -> Option<Vec<RecordPick>> {
+    let as_read = runs.iter().map(PlannedRead::from_range).eq(spans.iter().copied());
+    let one_copy = runs.windows(2).all(|pair| pair[0].copy == pair[1].copy);
+    if as_read && one_copy && shuffled.is_none() {
+        return None;
+    }
+    let picks = runs.iter().flat_map(|run| {
+        // The last span that begins at or before the run.
+        let after =
+            |span: &PlannedRead| (span.file, span.first_record) <= (run.file, run.first_record);
+        let part = spans.partition_point(after).saturating_sub(1);
+        let offset = run.first_record - spans[part].first_record;
+        let copy = run.copy;
+        (0..run.records).map(move |i| RecordPick { part: part as u32, record: offset + i, copy })
+    });
+    let picks: Vec<RecordPick> = picks.collect();
+    let Some(order) = shuffled else { return Some(picks) };
+    let shuffled = (0..picks.len() as u32).filter_map(|at| picks.get(order.split_at(at)? as usize));
+    Some(shuffled.copied().collect())
+}
+
+/// Most unpacked bytes of a portion, unless one record alone is larger. Planned splits stay below this; a
+/// split of one batch of large records may not.
+pub(crate) const PORTION_BYTES: u64 = 96 << 20;
+
+/// Divides `visit` into portions of at most `most` bytes, or of one record, in the order in which its
+/// records are run. `weigh` returns the bytes of each record of a run.
+pub(crate) fn portions<E>(
+    visit: &SplitVisit,
+    most: u64,
+    weigh: impl Fn(&RecordRange) -> Result<Vec<u64>, E>,
+) -> Result<Vec<SplitVisit>, E> {
+    let datasets: Vec<&[RecordRange]> =
+        std::iter::once(&visit.runs).chain(&visit.zipped).map(Vec::as_slice).collect();
+    let mut weights: Vec<u64> = Vec::new();
+    for runs in &datasets {
+        let mut place = 0;
+        for run in *runs {
+            for bytes in weigh(run)? {
+                match weights.get_mut(place) {
+                    Some(weight) => *weight = weight.saturating_add(bytes),
+                    None => weights.push(bytes),
+                }
+                place += 1;
+            }
+        }
+    }
+    let order = |i: usize| match &visit.shuffled {
+        Some(order) => order.split_at(i as u32).map_or(i, |at| at as usize),
+        None => i,
+    };
+    let places: Vec<usize> = (0..weights.len()).map(order).collect();
+    let records: Vec<Vec<RecordRange>> = datasets.iter().map(|runs| each(runs)).collect();
+    let mut portions = Vec::new();
+    let mut first = 0;
+    while first < places.len() {
+        let mut bytes = 0_u64;
+        let fits = places[first..].iter().take_while(|place| {
+            bytes = bytes.saturating_add(weights[**place]);
+            bytes <= most
+        });
+        let end = first + fits.count().max(1);
+        let of = |records: &Vec<RecordRange>| {
+            let chosen = places[first..end].iter().filter_map(|place| records.get(*place));
+            together(chosen.copied())
+        };
+        let mut zipped: Vec<Vec<RecordRange>> = records.iter().map(of).collect();
+        let runs = zipped.remove(0);
+        portions.push(SplitVisit { runs, zipped, shuffled: None });
+        first = end;
+    }
+    Ok(portions)
+}
+
+/// The records of `runs`, as runs of one record each.
+fn each(runs: &[RecordRange]) -> Vec<RecordRange> {
+    let of_run = |run: &RecordRange| {
+        let run = *run;
+        (0..run.records).map(move |i| RecordRange {
+            first_record: run.first_record + i,
+            records: 1,
+            ..run
+        })
+    };
+    runs.iter().flat_map(of_run).collect()
+}
+
+/// The same records as few runs: neighbours are joined.
+fn together(records: impl Iterator<Item = RecordRange>) -> Vec<RecordRange> {
+    let mut runs: Vec<RecordRange> = Vec::new();
+    for run in records {
+        let follows = |last: &&mut RecordRange| {
+            (last.file, last.copy) == (run.file, run.copy)
+                && last.first_record + last.records == run.first_record
+        };
+        match runs.last_mut().filter(follows) {
+            Some(last) => last.records += run.records,
+            None => runs.push(run),
+        }
+    }
+    runs
+}
+
+/// Concurrent reads of images: enough to hide the time to first byte, few enough for the memory.
+const IMAGE_READS_AHEAD: usize = 16;
+
+/// Reads `images` into consecutive records, `bytes` in total; each record is the label (i64, little-endian)
+/// and the image's content.
+pub(crate) async fn read_images(
+    objects: &dyn ObjectStore,
+    bucket: &str,
+    images: &[PackedImage],
+    bytes: u64,
+) -> Result<Bytes, LeaseError> {
+    let read = |image: &PackedImage| {
+        let (path, label) = (ObjectPath::new(bucket, &image.key), i64::from(image.label));
+        let (size, etag) = (image.size, image.etag.clone());
+        async move {
+            let content = match size {
+                // An empty range cannot be requested.
+                0 => Bytes::new(),
+                _ => objects.get_range(&path, 0..size, Some(&etag)).await?,
+            };
+            Ok::<_, LeaseError>((label, content))
+        }
+    };
+    let mut reads = stream::iter(images.iter().map(read)).buffered(IMAGE_READS_AHEAD);
+    let mut data = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
+    while let Some((label, content)) = reads.try_next().await? {
+        data.extend_from_slice(&label.to_le_bytes());
+        data.extend_from_slice(&content);
+    }
+    Ok(Bytes::from(data))
+}
+
+#[cfg(test)]
+mod stretches_tests {
+    use super::*;
+
+    const fn run(file: u32, first_record: u32, records: u32, copy: u32) -> RecordRange {
+        RecordRange { file, first_record, records, copy }
+    }
+
+    #[test]
+    fn records_are_read_once_and_neighbours_together() {
+        let span = |file, first_record, records| PlannedRead { file, first_record, records };
+        let runs = [run(1, 4, 2, 0), run(0, 0, 3, 0), run(1, 6, 1, 0), run(1, 5, 4, 1)];
+        assert_eq!(spans(&runs), [span(0, 0, 3), span(1, 4, 5)]);
+        assert_eq!(spans(&[run(0, u32::MAX - 1, 1, 0), run(0, 0, 1, 0)]).len(), 2);
+        assert_eq!(spans(&[]), []);
+    }
+
+    #[test]
+    fn what_is_read_in_order_needs_no_picks() {
+        let runs = [run(0, 2, 3, 4), run(1, 0, 2, 4)];
+        assert_eq!(picks(&spans(&runs), &runs, None), None);
+    }
+
+    #[test]
+    fn picks_follow_the_runs() {
+        let runs = [run(1, 4, 2, 0), run(0, 0, 1, 0), run(1, 5, 1, 1)];
+        let pick = |part, record, copy| RecordPick { part, record, copy };
+        let expected = [pick(1, 0, 0), pick(1, 1, 0), pick(0, 0, 0), pick(1, 1, 1)];
+        assert_eq!(picks(&spans(&runs), &runs, None).unwrap(), expected);
+        let order = KeyedPermutation::new(4, 5, 0);
+        let mut found = picks(&spans(&runs), &runs, Some(&order)).unwrap();
+        assert_ne!(found, expected);
+        let by_place = |pick: &RecordPick| (pick.part, pick.record, pick.copy);
+        found.sort_unstable_by_key(by_place);
+        let mut sorted = expected;
+        sorted.sort_unstable_by_key(by_place);
+        assert_eq!(found, sorted);
+    }
+}
+
+#[cfg(test)]
+mod portions_tests {
+    use super::*;
+    use gristmill_model::splits::order::KeyedPermutation;
+    use std::convert::Infallible;
+
+    const fn run(file: u32, first_record: u32, records: u32) -> RecordRange {
+        RecordRange { file, first_record, records, copy: 0 }
+    }
+
+    /// Divides `visit`; record i of a file has i bytes.
+    fn cut(visit: &SplitVisit, most: u64) -> Vec<SplitVisit> {
+        let weigh = |run: &RecordRange| {
+            let end = run.first_record + run.records;
+            Ok::<_, Infallible>((run.first_record..end).map(u64::from).collect())
+        };
+        portions(visit, most, weigh).unwrap()
+    }
+
+    #[test]
+    fn a_portion_has_as_many_records_as_fit() {
+        let visit =
+            SplitVisit { runs: vec![run(0, 1, 4), run(1, 9, 2)], zipped: vec![], shuffled: None };
+        let runs = |most| cut(&visit, most).into_iter().map(|part| part.runs).collect::<Vec<_>>();
+        assert_eq!(runs(1000), [vec![run(0, 1, 4), run(1, 9, 2)]]);
+        assert_eq!(runs(10), [vec![run(0, 1, 4)], vec![run(1, 9, 1)], vec![run(1, 10, 1)]]);
+        assert_eq!(
+            runs(6),
+            [vec![run(0, 1, 3)], vec![run(0, 4, 1)], vec![run(1, 9, 1)], vec![run(1, 10, 1)]]
+        );
+    }
+
+    #[test]
+    fn zipped_records_stay_together_and_a_shuffle_keeps_its_order() {
+        let order = KeyedPermutation::new(6, 3, 1);
+        let zipped = vec![vec![run(2, 0, 3), run(3, 5, 3)]];
+        let runs = vec![run(0, 10, 6)];
+        let visit = SplitVisit { runs, zipped, shuffled: Some(order.clone()) };
+        let parts = cut(&visit, 30);
+        assert!(parts.len() > 2 && parts.iter().all(|part| part.shuffled.is_none()));
+        let places: Vec<u32> = parts
+            .iter()
+            .flat_map(|part| each(&part.runs))
+            .map(|run| run.first_record - 10)
+            .collect();
+        let expected: Vec<u32> = (0..6).filter_map(|i| order.split_at(i)).collect();
+        assert_eq!(places, expected);
+        let beside: Vec<_> = parts.iter().flat_map(|part| each(&part.zipped[0])).collect();
+        let all = each(&visit.zipped[0]);
+        let expected: Vec<_> = expected.iter().map(|place| all[*place as usize]).collect();
+        assert_eq!(beside, expected);
+    }
 }

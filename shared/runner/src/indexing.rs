@@ -14,13 +14,22 @@ use crate::{
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::SourceFile;
-use gristmill_model::{Fingerprint, Namespace};
+use gristmill_model::{
+    Fingerprint, Namespace,
+    splits::RecordRange,
+    stored::keys,
+    wire::{ImagePack, SourceFile},
+};
 use gristmill_pipeline::FileFormat;
 use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome};
 use gristmill_sources::{FileIndex, IndexBuilder, SourceError};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// Most bytes of files that are read when they are listed, to see whether they have changed; workers see it later.
 const LOOKED_AT_BYTES: u64 = 1 << 30;
@@ -276,5 +285,30 @@ impl IndexStore<'_> {
             Err(ObjectError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// A file with the index of its records.
+#[derive(Debug)]
+pub(crate) struct IndexedFile {
+    pub path: ObjectPath,
+    pub index: FileIndex,
+    /// The change stamp of the file that the index was made of.
+    pub stamp: Option<ChangeStamp>,
+    /// The list of images, if the records are images.
+    pub pack: Option<ImagePack>,
+}
+
+/// Files by number in the dataset.
+pub(crate) type IndexedFiles = HashMap<u32, Arc<IndexedFile>>;
+
+pub(crate) fn file_of(files: &IndexedFiles, file: u32) -> Result<&Arc<IndexedFile>, LeaseError> {
+    files.get(&file).ok_or_else(|| LeaseError::fatal(format!("file {file} has no index")))
+}
+
+impl IndexedFile {
+    /// Approximate bytes in memory of a run of records.
+    pub fn bytes_of(&self, run: &RecordRange) -> u64 {
+        self.index.weight(run.first_record, run.records)
     }
 }

@@ -3,12 +3,11 @@
 use crate::{
     LeaseError,
     block_cache::{self, RecordBlock},
-    indexed_file::IndexedFile,
+    indexing::IndexedFile,
 };
 use bytes::Bytes;
 use gristmill_executor::{InputRange, RecordPick, ZippedInput};
-use gristmill_model::RecordKey;
-use gristmill_model::wire::ImagePack;
+use gristmill_model::{RecordKey, wire::ImagePack};
 use gristmill_pipeline::PipelineSource;
 use gristmill_ports::ObjectPath;
 use gristmill_sources::OpenedRecords;

@@ -3,14 +3,14 @@
 //! Safety does not depend on time: the current (attempt, owner) may commit, however late, until
 //! another worker claims the bundle. From then on only the new owner may.
 
-use crate::splits::bundle::error_line;
-use crate::splits::claim::{LeaseTerm, lease_until_ms};
-use crate::splits::invariants;
-use crate::splits::{
-    Bundle, BundleState, CommittedSplit, SplitCommit, SplitKind, TransitionOutcome,
-    TransitionRefusal, WorkerTimes,
+use crate::{
+    Attempt, ErrorPolicy, InvocationId, Nonce, Position,
+    splits::{
+        Bundle, BundleState, CommittedSplit, DeathEvidence, MAX_BUNDLE_SPLITS,
+        MAX_INVOCATION_BYTES, SplitCommit, SplitKind, SplitOutcome, SplitPlace, SuspectSplit,
+        TransitionOutcome, TransitionRefusal, WorkerTimes, bundle::error_line, invariants,
+    },
 };
-use crate::{Attempt, InvocationId, Nonce};
 
 /// The delay in milliseconds before a retry after a transient failure of `attempt`: 100 ms,
 /// doubling up to 10 s.
@@ -313,5 +313,307 @@ pub fn lapse(
     Ok(TransitionOutcome::Write(after))
 }
 
+/// Shortest lease, unless the caller has less time left. Ordinary jitter of storage would let
+/// shorter leases lapse.
+const MIN_LEASE_MS: u64 = 30_000;
+/// A worker is presumed dead when it takes this many times the predicted time.
+const LEASE_FACTOR: u64 = 4;
+/// A worker's last call may be under way when its platform stops it.
+const LEASE_GRACE_MS: u64 = 2_000;
+
+/// Fewest consecutive deaths on one split that can make it poison. Each worker but the first had
+/// completed a control before.
+pub const POISON_STRIKES: u8 = 3;
+
+/// Half an hour: long enough to notice a full disk or a denied bucket, and to mend it.
+const PATIENCE_MS: u64 = 30 * 60 * 1000;
+
+/// Failure limits of a job's bundles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BundleRetryLimits {
+    /// The job fails after this many claims of one bundle, once `patience_ms` has passed as well.
+    pub max_attempts: Attempt,
+    /// Shortest time that a bundle is retried without a commit. A failure that occurs at once, such
+    /// as a write to a full store, uses up any number of attempts within minutes.
+    pub patience_ms: u64,
+    /// Strikes that make a split poison; a value below [`POISON_STRIKES`] counts as that.
+    pub poison_strikes: u8,
+    /// Policy for poison: fail the job, or skip the split's records.
+    pub on_error: ErrorPolicy,
+}
+
+impl Default for BundleRetryLimits {
+    fn default() -> Self {
+        Self {
+            max_attempts: 50,
+            patience_ms: PATIENCE_MS,
+            poison_strikes: POISON_STRIKES,
+            on_error: ErrorPolicy::Fail,
+        }
+    }
+}
+
+/// The basis of a lease's duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LeaseTerm {
+    pub now_ms: u64,
+    /// Time until the platform stops the worker.
+    pub remaining_ms: u64,
+    /// Predicted time for what is left of the bundle, 0 when unknown.
+    pub predicted_ms: u64,
+}
+
+/// When a lease taken or renewed now ends: min(remaining, max(30 s, 4 x predicted)) + 2 s.
+pub fn lease_until_ms(term: LeaseTerm) -> u64 {
+    let lease_ms = term.predicted_ms.saturating_mul(LEASE_FACTOR).max(MIN_LEASE_MS);
+    term.now_ms.saturating_add(lease_ms.min(term.remaining_ms)).saturating_add(LEASE_GRACE_MS)
+}
+
+/// Estimates when a lease that ends at `until_ms` was last taken or renewed, as if it were the
+/// shortest. A longer lease was renewed earlier, one cut by the worker's remaining time later.
+pub(crate) fn renewed_ms(until_ms: u64) -> u64 {
+    until_ms.saturating_sub(MIN_LEASE_MS + LEASE_GRACE_MS)
+}
+
+/// Asks for the lease of one bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClaimTransition<'a> {
+    /// One worker that does one thing at a time; fresh per invocation.
+    pub nonce: Nonce,
+    pub invocation: &'a InvocationId,
+    pub term: LeaseTerm,
+    /// The bundle's first position, for messages.
+    pub first: Position,
+    /// Source records of each position of the bundle, 1 to 8 of them.
+    pub records: &'a [u32],
+    /// The death of this bundle's last owner, as recorded in the death log, never that of another
+    /// bundle; see [`TransitionRefusal::DeathUnrecorded`].
+    pub death: Option<DeathEvidence>,
+    /// A committed split to serve as control, if there is one. An owner that starts with a suspect
+    /// gets it.
+    pub control: Option<SplitPlace>,
+}
+
+/// CLAIM writes one of: a lease of the caller; a done bundle whose last open
+/// split proved to be poison; a dead bundle. Committed splits carry over and are never redone.
+///
+/// # Errors
+/// [`TransitionRefusal::Leased`], [`TransitionRefusal::NotDue`], [`TransitionRefusal::Done`], [`TransitionRefusal::Dead`], [`TransitionRefusal::Lost`],
+/// [`TransitionRefusal::DeathUnrecorded`], [`TransitionRefusal::Invalid`].
+pub fn claim(
+    before: Option<&Bundle>,
+    command: &ClaimTransition<'_>,
+    limits: &BundleRetryLimits,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    let len = before.map_or(command.records.len(), |bundle| bundle.entries.len());
+    if len != command.records.len() || !(1..=MAX_BUNDLE_SPLITS).contains(&len) {
+        return Err(TransitionRefusal::Invalid {
+            what: "a bundle has 1 to 8 splits and keeps its size",
+        });
+    }
+    if command.invocation.0.len() > MAX_INVOCATION_BYTES {
+        return Err(TransitionRefusal::Invalid { what: "invocation id is longer than 64 bytes" });
+    }
+    let Some(before) = before else {
+        let after = lease(fresh(command), command);
+        invariants::check_bundle_step(None, &after);
+        return Ok(TransitionOutcome::Write(after));
+    };
+    let now_ms = command.term.now_ms;
+    if before.is_held_by(command.nonce) && now_ms < before.until_ms {
+        return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
+    }
+    check_claimable(before, command)?;
+    let mut after = before.clone();
+    // An owner that claims its own bundle again is slow, not dead.
+    if before.has_dead_owner(now_ms) && before.owner != command.nonce {
+        // Only a report of the platform is evidence against a split. A lease may also have run out
+        // because a clock is wrong; that is no evidence, and clears the suspect.
+        let split_index = before.current_split.filter(|_| before.state == BundleState::Released);
+        let unrecorded =
+            TransitionRefusal::DeathUnrecorded { attempt: before.attempt, split_index };
+        let death = command.death.filter(|death| death.attempt == before.attempt);
+        let ordinal = death.ok_or(unrecorded.clone())?.ordinal;
+        let controlled = before.had_control();
+        after.suspect = match split_index {
+            Some(split_index) => {
+                Some(struck(before.suspect, split_index, ordinal.ok_or(unrecorded)?, controlled))
+            }
+            None => None,
+        };
+        settle(&mut after, command, limits);
+    }
+    let after = match after.state {
+        BundleState::Leased | BundleState::Released | BundleState::Failed
+            if before.attempt >= limits.max_attempts
+                && now_ms.saturating_sub(before.since_ms) >= limits.patience_ms =>
+        {
+            let why = after.error.take().unwrap_or_else(|| "its workers died".to_owned());
+            let error = format!(
+                "splits from position {} on: given up after {} attempts, {} min without one that \
+                 succeeded: {why}",
+                command.first,
+                before.attempt,
+                now_ms.saturating_sub(before.since_ms) / 60_000
+            );
+            dead(after, &error)
+        }
+        BundleState::Leased
+        | BundleState::Released
+        | BundleState::Failed
+        | BundleState::Returned => lease(after, command),
+        BundleState::Done | BundleState::Dead => after,
+    };
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(TransitionOutcome::Write(after))
+}
+
+/// Refuses a claim of a bundle that nobody, or not this caller, may claim now.
+fn check_claimable(
+    before: &Bundle,
+    command: &ClaimTransition<'_>,
+) -> Result<(), TransitionRefusal> {
+    let now_ms = command.term.now_ms;
+    match before.state {
+        BundleState::Done => Err(TransitionRefusal::Done),
+        BundleState::Dead => {
+            Err(TransitionRefusal::Dead { error: before.error.clone().unwrap_or_default() })
+        }
+        BundleState::Leased if now_ms < before.until_ms => {
+            Err(TransitionRefusal::Leased { until_ms: before.until_ms })
+        }
+        BundleState::Failed if now_ms < before.retry_at_ms => {
+            Err(TransitionRefusal::NotDue { retry_at_ms: before.retry_at_ms })
+        }
+        // Every claim has a nonce of its own: this is a late copy of the claim that was given back.
+        BundleState::Returned if before.owner == command.nonce => Err(TransitionRefusal::Lost),
+        BundleState::Leased
+        | BundleState::Released
+        | BundleState::Failed
+        | BundleState::Returned => Ok(()),
+    }
+}
+
+fn fresh(command: &ClaimTransition<'_>) -> Bundle {
+    Bundle {
+        state: BundleState::Failed,
+        attempt: 0,
+        owner: command.nonce,
+        invocation: command.invocation.clone(),
+        until_ms: 0,
+        retry_at_ms: 0,
+        since_ms: command.term.now_ms,
+        entries: vec![None; command.records.len()],
+        current_split: None,
+        suspect: None,
+        control: None,
+        error: None,
+        times: WorkerTimes::default(),
+    }
+}
+
+fn lease(mut bundle: Bundle, command: &ClaimTransition<'_>) -> Bundle {
+    // Giving back is no failure: marks, trials and the limit of attempts count failures.
+    if bundle.state != BundleState::Returned {
+        bundle.attempt = bundle.attempt.saturating_add(1);
+    }
+    bundle.state = BundleState::Leased;
+    bundle.owner = command.nonce;
+    bundle.invocation = command.invocation.clone();
+    bundle.until_ms = lease_until_ms(command.term);
+    bundle.retry_at_ms = 0;
+    bundle.current_split = None;
+    // Every other attempt starts with the suspect itself, without a control. Otherwise a fault in
+    // step with worker starts would spare each control and hit each suspect.
+    let in_turn = bundle.attempt % 2 == 1;
+    bundle.control = command.control.filter(|_| in_turn && bundle.wants_control());
+    bundle
+}
+
+fn dead(mut bundle: Bundle, error: &str) -> Bundle {
+    bundle.state = BundleState::Dead;
+    bundle.current_split = None;
+    bundle.error = Some(error_line(error));
+    bundle
+}
+
+/// The suspicion after one more death on a split. It grows only if the previous recorded death was
+/// on the same split, and the worker had completed a control or another split before it died.
+fn struck(
+    before: Option<SuspectSplit>,
+    split_index: u8,
+    ordinal: u64,
+    controlled: bool,
+) -> SuspectSplit {
+    let run = before
+        .filter(|s| s.split_index == split_index && s.ordinal.checked_add(1) == Some(ordinal));
+    let strikes = run.map_or(1, |run| run.strikes.saturating_add(u8::from(controlled)));
+    SuspectSplit { split_index, strikes, ordinal }
+}
+
+/// Applies the verdict once a suspect has enough strikes.
+fn settle(after: &mut Bundle, command: &ClaimTransition<'_>, limits: &BundleRetryLimits) {
+    let Some(suspect) = after.suspect else { return };
+    let needed = limits.poison_strikes.max(POISON_STRIKES);
+    let position = command.first.saturating_add(u32::from(suspect.split_index));
+    if suspect.strikes >= needed {
+        let records = command.records.get(usize::from(suspect.split_index)).copied().unwrap_or(0);
+        if limits.on_error == ErrorPolicy::Fail {
+            let error = format!(
+                "split at position {position} ({records} records) killed its worker {} times in a \
+                 row, and each survived another split just before: correct the data, or choose \
+                 on-error skip",
+                suspect.strikes
+            );
+            *after = dead(after.clone(), &error);
+            return;
+        }
+        let entry = poison(after, records);
+        if let Some(slot) = after.entries.get_mut(usize::from(suspect.split_index)) {
+            *slot = Some(entry);
+        }
+        after.error = Some(error_line(&format!("split at position {position} is poison")));
+        after.current_split = None;
+        if after.is_complete() {
+            after.state = BundleState::Done;
+        }
+        // `after.suspect` stays beside the entry it explains until the next death.
+    }
+}
+
+/// REVIVE: a bundle that was given up may be claimed again, because the job goes on after it has failed. Its suspect is
+/// suspected anew.
+///
+/// # Errors
+/// [`TransitionRefusal::Invalid`] for a bundle that was never claimed.
+pub fn revive(
+    before: Option<&Bundle>,
+    now_ms: u64,
+) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    let before =
+        before.ok_or(TransitionRefusal::Invalid { what: "a bundle that was never claimed" })?;
+    if before.state != BundleState::Dead {
+        return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
+    }
+    let after = Bundle {
+        state: BundleState::Failed,
+        retry_at_ms: 0,
+        since_ms: now_ms,
+        suspect: None,
+        control: None,
+        ..before.clone()
+    };
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(TransitionOutcome::Write(after))
+}
+
+fn poison(bundle: &Bundle, records: u32) -> CommittedSplit {
+    let outcome = SplitOutcome::poison(records);
+    CommittedSplit { attempt: bundle.attempt, nonce: bundle.owner, outcome }
+}
+
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod claim_tests;

@@ -1,10 +1,12 @@
 //! Transitions of a lease, case by case.
 
 use super::*;
-use crate::ErrorPolicy;
-use crate::splits::{
-    BundleRetryLimits, ClaimTransition, DeathEvidence, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
-    SplitOutcome, SuspectSplit, claim,
+use crate::{
+    ErrorPolicy,
+    splits::{
+        BundleRetryLimits, ClaimTransition, DeathEvidence, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
+        SplitOutcome, SuspectSplit,
+    },
 };
 use proptest::prelude::*;
 
