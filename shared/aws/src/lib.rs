@@ -4,21 +4,19 @@
 //! Without the feature `sdk` it has the same names and reaches nothing: a small program says in one line that it was
 //! built so.
 
-mod access;
 mod findings;
-mod machine;
 #[cfg(feature = "sdk")]
 mod sdk;
 mod settings;
 #[cfg(not(feature = "sdk"))]
 mod without_sdk;
 
-pub use access::{AwsCredentials, AwsEndpoints};
+pub use findings::{AwsCredentials, AwsEndpoints};
 pub use findings::{
     BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction, PROBE_DEADLINE, ProbeError,
     ReadableObject, ServiceResponder,
 };
-pub use machine::{OUTSIDE_AWS, is_on_aws};
+pub use findings::{OUTSIDE_AWS, is_on_aws};
 #[cfg(feature = "sdk")]
 pub use sdk::{
     Aws, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker, ProvisionError, S3Objects,

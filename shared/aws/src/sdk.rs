@@ -1,19 +1,15 @@
 //! The ports over the SDK.
 
 mod aws;
-mod connect;
 mod coordinator;
-mod counts;
 mod credentials;
 mod dynamodb;
 mod fault;
-mod invoker;
 mod lambda;
 mod objects;
 mod probes;
 mod provision;
 mod service;
-mod signing;
 mod table;
 #[cfg(test)]
 mod testing;
@@ -25,7 +21,7 @@ use crate::{
 
 pub use aws::Aws;
 pub use coordinator::HttpCoordinator;
-pub use invoker::LambdaInvoker;
+pub use lambda::LambdaInvoker;
 pub use objects::S3Objects;
 pub use probes::DeploymentProbes;
 pub use provision::ProvisionError;

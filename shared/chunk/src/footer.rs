@@ -1,12 +1,12 @@
 //! The index at the end of an object, read with one suffix read.
 
-use std::ops::Range;
-
+use crate::{ALIGN_BYTES, ChunkFormatError, MAGIC, VERSION};
 use bytes::{Bytes, BytesMut};
-use zstd::bulk::Decompressor;
-use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
-
-use crate::{ALIGN_BYTES, ChunkFormatError, ChunkLimits, MAGIC, VERSION};
+use std::ops::Range;
+use zstd::{
+    bulk::Decompressor,
+    zstd_safe::{find_frame_compressed_size, get_frame_content_size},
+};
 
 /// Size of the head of an object: magic, version, zeros.
 pub(crate) const HEAD_BYTES: usize = ALIGN_BYTES;
@@ -358,4 +358,30 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
+}
+
+/// Limits, checked before anything is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkLimits {
+    /// Size of one object.
+    pub object_bytes: u64,
+    /// Number of frames in one object; bounds the footer.
+    pub frames: u64,
+    /// Size of one frame when decoded.
+    pub frame_bytes: u64,
+    /// Size of the JSON header of one frame.
+    pub header_bytes: u64,
+}
+
+impl Default for ChunkLimits {
+    /// Eight times the largest object of a default job (128 MiB): unusual jobs still work, but a hostile object
+    /// cannot exhaust a machine.
+    fn default() -> Self {
+        ChunkLimits {
+            object_bytes: 1 << 30,
+            frames: 1 << 16,
+            frame_bytes: 512 << 20,
+            header_bytes: 1 << 20,
+        }
+    }
 }

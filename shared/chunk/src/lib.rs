@@ -7,27 +7,24 @@
 //! clock, no randomness.
 
 mod chunk;
-mod dtype;
 mod error;
 mod footer;
 mod frame;
 mod join;
 mod layout;
-mod limits;
 mod open_frame;
-mod replace;
 mod schema;
 mod writer;
 
 pub use chunk::Chunk;
-pub use dtype::TensorDType;
 pub use error::ChunkFormatError;
+pub use footer::ChunkLimits;
 pub use footer::{ChunkFrameKind, Footer, FrameEncoding, FrameInfo, checksum};
 pub use frame::{ChunkFrame, TensorView};
 pub use join::join_rows;
+pub use join::replace_tensors;
 pub use layout::FrameLayout;
-pub use limits::ChunkLimits;
-pub use replace::replace_tensors;
+pub use schema::TensorDType;
 pub use schema::{FrameSchema, TensorSpec};
 pub use writer::{ChunkWriter, FrameCodec, compressed_bytes, repack};
 

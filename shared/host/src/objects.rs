@@ -21,12 +21,10 @@
 //! is compared with its checksum when it is read whole, and is absent if it differs; a reader of parts relies on the
 //! checksums within a chunk.
 
-mod beneath;
 mod disk;
 mod folders;
 mod names;
 mod store;
-mod trailer;
 
 pub use folders::FolderRegistry;
 

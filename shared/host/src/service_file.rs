@@ -6,7 +6,7 @@ use crate::{
     private::{private_dir, read_private, write_private},
     state_dir::{is_alive, lock_if_dead},
 };
-use gristmill_model::Namespace;
+use gristmill_model::{Namespace, wire::WorkerEvent};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -167,6 +167,36 @@ pub fn registered() -> Vec<ServiceFile> {
     }
     found.sort_by(|a, b| a.state_dir.cmp(&b.state_dir));
     found
+}
+
+/// The first line to a worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkerSetup {
+    pub service: ServiceFile,
+    /// Memory that the worker assumes, in MB.
+    pub memory_mb: u32,
+}
+
+/// Each further line: work for one event. The worker ends when its standard input does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkerOrder {
+    pub event: WorkerEvent,
+    /// Identifies the invocation.
+    pub request: String,
+    /// Unix time by which it must end.
+    pub deadline_ms: u64,
+}
+
+/// A line from a worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerAnswer {
+    /// The event is done; how it ended.
+    Done(String),
+    /// The event failed; why.
+    Failed(String),
+    /// Why the worker cannot go on at present; none when it can again.
+    Trouble(Option<String>),
 }
 
 #[cfg(test)]

@@ -3,9 +3,7 @@
 use crate::sdk::{
     AwsCredentials, AwsEndpoints, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker,
     S3Objects, SettingsError,
-    connect::{CONNECT_TIMEOUT, HttpPool},
     coordinator::CallAddress,
-    counts::{RequestCountInterceptor, RequestCounts},
     dynamodb::DynamoClient,
     lambda::{LAMBDA, LambdaClient},
     service::endpoint_of,
@@ -18,12 +16,32 @@ use aws_config::{
 };
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
+use aws_smithy_http_client::{
+    Builder, Connector,
+    proxy::ProxyConfig,
+    tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode},
+};
 use aws_smithy_runtime::client::retries::classifiers::HttpStatusCodeClassifier;
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        http::{
+            HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings,
+            SharedHttpClient, SharedHttpConnector,
+        },
+        interceptors::{
+            Intercept, context::BeforeTransmitInterceptorContextRef, dyn_dispatch_hint,
+        },
+        orchestrator::{HttpRequest, Metadata},
+        runtime_components::RuntimeComponents,
+    },
+};
+use aws_smithy_types::config_bag::ConfigBag;
 use gristmill_model::Namespace;
 use std::{
     collections::BTreeMap,
     env,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -297,4 +315,137 @@ pub(crate) fn timeouts(attempt: Duration, operation: Duration) -> TimeoutConfig 
         .operation_attempt_timeout(attempt)
         .operation_timeout(operation)
         .build()
+}
+
+/// Timeout of connecting: a peer in the same region answers within milliseconds.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The pool, as the SDK's HTTP client. Cheap to clone; clones share connections.
+#[derive(Debug, Clone)]
+pub(crate) struct HttpPool {
+    shared: SharedHttpConnector,
+    /// For the SDK's credential and region providers, which set timeouts of their own.
+    others: Arc<OnceLock<SharedHttpClient>>,
+}
+
+impl Default for HttpPool {
+    fn default() -> Self {
+        Self { shared: SharedHttpConnector::new(ByScheme::default()), others: Arc::default() }
+    }
+}
+
+impl HttpPool {
+    /// Sends a request of this crate's own over the shared connections.
+    pub fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        self.shared.call(request)
+    }
+}
+
+impl HttpClient for HttpPool {
+    fn http_connector(
+        &self,
+        settings: &HttpConnectorSettings,
+        components: &RuntimeComponents,
+    ) -> SharedHttpConnector {
+        match (settings.connect_timeout(), settings.read_timeout()) {
+            (Some(CONNECT_TIMEOUT), None) => self.shared.clone(),
+            _ => {
+                let others = self
+                    .others
+                    .get_or_init(|| Builder::new().tls_provider(tls_provider()).build_https());
+                others.http_connector(settings, components)
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct ByScheme {
+    plain: OnceLock<Connector>,
+    tls: OnceLock<Connector>,
+}
+
+impl HttpConnector for ByScheme {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let connector = if request.uri().starts_with("http://") {
+            self.plain.get_or_init(plain)
+        } else {
+            self.tls.get_or_init(tls)
+        };
+        connector.call(request)
+    }
+}
+
+fn tls_provider() -> Provider {
+    Provider::Rustls(CryptoMode::AwsLc)
+}
+
+fn settings() -> HttpConnectorSettings {
+    HttpConnectorSettings::builder().connect_timeout(CONNECT_TIMEOUT).build()
+}
+
+/// A connector without trusted certificates, for `http://` only, and without a proxy: cleartext endpoints
+/// are local.
+fn plain() -> Connector {
+    let builder = Connector::builder().connector_settings(settings()).tls_provider(tls_provider());
+    match TlsContext::builder().with_trust_store(TrustStore::empty()).build() {
+        Ok(context) => builder.tls_context(context).build(),
+        Err(_) => builder.build(),
+    }
+}
+
+fn tls() -> Connector {
+    Connector::builder()
+        .connector_settings(settings())
+        .proxy_config(ProxyConfig::from_env())
+        .tls_provider(tls_provider())
+        .build()
+}
+
+/// Requests by service and operation. A lock, held for a map look-up, costs nothing beside a
+/// request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
+
+impl RequestCounts {
+    pub fn add(&self, service: &'static str, operation: &str) {
+        *self.lock().entry((service, operation.to_owned())).or_default() += 1;
+    }
+
+    /// All counts so far, by `service.Operation`.
+    pub fn snapshot(&self) -> BTreeMap<String, u64> {
+        let counts = self.lock();
+        let flat =
+            counts.iter().map(|((service, name), count)| (format!("{service}.{name}"), *count));
+        flat.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts the requests of one service's client.
+#[derive(Debug)]
+pub(crate) struct RequestCountInterceptor {
+    pub service: &'static str,
+    pub counts: RequestCounts,
+}
+
+#[dyn_dispatch_hint]
+impl Intercept for RequestCountInterceptor {
+    fn name(&self) -> &'static str {
+        "RequestCountInterceptor"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let operation = bag.load::<Metadata>().map_or("unknown", Metadata::name);
+        self.counts.add(self.service, operation);
+        Ok(())
+    }
 }

@@ -1,29 +1,44 @@
 //! Read-only queries about a deployment: identity, access to the bucket, configuration of the functions. Each
 //! returns one answer or one [`ProbeError`] within seconds.
 
-mod dataset;
-mod responders;
-
 use crate::sdk::{
     AwsEndpoints, BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction, PROBE_DEADLINE,
-    ProbeError, ServiceResponder,
-    aws::s3_config,
-    connect::CONNECT_TIMEOUT,
+    ProbeError, ReadableObject, ServiceResponder,
+    aws::{CONNECT_TIMEOUT, s3_config},
     fault::{RequestFault, reason},
     lambda::LambdaClient,
 };
 use aws_config::{SdkConfig, imds, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_credential_types::provider::{ProvideCredentials as _, error::CredentialsError};
 use aws_sdk_s3::{
+    config::Region,
     error::{ProvideErrorMetadata, SdkError},
     primitives::ByteStream,
 };
-use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use gristmill_model::stored::keys;
-use gristmill_model::{Fingerprint, Namespace};
-use responders::{ResponderInterceptor, RespondersByService};
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        interceptors::{
+            Intercept,
+            context::{
+                BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+            },
+            dyn_dispatch_hint,
+        },
+        orchestrator::HttpResponse,
+        runtime_components::RuntimeComponents,
+    },
+};
+use aws_smithy_types::{DateTime, config_bag::ConfigBag, date_time::Format};
+use gristmill_model::{Fingerprint, Namespace, stored::keys};
+use http::Uri;
 use serde_json::Value;
-use std::{collections::BTreeMap, error::Error, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// Timeout of the metadata service, which answers within milliseconds if present.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
@@ -290,6 +305,105 @@ fn architecture(found: Option<&str>) -> String {
 
 fn count(number: &Value) -> Option<u32> {
     number.as_u64().and_then(|number| u32::try_from(number).ok())
+}
+
+impl DeploymentProbes {
+    /// Lists one object below `prefix` and reads its first byte, in the region of `bucket`.
+    pub async fn dataset(&self, bucket: &str, prefix: &str) -> Result<ReadableObject, ProbeError> {
+        let region = self.bucket_region(bucket).await?;
+        let config = self.s3.config().to_builder();
+        let s3 = aws_sdk_s3::Client::from_conf(match &region {
+            Some(region) => config.region(Region::new(region.clone())).build(),
+            None => config.build(),
+        });
+        let place = format!("s3://{bucket}/{prefix}");
+        let listed = s3.list_objects_v2().bucket(bucket).prefix(prefix).max_keys(1).send().await;
+        let listed = listed.map_err(|error| self.trouble("s3", "ListObjectsV2", &place, &error))?;
+        let first = listed.contents.into_iter().flatten().find_map(|object| object.key);
+        let key = first.ok_or_else(|| ProbeError::Missing(format!("{place}: no object")))?;
+        let read = s3.get_object().bucket(bucket).key(&key).range("bytes=0-0").send().await;
+        let place = format!("s3://{bucket}/{key}");
+        match read {
+            Ok(_) => Ok(ReadableObject { key, region }),
+            // An empty object has no such range.
+            Err(error) if error.raw_response().is_some_and(|a| a.status().as_u16() == 416) => {
+                Ok(ReadableObject { key, region })
+            }
+            Err(error) => Err(self.trouble("s3", "GetObject", &place, &error)),
+        }
+    }
+}
+
+/// Servers by service.
+#[derive(Debug, Clone, Default)]
+struct RespondersByService(Arc<Mutex<BTreeMap<&'static str, ServiceResponder>>>);
+
+impl RespondersByService {
+    pub fn snapshot(&self) -> BTreeMap<&'static str, ServiceResponder> {
+        self.lock().clone()
+    }
+
+    pub fn address(&self, service: &str) -> Option<String> {
+        self.lock().get(service).map(|responder| responder.address.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, ServiceResponder>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Records the server of one service's client.
+#[derive(Debug)]
+struct ResponderInterceptor {
+    service: &'static str,
+    responders: RespondersByService,
+}
+
+impl ResponderInterceptor {
+    pub fn new(service: &'static str, responders: &RespondersByService) -> Self {
+        Self { service, responders: responders.clone() }
+    }
+}
+
+#[dyn_dispatch_hint]
+impl Intercept for ResponderInterceptor {
+    fn name(&self) -> &'static str {
+        "ResponderInterceptor"
+    }
+
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let uri: Uri = context.request().uri().parse()?;
+        let scheme = uri.scheme_str().unwrap_or("https");
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let mut responders = self.responders.lock();
+        responders.entry(self.service).or_default().address = format!("{scheme}://{authority}");
+        Ok(())
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let headers = context.response().headers();
+        let mut responders = self.responders.lock();
+        let responder = responders.entry(self.service).or_default();
+        responder.server = headers.get("server").map(str::to_owned).or(responder.server.take());
+        responder.ahead_s = headers.get("date").and_then(ahead_s).or(responder.ahead_s);
+        Ok(())
+    }
+}
+
+fn ahead_s(date: &str) -> Option<i64> {
+    let there = DateTime::from_str(date, Format::HttpDate).ok()?.secs();
+    let here = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    Some(there - i64::try_from(here).ok()?)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! Entity tags are derived from size and modification time, so that a reader that sends the tag it knows detects a
 //! changed file.
 
-use super::beneath::{open_beneath, open_exactly};
 use super::disk::{Disk, HostDisk};
+use super::disk::{open_beneath, open_exactly};
 use super::{Source, failure, random, read_range};
 use bytes::Bytes;
 use gristmill_folder::{FolderEntry, walk};
