@@ -38,7 +38,7 @@ pub(crate) struct ScannedBundle {
 
 impl ScannedBundle {
     /// An unclaimed bundle. `base` is the epoch's first position, counted through all epochs.
-    pub fn unseen(ramp: &BundleDivision, (epoch, base): (Epoch, u64), index: BundleIndex) -> Self {
+    pub fn unseen(ramp: &BundleDivision, epoch: Epoch, base: u64, index: BundleIndex) -> Self {
         let positions = ramp.positions(index);
         let linear = base + u64::from(positions.start);
         Self { epoch, index, positions, linear, version: 0, item: None }
@@ -47,8 +47,8 @@ impl ScannedBundle {
     /// The bundles of a course, in its order.
     pub fn all_unseen(course: &BundleRanges) -> Vec<Self> {
         let of = |leg: &EpochBundleRange| {
-            let epoch = (leg.epoch, leg.base);
-            move |index| Self::unseen(&course.ramp, epoch, index)
+            let (epoch, base) = (leg.epoch, leg.base);
+            move |index| Self::unseen(&course.ramp, epoch, base, index)
         };
         course.legs.iter().flat_map(|leg| leg.bundles.clone().map(of(leg))).collect()
     }

@@ -224,7 +224,7 @@ impl Splits {
                 SearchStep::Claim(found) => {
                     let Some(leg) = course.legs.get(found.end.leg) else { return Ok(None) };
                     let unseen =
-                        ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), found.bundle);
+                        ScannedBundle::unseen(&course.ramp, leg.epoch, leg.base, found.bundle);
                     if let Some(reply) = self.take(claiming, &unseen, None).await? {
                         search.claimed(found);
                         return Ok(Some(reply));
@@ -284,7 +284,7 @@ impl Splits {
         for (sk, stored) in self.records.store.last(&pk, most).await? {
             let Some(index) = parse_bundle_sk(&sk) else { continue };
             let name = ItemName::Bundle(job, home, leg.epoch, index);
-            let mut bundle = ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), index);
+            let mut bundle = ScannedBundle::unseen(&course.ramp, leg.epoch, leg.base, index);
             bundle.read(&name, Some(&stored))?;
             latest.push(bundle);
         }
@@ -305,7 +305,7 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
         epoch => u64::from(epoch) * u64::from(ramp.n_splits()),
     };
     let unseen = |&(epoch, index): &(Epoch, BundleIndex)| {
-        ScannedBundle::unseen(&ramp, (epoch, base(epoch)), index)
+        ScannedBundle::unseen(&ramp, epoch, base(epoch), index)
     };
     let mut returned: Vec<_> =
         named.filter(of_job).map(unseen).filter(|bundle| claiming.admits(bundle)).collect();

@@ -27,7 +27,8 @@ impl Consumers {
         &self,
         job: &JobName,
         item: &JobItem,
-        (progress, swept): (JobProgress, VersionedItem<SweepProgress>),
+        progress: JobProgress,
+        swept: VersionedItem<SweepProgress>,
     ) -> Result<(), CallRefusal> {
         let Some(plan) = item.plan.filter(|plan| plan.n_splits > 0) else { return Ok(()) };
         let n = plan.n_splits;
@@ -43,11 +44,7 @@ impl Consumers {
         // Splits that are made again are deleted when they are made.
         let collected = collected.min(progress.horizon().slowest);
         let behind = swept.item.unwrap_or_default().place < collected;
-        if is_due || behind {
-            self.sweep(job, item, plan, (swept, collected)).await
-        } else {
-            Ok(())
-        }
+        if is_due || behind { self.sweep(job, item, plan, swept, collected).await } else { Ok(()) }
     }
 
     /// Moves the horizon to the durable cursor; a run that begins before it computes again what it needs.
@@ -64,7 +61,8 @@ impl Consumers {
         job: &JobName,
         item: &JobItem,
         plan: EpochPlan,
-        (read, horizon): (VersionedItem<SweepProgress>, SplitPlace),
+        read: VersionedItem<SweepProgress>,
+        horizon: SplitPlace,
     ) -> Result<(), CallRefusal> {
         let caching = item.caching.as_ref();
         let passed =

@@ -45,7 +45,7 @@ impl CallHandler<ReleaseCall> for Splits {
         let JobSnapshot { item, progress, .. } = self.records.snapshot(job).await?;
         let scan = self.records.scan(job, &item, &progress, progress.horizon().slowest).await?;
         let dead = std::slice::from_ref(invocation);
-        let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
+        let freed = self.release_held(job, &item, &scan, dead, *blameless).await?;
         if !freed.owners.is_empty() {
             self.note_freed(job, &freed.bundles).await?;
         }
@@ -77,7 +77,8 @@ impl Splits {
     /// Frees the bundles in `scan` that the `dead` invocations have leased.
     async fn release_held(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         scan: &WindowScan,
         dead: &[InvocationId],
         blameless: bool,
@@ -109,11 +110,12 @@ impl Splits {
     /// duplicated event under the same name, that worker loses only one lease.
     pub(crate) async fn release_late_claims(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         scan: &WindowScan,
         dead: &[InvocationId],
     ) -> Result<bool, CallRefusal> {
-        let released = self.release_held((job, item), scan, dead, false).await?.owners;
+        let released = self.release_held(job, item, scan, dead, false).await?.owners;
         if released.is_empty() {
             return Ok(false);
         }
@@ -241,7 +243,8 @@ impl Splits {
     /// Ends the leases of workers that have most likely died.
     pub(crate) async fn end_overdue(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         scan: &mut WindowScan,
         steady_since_ms: u64,
     ) -> Result<(), CallRefusal> {

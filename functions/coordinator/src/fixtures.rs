@@ -90,11 +90,12 @@ pub(crate) fn bundle(
     ramp: &BundleDivision,
     index: u32,
     worker: u8,
-    (claimed_ms, flushed_ms): (u64, u64),
+    claimed_ms: u64,
+    flushed_ms: u64,
     commits: &[SplitCommit],
     times: WorkerTimes,
 ) -> ScannedBundle {
-    let mut bundle = ScannedBundle::unseen(ramp, (0, 0), index);
+    let mut bundle = ScannedBundle::unseen(ramp, 0, 0, index);
     let nonce = Nonce([worker; 8]);
     let term = |now_ms| LeaseTerm { now_ms, remaining_ms: 600_000, predicted_ms: 0 };
     let command = ClaimTransition {

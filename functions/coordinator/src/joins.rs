@@ -32,7 +32,7 @@ impl Jobs {
         let job = &register.job;
         let Some(item) = &read.item else { return Err(crate::records::no_job(job)) };
         let version = self.version;
-        let after = joined(item, (register, version), Cursor::default(), 0)?;
+        let after = joined(item, register, version, Cursor::default(), 0)?;
         if after == *item {
             return Ok(after.view(job));
         }
@@ -49,7 +49,7 @@ impl Jobs {
         let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| crate::records::no_job(job))?;
-            let after = joined(before, (register, version), horizon.durable, now_ms)?;
+            let after = joined(before, register, version, horizon.durable, now_ms)?;
             Ok::<_, CallRefusal>(TransitionOutcome::new(Some(before), after))
         };
         Ok(self.records.store.update_from(&ItemName::Job(job), read, decide).await?.view(job))
@@ -96,7 +96,8 @@ impl Jobs {
 /// under a change. `version` is the one that the joiner speaks.
 fn joined(
     before: &JobItem,
-    (register, version): (&RegisterCall, u32),
+    register: &RegisterCall,
+    version: u32,
     since: Cursor,
     now_ms: u64,
 ) -> Result<JobItem, CallRefusal> {
@@ -222,7 +223,7 @@ mod tests {
     }
 
     fn join(before: &JobItem, register: &RegisterCall) -> Result<JobItem, String> {
-        joined(before, (register, VERSION), Cursor::new(1, 2), 9).map_err(|refusal| refusal.message)
+        joined(before, register, VERSION, Cursor::new(1, 2), 9).map_err(|refusal| refusal.message)
     }
 
     #[test]

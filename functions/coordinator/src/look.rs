@@ -44,7 +44,7 @@ impl Consumers {
             *progress = self.records.store.update(&ItemName::Progress(job), decide).await?;
         }
         let steady_since_ms = steady_since(frontier.item.as_ref(), self.records.clock.now_ms());
-        let scan = self.free_leases((job, item), progress, (scan, scale), steady_since_ms).await?;
+        let scan = self.free_leases(job, item, progress, scan, scale, steady_since_ms).await?;
         let scan = scan.within(window(item, progress, scale));
         let scale = &self.splits.settled(job, scale.clone(), &scan).await?;
         let now_ms = self.records.clock.now_ms();
@@ -96,7 +96,7 @@ impl Consumers {
             }
         }
         if let Some(read) = skips.filter(|_| item.state == JobState::Running)
-            && let Some(error) = self.count_skipped(job, item, (&scan, progress), read).await?
+            && let Some(error) = self.count_skipped(job, item, &scan, progress, read).await?
         {
             *item = self.records.fail_job(job, item, error).await?;
         }
@@ -107,15 +107,17 @@ impl Consumers {
     /// is then.
     async fn free_leases(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         progress: &JobProgress,
-        (mut scan, scale): (WindowScan, &ScaleState),
+        mut scan: WindowScan,
+        scale: &ScaleState,
         steady_since_ms: u64,
     ) -> Result<WindowScan, CallRefusal> {
-        if self.splits.release_late_claims((job, item), &scan, &scale.dead).await? {
+        if self.splits.release_late_claims(job, item, &scan, &scale.dead).await? {
             scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
         }
-        self.splits.end_overdue((job, item), &mut scan, steady_since_ms).await?;
+        self.splits.end_overdue(job, item, &mut scan, steady_since_ms).await?;
         Ok(scan)
     }
 }

@@ -46,11 +46,12 @@ impl CallHandler<PollCall> for Consumers {
         }
         let PollItems { scale, swept, first, .. } = items;
         if !leads {
-            let ready = self.followed((job, &snapshot.item), from, first).await?;
+            let ready = self.followed(job, &snapshot.item, from, first).await?;
             return Ok(answer(
                 job,
                 snapshot,
-                (scale, None),
+                scale,
+                None,
                 ready,
                 reader,
                 self.records.clock.now_ms(),
@@ -72,10 +73,10 @@ impl CallHandler<PollCall> for Consumers {
         }
         let JobSnapshot { item, progress, .. } = &snapshot;
         let collected = async {
-            if due.collect { self.collect(job, item, (*progress, swept)).await } else { Ok(()) }
+            if due.collect { self.collect(job, item, *progress, swept).await } else { Ok(()) }
         };
-        let ((), ready) = try_join(collected, self.ready((job, item), from, first)).await?;
-        Ok(answer(job, snapshot, (scale, seen), ready, reader, self.records.clock.now_ms()))
+        let ((), ready) = try_join(collected, self.ready(job, item, from, first)).await?;
+        Ok(answer(job, snapshot, scale, seen, ready, reader, self.records.clock.now_ms()))
     }
 }
 
@@ -126,7 +127,7 @@ impl Consumers {
         let Some(UnseenSplits { from, most, to }) = unseen(plan, progress, known) else {
             return Ok(None);
         };
-        let gap = self.committed((job, item), from, Vec::new(), most).await?.gap;
+        let gap = self.committed(job, item, from, Vec::new(), most).await?.gap;
         let Some((gap, _)) = gap.filter(|(gap, _)| *gap < to) else { return Ok(None) };
         let from = SplitPlace::from_linear(gap, plan.n_splits);
         tracing::warn!(
@@ -144,12 +145,13 @@ impl Consumers {
     /// The splits that are ready for a reader that follows.
     async fn followed(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         from: SplitPlace,
         first: Vec<ScannedBundle>,
     ) -> Result<CommittedPrefix, CallRefusal> {
         let splits = item.plan.map_or(0, |plan| plan.max_bundle_splits as usize);
-        let mut ready = self.committed((job, item), from, first, FOLLOWED_BUNDLES * splits).await?;
+        let mut ready = self.committed(job, item, from, first, FOLLOWED_BUNDLES * splits).await?;
         ready.entries.retain(|entry| item.locates(entry.place.epoch));
         Ok(ready)
     }
@@ -273,7 +275,8 @@ pub fn goes_back(snapshot: &JobSnapshot, swept: Option<&SweepProgress>) -> bool 
 pub fn answer(
     job: &JobName,
     snapshot: JobSnapshot,
-    (scale, seen): (ScaleState, Option<WindowHints>),
+    scale: ScaleState,
+    seen: Option<WindowHints>,
     ready: CommittedPrefix,
     reader: ReaderStanding,
     now_ms: u64,
@@ -361,11 +364,12 @@ impl Consumers {
     /// out splits that `item` cannot locate: bundles are read after it, and may belong to a later version of the job.
     pub(crate) async fn ready(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         from: SplitPlace,
         first: Vec<ScannedBundle>,
     ) -> Result<CommittedPrefix, CallRefusal> {
-        let mut prefix = self.committed((job, item), from, first, MOST_READY).await?;
+        let mut prefix = self.committed(job, item, from, first, MOST_READY).await?;
         prefix.entries.retain(|entry| item.locates(entry.place.epoch));
         Ok(prefix)
     }
@@ -373,7 +377,8 @@ impl Consumers {
     /// Like [`ready`](Self::ready) with at most `most` splits, including those that `item` cannot locate.
     pub(crate) async fn committed(
         &self,
-        (job, item): (&JobName, &JobItem),
+        job: &JobName,
+        item: &JobItem,
         from: SplitPlace,
         first: Vec<ScannedBundle>,
         most: usize,

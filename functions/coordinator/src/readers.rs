@@ -50,7 +50,8 @@ fn overlapping(
 fn run_status(
     run: TrainingRun,
     item: &JobItem,
-    (progress, reports): (&JobProgress, &[ReaderProgress]),
+    progress: &JobProgress,
+    reports: &[ReaderProgress],
     now_ms: u64,
 ) -> RunStatus {
     let all = RankRange::all(run.ranks.count);
@@ -97,12 +98,12 @@ impl Consumers {
         check_ranks(poll, &read)?;
         let lacking = self.unseen_by_table(poll, &snapshot.item, &read).await?;
         let read = match &poll.join {
-            Some(join) => self.join(poll, &snapshot.item, read, (join, lacking)).await?,
+            Some(join) => self.join(poll, &snapshot.item, read, join, lacking).await?,
             None => read,
         };
         let stored = std::mem::take(&mut items.reader);
         let (mut read, number) = match &poll.report {
-            Some(report) => self.report(poll, read, stored, (report, lacking)).await?,
+            Some(report) => self.report(poll, read, stored, report, lacking).await?,
             None => (read, stored.item.map_or(0, |reader| reader.reader)),
         };
         if let Some(progress) = &read.item
@@ -135,7 +136,8 @@ impl Consumers {
         poll: &PollCall,
         item: &JobItem,
         read: VersionedItem<JobProgress>,
-        (join, lacking): (&RunJoin, Option<LackingSplits>),
+        join: &RunJoin,
+        lacking: Option<LackingSplits>,
     ) -> Result<VersionedItem<JobProgress>, CallRefusal> {
         let (job, ranks, visitation) = (&poll.job, poll.ranks, item.spec.settings.visitation);
         if visitation == Visitation::AtMostOnce && !poll.is_alone() {
@@ -211,7 +213,8 @@ impl Consumers {
         poll: &PollCall,
         read: VersionedItem<JobProgress>,
         reader: VersionedItem<ReaderProgress>,
-        (report, lacking): (&ReaderReport, Option<LackingSplits>),
+        report: &ReaderReport,
+        lacking: Option<LackingSplits>,
     ) -> Result<(VersionedItem<JobProgress>, u64), CallRefusal> {
         let (job, now_ms) = (&poll.job, self.records.clock.now_ms());
         let known = read.item.filter(|progress| progress.run.is_some());
@@ -323,7 +326,7 @@ impl Consumers {
             }
             _ => self.reports(job).await?,
         };
-        Ok(Some(run_status(run, item, (progress, &reports), self.records.clock.now_ms())))
+        Ok(Some(run_status(run, item, progress, &reports, self.records.clock.now_ms())))
     }
 }
 

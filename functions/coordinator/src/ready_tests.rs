@@ -12,7 +12,7 @@ fn bundles(n: u32, open: &[u32]) -> Vec<ScannedBundle> {
         let positions = (0u8..).zip(course.ramp.positions(index));
         let committed = positions.filter(|(_, position)| !open.contains(position));
         let commits: Vec<_> = committed.map(|(at, position)| commit(at, position)).collect();
-        bundle(&course.ramp, index, 7, (0, 0), &commits, WorkerTimes::default())
+        bundle(&course.ramp, index, 7, 0, 0, &commits, WorkerTimes::default())
     };
     course.legs[0].bundles.clone().map(bundle).collect()
 }

@@ -120,7 +120,8 @@ impl Consumers {
         &self,
         job: &JobName,
         item: &JobItem,
-        (scan, progress): (&WindowScan, &JobProgress),
+        scan: &WindowScan,
+        progress: &JobProgress,
         read: VersionedItem<SkipCounts>,
     ) -> Result<Option<String>, CallRefusal> {
         let Some(plan) = item.plan else { return Ok(None) };

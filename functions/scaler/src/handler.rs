@@ -108,7 +108,7 @@ impl ScalerFunction {
             let body = serde_json::to_vec(&state)?.into();
             match self.table.write(&key, version, body, None).await? {
                 WriteOutcome::Written => {
-                    let started = self.invoke((event, speaks), &function, &workers).await?;
+                    let started = self.invoke(event, speaks, &function, &workers).await?;
                     let Started { invoked, throttled, not_started, refused } = started;
                     if let Some(error) = refused {
                         self.note_refused(event, &key, &not_started, &error).await?;
@@ -214,7 +214,8 @@ impl ScalerFunction {
     /// Invokes workers, several at a time, until the platform accepts no more.
     async fn invoke(
         &self,
-        (event, speaks): (&ScalerEvent, u32),
+        event: &ScalerEvent,
+        speaks: u32,
         function: &str,
         workers: &[u32],
     ) -> Result<Started, ScaleError> {

@@ -77,10 +77,10 @@ impl Inner {
     fn cached_chunk(&self, SplitPlace { epoch, position }: SplitPlace) -> Option<CachedChunk> {
         let CacheManifest { copies, in_order, chunks } =
             self.cached.as_ref().filter(|_| self.is_cached(epoch))?;
-        let splits = (u32::try_from(chunks.len()).ok()?.checked_div(*copies)?, *copies);
+        let n_splits = u32::try_from(chunks.len()).ok()?.checked_div(*copies)?;
         let seed = self.view.as_ref()?.spec.seed;
-        let visit = visit_of(splits, *in_order, seed, epoch, position)?;
-        chunks.get(usize::try_from(visit_number(*copies, visit)).ok()?).copied()
+        let (copy, split) = visit_of(n_splits, *copies, *in_order, seed, epoch, position)?;
+        chunks.get(usize::try_from(visit_number(*copies, copy, split)).ok()?).copied()
     }
 
     /// The entry at `place` if its epoch is cached.

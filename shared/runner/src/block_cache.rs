@@ -82,7 +82,8 @@ impl RecordBlock {
 /// Records `first .. first + n` out of neighbouring blocks.
 pub(crate) fn open(
     blocks: &[Arc<RecordBlock>],
-    (first, n): (u32, u32),
+    first: u32,
+    n: u32,
     source: &PipelineSource,
 ) -> Result<OpenedRecords, LeaseError> {
     let end = first + n;

@@ -177,8 +177,7 @@ impl DatasetCache {
     ) -> Result<DatasetInput, LeaseError> {
         let spans = spans(runs);
         let shares = self.blocks.admits(shared_bytes(source, &spans, files)?);
-        let reads =
-            spans.iter().map(|&span| self.read_span(objects, source, (span, shares), files));
+        let reads = spans.iter().map(|&span| self.read_span(objects, source, span, shares, files));
         let reads: Vec<_> = reads.collect();
         let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
         let picks = picks(&spans, runs, shuffled);
@@ -189,7 +188,8 @@ impl DatasetCache {
         &self,
         objects: &dyn ObjectStore,
         source: &PipelineSource,
-        (span, shares): (PlannedRead, bool),
+        span: PlannedRead,
+        shares: bool,
         files: &IndexedFiles,
     ) -> Result<FetchedRecords, LeaseError> {
         let PlannedRead { file: number, first_record, records } = span;
@@ -198,7 +198,7 @@ impl DatasetCache {
         for _ in 0..LOOKS {
             let blocks = file.index.blocks(first_record, records, source).filter(|_| shares);
             let (stored, read_bytes) = match blocks {
-                Some(blocks) => self.read_blocks(objects, source, (number, blocks), &file).await?,
+                Some(blocks) => self.read_blocks(objects, source, number, blocks, &file).await?,
                 None => {
                     let parts = self.read_parts(objects, source, span, &file).await?;
                     let bytes = parts.iter().map(|part| part.len() as u64).sum();
@@ -220,7 +220,8 @@ impl DatasetCache {
         &self,
         objects: &dyn ObjectStore,
         source: &PipelineSource,
-        (number, blocks): (u32, Vec<BlockRange>),
+        number: u32,
+        blocks: Vec<BlockRange>,
         file: &Arc<IndexedFile>,
     ) -> Result<(FetchedContent, u64), LeaseError> {
         let (mut found, mut bytes) = (Vec::with_capacity(blocks.len()), 0);

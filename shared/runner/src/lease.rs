@@ -145,7 +145,7 @@ impl<'a> LeaseExecution<'a> {
         let Some(SplitPlace { epoch, position }) = self.lease.control else { return Ok(()) };
         let orders = CacheOrders::default();
         let source = self.context.read(self.runner, &orders, epoch, position).await?;
-        let (split, _) = self.compute((epoch, position), source, stop).await?;
+        let (split, _) = self.compute(epoch, position, source, stop).await?;
         self.context.recycle(split.object);
         Ok(())
     }
@@ -190,7 +190,7 @@ impl<'a> LeaseExecution<'a> {
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
             let read_bytes = source.bytes();
-            let result = self.compute((self.lease.epoch, position), source, stop);
+            let result = self.compute(self.lease.epoch, position, source, stop);
             computing.push_back(Computing { i, source_ms, read_bytes, room, result });
             if computing.len() == at_once
                 && let Some(first) = computing.pop_front()
@@ -222,7 +222,7 @@ impl<'a> LeaseExecution<'a> {
                 let epoch = self.lease.epoch;
                 damaged_cache(SplitPlace::new(epoch, position), &why);
                 let source = self.context.read(self.runner, &orders, epoch, position).await?;
-                self.compute((epoch, position), source, stop).await?
+                self.compute(epoch, position, source, stop).await?
             }
             // No cache was read: the split's output cannot be cached, and a retry cannot help.
             Err(LeaseError::BadCache(why)) => return Err(LeaseError::fatal(why)),
@@ -248,7 +248,8 @@ impl<'a> LeaseExecution<'a> {
     /// Starts to compute a split.
     fn compute(
         &self,
-        split: (Epoch, Position),
+        epoch: Epoch,
+        position: Position,
         source: SplitTask,
         stop: &Arc<AtomicBool>,
     ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
@@ -257,7 +258,8 @@ impl<'a> LeaseExecution<'a> {
         let cancelled = move || {
             stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
-        let computing = self.context.compute(self.runner, split, source, Arc::new(cancelled));
+        let computing =
+            self.context.compute(self.runner, epoch, position, source, Arc::new(cancelled));
         let (compute, clock) = (self.runner.compute, Arc::clone(&self.runner.clock));
         async move {
             let (split, took) = computing.await?;

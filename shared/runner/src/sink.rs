@@ -115,7 +115,7 @@ pub(crate) async fn put(
     body: &Bytes,
     put_id: &str,
 ) -> Result<PutOutcome, LeaseError> {
-    Ok(put_patiently(runner, path, (body, put_id), true).await?)
+    Ok(put_patiently(runner, path, body, put_id, true).await?)
 }
 
 /// As [`put`], for a cached object, which only saves work: what is not stored is computed again. If the store is full,
@@ -125,7 +125,7 @@ pub(crate) async fn put_cached(
     path: &ObjectPath,
     body: &Bytes,
 ) -> Result<bool, LeaseError> {
-    match put_patiently(runner, path, (body, "cached"), false).await {
+    match put_patiently(runner, path, body, "cached", false).await {
         Err(ObjectError::Full(why)) => {
             tracing::warn!(why, "{path} is not cached");
             Ok(false)
@@ -137,7 +137,8 @@ pub(crate) async fn put_cached(
 async fn put_patiently(
     runner: &Runner,
     path: &ObjectPath,
-    (body, put_id): (&Bytes, &str),
+    body: &Bytes,
+    put_id: &str,
     waits_for_room: bool,
 ) -> Result<PutOutcome, ObjectError> {
     let give_up = runner.clock.monotonic() + PATIENCE;

@@ -102,7 +102,7 @@ impl JobContext {
         let SplitPlace { epoch, position } = place;
         let compute = async |orders: &CacheOrders| {
             let read = self.read(runner, orders, epoch, position).await?;
-            self.compute(runner, (epoch, position), read, Arc::new(|| false)).await
+            self.compute(runner, epoch, position, read, Arc::new(|| false)).await
         };
         let (computed, _) = match compute(orders).await {
             Err(LeaseError::BadCache(why)) if orders.get.is_some() => {
@@ -119,7 +119,8 @@ impl JobContext {
     pub fn compute(
         &self,
         runner: &Runner,
-        (epoch, position): (Epoch, Position),
+        epoch: Epoch,
+        position: Position,
         read: SplitTask,
         cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
@@ -143,7 +144,7 @@ impl JobContext {
                     let began = clock.monotonic();
                     let split = match content {
                         Content::Source { first, .. } => {
-                            let (all, _) = task.portion(&extras, &first, None, (None, 0))?;
+                            let (all, _) = task.portion(&extras, &first, None, None, 0)?;
                             task.finish(&extras, all)?
                         }
                         Content::Cached { point, object, .. } => {
@@ -170,7 +171,7 @@ impl Task {
         let (mut source, mut begun, mut took) = (Arc::new(first), None, Duration::ZERO);
         let begun = loop {
             let more = rest.iter().flat_map(|portion| &portion.runs).map(|run| run.records).sum();
-            let running = self.in_turns(&runner, (&source, more), begun, extras.clone());
+            let running = self.in_turns(&runner, &source, more, begun, extras.clone());
             let reading = async {
                 let Some(portion) = rest.pop_front() else { return Ok(None) };
                 let began = runner.clock.monotonic();
@@ -200,7 +201,8 @@ impl Task {
     async fn in_turns(
         &self,
         runner: &Runner,
-        (source, more): (&Arc<SplitSource>, u32),
+        source: &Arc<SplitSource>,
+        more: u32,
         mut begun: Option<Begun>,
         mut extras: Extras,
     ) -> Result<(Begun, Option<Vec<u64>>, Duration), LeaseError> {
@@ -211,7 +213,7 @@ impl Task {
             let before = begun.take();
             let running = runner.compute.run(move || {
                 let began = clock.monotonic();
-                let after = task.portion(&extras_of, &source, before, (Some(begin), more))?;
+                let after = task.portion(&extras_of, &source, before, Some(begin), more)?;
                 Ok((after, clock.monotonic().saturating_sub(began)))
             });
             let ((mut after, is_last), computed) = running.await?;
@@ -241,7 +243,8 @@ impl Task {
         extras: &Extras,
         source: &SplitSource,
         before: Option<Begun>,
-        (begin, more): (Option<u32>, u32),
+        begin: Option<u32>,
+        more: u32,
     ) -> Result<(Begun, bool), LeaseError> {
         let spec = &self.context.view.spec;
         let opened = source.open()?;
@@ -405,7 +408,7 @@ impl JobContext {
         let content = match cached {
             Some(cached) => cached,
             None => {
-                let (first, rest) = self.read_source(runner, (epoch, drawn), position).await?;
+                let (first, rest) = self.read_source(runner, epoch, drawn, position).await?;
                 Content::Source { first, rest }
             }
         };

@@ -120,7 +120,7 @@ impl DatasetInput {
                     opened.map_err(|error| LeaseError::fatal(format!("{}: {error}", file.path)))
                 }
                 FetchedContent::Blocks(blocks) => {
-                    block_cache::open(blocks, (first.record, *n_records), &self.source)
+                    block_cache::open(blocks, first.record, *n_records, &self.source)
                 }
             }
         };

@@ -184,11 +184,12 @@ impl JobContext {
     pub(crate) async fn read_source(
         &self,
         runner: &Runner,
-        (epoch, drawn): (Epoch, Epoch),
+        epoch: Epoch,
+        drawn: Epoch,
         position: Position,
     ) -> Result<(SplitSource, VecDeque<SplitVisit>), LeaseError> {
         let (dataset, plan, splits) = self.dataset(runner).await?;
-        let visit = splits.visit_as(plan.copies, self.view.spec.seed, (epoch, drawn), position);
+        let visit = splits.visit_as(plan.copies, self.view.spec.seed, epoch, drawn, position);
         let visit = visit.ok_or_else(|| not_planned(position))?;
         dataset.begin(&*runner.objects, visit).await
     }

@@ -298,7 +298,7 @@ impl FaultScenario {
         }
         let splits = SplitPlan::new(&self.files, self.split_records());
         let n = splits.map_or(0, |splits| splits.n_splits());
-        let visited = visit((n, self.copies()), self.seed, epoch, position);
+        let visited = visit(n, self.copies(), self.seed, epoch, position);
         visited.is_some_and(|(_, split)| split == 0)
     }
 

@@ -45,7 +45,7 @@ fn words(name: &str) -> usize {
     starts.count()
 }
 
-/// Where each public type of the project's code is declared.
+/// Places of the declarations of each public type, by its name.
 fn public_types() -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, text) in rust_files().into_iter().filter(|(path, _)| !is_test(path)) {

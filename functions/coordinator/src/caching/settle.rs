@@ -236,11 +236,10 @@ impl Jobs {
                 else {
                     return Ok(None);
                 };
-                let splits = (plan.n_splits / copies, copies);
-                let visit = visit_of(splits, in_order, item.spec.seed, epoch, position);
-                let Some(at) = visit.map(|visit| visit_number(copies, visit)) else {
-                    return Ok(None);
-                };
+                let (n_splits, seed) = (plan.n_splits / copies, item.spec.seed);
+                let visit = visit_of(n_splits, copies, in_order, seed, epoch, position);
+                let Some((copy, split)) = visit else { return Ok(None) };
+                let at = visit_number(copies, copy, split);
                 if let Some(slot) = chunks.get_mut(at as usize) {
                     *slot = Some((entry.outcome.kind, chunk(bundle.index, position, &entry)));
                 }

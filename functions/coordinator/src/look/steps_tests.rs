@@ -22,7 +22,7 @@ fn bundles(committed: &[u8]) -> Vec<ScannedBundle> {
     let ramp = BundleDivision::new(N_SPLITS, 4);
     let bundle = |(index, committed): (u32, &u8)| {
         let commits: Vec<_> = (0..*committed).map(|split_index| commit(split_index, 10)).collect();
-        bundle(&ramp, index, 1, (0, 0), &commits, WorkerTimes::default())
+        bundle(&ramp, index, 1, 0, 0, &commits, WorkerTimes::default())
     };
     (0..).zip(committed).map(bundle).collect()
 }
@@ -50,7 +50,7 @@ fn an_index_is_finished_once_every_file_is_in_it() {
     let committed = |files: u32| {
         let ramp = indexing_job().ramp();
         let bundle =
-            |index| bundle(&ramp, index, 1, (0, 0), &[commit(0, 10)], WorkerTimes::default());
+            |index| bundle(&ramp, index, 1, 0, 0, &[commit(0, 10)], WorkerTimes::default());
         scanned((0..files).map(bundle).collect())
     };
     assert_eq!(next(&indexing_job(), &committed(15)), None);
@@ -75,8 +75,7 @@ fn caching_is_settled_by_a_profile_at_any_time_and_by_a_complete_epoch() {
     assert_eq!(next(&with(Mode::Profile), &part), Some(JobChange::SettleCaching));
     assert_eq!(next(&with(Mode::Put { point: 0 }), &part), None);
     let ramp = running_job().ramp();
-    let open: Vec<_> =
-        (0..ramp.bundles()).map(|b| ScannedBundle::unseen(&ramp, (0, 0), b)).collect();
+    let open: Vec<_> = (0..ramp.bundles()).map(|b| ScannedBundle::unseen(&ramp, 0, 0, b)).collect();
     let whole = |bundle: &ScannedBundle| u8::try_from(bundle.positions.len()).unwrap();
     let all = scanned(bundles(&open.iter().map(whole).collect::<Vec<_>>()));
     assert_eq!(next(&with(Mode::Put { point: 0 }), &all), Some(JobChange::SettleCaching));

@@ -164,10 +164,10 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
         let (item, progress) = (item.clone(), trainer(0, place(0, 0)));
         let snapshot = JobSnapshot { item, progress, ..snapshot(None) };
         let (scale, reader) = (ScaleState::default(), ReaderStanding::default());
-        answer(&job(), snapshot, (scale, Some(seen)), prefix, reader, NOW_MS)
+        answer(&job(), snapshot, scale, Some(seen), prefix, reader, NOW_MS)
     };
-    let leased = bundle(&ramp, 0, 1, (NOW_MS, 0), &[], WorkerTimes::default());
-    let unclaimed = crate::bundles::ScannedBundle::unseen(&ramp, (0, 0), 0);
+    let leased = bundle(&ramp, 0, 1, NOW_MS, 0, &[], WorkerTimes::default());
+    let unclaimed = crate::bundles::ScannedBundle::unseen(&ramp, 0, 0, 0);
     let polled = answered(&running_job(), Some((0, leased)));
     assert!(!polled.head_of_line_blocked, "a worker has it");
     assert_eq!((polled.active_workers(), polled.claimable, polled.window), (2, 9, 40));
@@ -176,7 +176,7 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
     assert!(!answered(&running_job(), None).head_of_line_blocked);
     let indexing = answered(&indexing_job(), None);
     assert_eq!((indexing.head_of_line_blocked, indexing.indexed_files), (true, 5));
-    let committed = bundle(&ramp, 2, 1, (0, 0), &[commit(0, 10)], WorkerTimes::default());
+    let committed = bundle(&ramp, 2, 1, 0, 0, &[commit(0, 10)], WorkerTimes::default());
     assert!(
         answered(&running_job(), Some((3, committed))).head_of_line_blocked,
         "its lease ran out"
@@ -188,9 +188,8 @@ fn an_answer_without_a_look_has_the_hints_of_the_last_one_and_the_readers_standi
     let seen = WindowHints { remote_workers: 3, claimable: 9, window_full: true, ..looked(5) };
     let snapshot = JobSnapshot { progress: trainer(0, place(0, 7)), ..snapshot(Some(seen)) };
     let reader = ReaderStanding { number: 8, next_poll_ms: 50, ..ReaderStanding::default() };
-    let scale = (ScaleState::default(), None);
-    let polled =
-        answer(&job(), snapshot, scale, CommittedPrefix::default(), reader.clone(), NOW_MS);
+    let (scale, ready) = (ScaleState::default(), CommittedPrefix::default());
+    let polled = answer(&job(), snapshot, scale, None, ready, reader.clone(), NOW_MS);
     assert_eq!((polled.active_workers(), polled.claimable, polled.window_full), (3, 9, true));
     assert_eq!((polled.delivered, polled.reader), (place(0, 7), reader));
 }

@@ -139,7 +139,7 @@ impl HttpCoordinator {
                 CallError::Unavailable(format!("{} to {name}: {text}", call.name()))
             }
         })?;
-        judge((call.name(), version), &self.address, status, &body)
+        judge(call.name(), version, &self.address, status, &body)
     }
 }
 
@@ -202,7 +202,8 @@ async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
 
 /// Converts a response to a reply or an error.
 fn judge(
-    (call, version): (&str, u32),
+    call: &str,
+    version: u32,
     address: &CallAddress,
     status: u16,
     body: &[u8],

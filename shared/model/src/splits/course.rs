@@ -125,7 +125,8 @@ impl EpochBundleRange {
     /// The first of its bundles that lies in `partition` of `partitions`, behind `above`.
     pub fn first_in(
         &self,
-        (partition, partitions): (u32, u32),
+        partition: u32,
+        partitions: u32,
         above: Option<BundleIndex>,
     ) -> Option<BundleIndex> {
         let least = above
@@ -167,7 +168,7 @@ mod tests {
             let mut found = Vec::new();
             for partition in 0..partitions {
                 let mut above = None;
-                while let Some(bundle) = leg.first_in((partition, partitions), above) {
+                while let Some(bundle) = leg.first_in( partition, partitions, above) {
                     prop_assert_eq!(bundle % partitions, partition);
                     found.push(bundle);
                     above = Some(bundle);

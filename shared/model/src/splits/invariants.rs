@@ -271,7 +271,8 @@ pub fn invariant_14_poison_needs_strikes(
 /// very split, and before all but the first a control lived. `found` holds every death, in the order in which
 /// they were found.
 pub fn invariant_14_deaths_were_isolated(
-    (epoch, bundle): (Epoch, BundleIndex),
+    epoch: Epoch,
+    bundle: BundleIndex,
     after: &Bundle,
     found: &[FoundDeath],
 ) -> InvariantCheck {

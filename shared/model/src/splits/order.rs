@@ -110,7 +110,8 @@ pub fn permute(n: u32, seed: u64, epoch: Epoch, position: Position) -> Option<Sp
 /// The visit at `position` of an epoch that visits `n` splits `copies` times: which copy of the
 /// dataset, and which of its splits. Copies take turns, each in an order of its own.
 pub fn visit(
-    (n, copies): (u32, u32),
+    n: u32,
+    copies: u32,
     seed: u64,
     epoch: Epoch,
     position: Position,
@@ -123,14 +124,15 @@ pub fn visit(
 
 /// As [`visit`]; with `in_order`, splits are delivered in dataset order, one copy after the other.
 pub fn visit_of(
-    (n, copies): (u32, u32),
+    n: u32,
+    copies: u32,
     in_order: bool,
     seed: u64,
     epoch: Epoch,
     position: Position,
 ) -> Option<(u32, SplitId)> {
     if !in_order {
-        return visit((n, copies), seed, epoch, position);
+        return visit(n, copies, seed, epoch, position);
     }
     let copy = position.checked_div(n)?;
     (copy < copies).then_some((copy, position % n))
@@ -138,7 +140,7 @@ pub fn visit_of(
 
 /// The number of a visit among all visits of an epoch, independent of their order; cached splits
 /// are stored under it.
-pub fn visit_number(copies: u32, (copy, split): (u32, SplitId)) -> u64 {
+pub fn visit_number(copies: u32, copy: u32, split: SplitId) -> u64 {
     u64::from(split) * u64::from(copies) + u64::from(copy)
 }
 
@@ -234,8 +236,8 @@ mod tests {
 
     #[test]
     fn there_is_nothing_beyond_the_end() {
-        assert_eq!(visit((10, 1), 0, 0, 3), Some((0, PINNED[3])));
-        let mut visits: Vec<_> = (0..30).filter_map(|at| visit((10, 3), 7, 2, at)).collect();
+        assert_eq!(visit(10, 1, 0, 0, 3), Some((0, PINNED[3])));
+        let mut visits: Vec<_> = (0..30).filter_map(|at| visit(10, 3, 7, 2, at)).collect();
         let orders: Vec<Vec<_>> = (0..3)
             .map(|copy| visits.iter().filter(|v| v.0 == copy).map(|v| v.1).collect())
             .collect();
@@ -243,7 +245,7 @@ mod tests {
         visits.sort_unstable();
         let all: Vec<_> = (0..3).flat_map(|copy| (0..10).map(move |split| (copy, split))).collect();
         assert_eq!(visits, all);
-        assert_eq!((visit((10, 3), 7, 2, 30), visit((10, 0), 7, 2, 0)), (None, None));
+        assert_eq!((visit(10, 3, 7, 2, 30), visit(10, 0, 7, 2, 0)), (None, None));
         assert_eq!(permute(0, 1, 1, 0), None);
         assert_eq!(permute(1, 1, 1, 0), Some(0));
         assert_eq!(permute(5, 1, 1, 5), None);

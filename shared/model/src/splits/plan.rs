@@ -97,7 +97,7 @@ impl SplitPlan {
         epoch: Epoch,
         position: Position,
     ) -> Option<SplitVisit> {
-        self.visit_as(copies, seed, (epoch, epoch), position)
+        self.visit_as(copies, seed, epoch, epoch, position)
     }
 
     /// As [`visit`](Self::visit), with splits composed as in epoch `drawn`: for epochs whose splits
@@ -106,11 +106,12 @@ impl SplitPlan {
         &self,
         copies: u32,
         seed: u64,
-        (epoch, drawn): (Epoch, Epoch),
+        epoch: Epoch,
+        drawn: Epoch,
         position: Position,
     ) -> Option<SplitVisit> {
-        let splits = (self.n_splits(), copies);
-        let (copy, split) = order::visit_of(splits, self.in_order, seed, epoch, position)?;
+        let (copy, split) =
+            order::visit_of(self.n_splits(), copies, self.in_order, seed, epoch, position)?;
         let Some(view) = &self.view else {
             return Some(SplitVisit {
                 runs: vec![RecordRange { copy, ..self.split(split)? }],
@@ -146,9 +147,9 @@ impl SplitPlan {
         epoch: Epoch,
         position: Position,
     ) -> Option<u64> {
-        let splits = (self.n_splits(), copies);
-        let visit = order::visit_of(splits, self.in_order, seed, epoch, position)?;
-        Some(order::visit_number(copies, visit))
+        let (copy, split) =
+            order::visit_of(self.n_splits(), copies, self.in_order, seed, epoch, position)?;
+        Some(order::visit_number(copies, copy, split))
     }
 
     /// Number of splits.

@@ -236,7 +236,7 @@ impl<'a> BundleSearch<'a> {
     fn behind(&self, end: PartitionEnd, highest: Option<BundleIndex>) -> Behind {
         let Some(leg) = self.course.legs.get(end.leg) else { return Behind::Nothing };
         let SearchScope { partitions, window, ahead, .. } = self.scope;
-        let Some(bundle) = leg.first_in((end.partition, partitions), highest) else {
+        let Some(bundle) = leg.first_in(end.partition, partitions, highest) else {
             let next = PartitionEnd { leg: end.leg + 1, ..end };
             let is_there = next.leg < self.course.legs.len();
             return if is_there { Behind::Leg(next) } else { Behind::Nothing };

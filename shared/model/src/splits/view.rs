@@ -146,7 +146,7 @@ impl DatasetView {
         for step in self.steps.iter().rev() {
             let mut before = Vec::with_capacity(stretches.len());
             for stretch in stretches {
-                step.undo(stretch, (seed, epoch), &mut before);
+                step.undo(stretch, seed, epoch, &mut before);
             }
             stretches = before;
         }
@@ -257,7 +257,7 @@ fn follows(last: &RecordRange, run: &RecordRange) -> bool {
 
 impl Step {
     /// Maps `stretch` of this operator's output to stretches of its input.
-    fn undo(&self, stretch: Stretch, (seed, epoch): (u64, Epoch), before: &mut Vec<Stretch>) {
+    fn undo(&self, stretch: Stretch, seed: u64, epoch: Epoch, before: &mut Vec<Stretch>) {
         let Stretch { mut start, records, copy } = stretch;
         let end = start + records;
         match *self {

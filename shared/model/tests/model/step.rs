@@ -265,7 +265,7 @@ impl World {
         };
         if before.map_or(0, poisoned) < poisoned(&after) {
             let index = u32::try_from(b).unwrap();
-            invariants::invariant_14_deaths_were_isolated((0, index), &after, &state.found)?;
+            invariants::invariant_14_deaths_were_isolated(0, index, &after, &state.found)?;
         }
         // Absolute times and messages would distinguish equal states.
         if after.state == BundleState::Leased {
