@@ -113,6 +113,7 @@ impl ScannedBundle {
         }
     }
 
+    /// The item with its version, for a conditional write.
     pub fn versioned(&self) -> VersionedItem<Bundle> {
         VersionedItem { version: self.version, item: self.item.clone() }
     }

@@ -57,6 +57,7 @@ pub(crate) struct Consumers {
 }
 
 impl CoordinatorFunction {
+    /// A coordinator over these ports; it speaks the newest version of `settings`.
     pub fn new(
         table: Arc<dyn Table>,
         objects: Arc<dyn ObjectStore>,

@@ -20,6 +20,7 @@ pub(crate) struct DeletedObjects {
 }
 
 impl DeletedObjects {
+    /// Both deletions together.
     pub fn and(self, then: Self) -> Self {
         Self { objects: self.objects + then.objects, all: self.all && then.all }
     }

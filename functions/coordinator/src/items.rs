@@ -215,6 +215,7 @@ impl BundleLayout {
         *self == Self::default()
     }
 
+    /// The layout of a job of `n_files` files that is not indexed yet.
     pub fn new(spec: &JobSpec, n_files: u32) -> Self {
         let workers = spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
         Self {
@@ -284,6 +285,7 @@ impl JobItem {
         })
     }
 
+    /// The job as its callers see it.
     pub fn view(&self, job: &JobName) -> JobView {
         JobView {
             job: job.clone(),

@@ -190,6 +190,7 @@ pub(crate) struct ScalerKicks {
 }
 
 impl ScalerKicks {
+    /// No kick has been sent yet.
     pub fn new(invoker: Arc<dyn Invoker>, settings: Arc<CoordinatorSettings>) -> Self {
         Self { invoker, settings, latest: Arc::default() }
     }

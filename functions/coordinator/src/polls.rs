@@ -203,6 +203,7 @@ pub struct DueSteps {
 }
 
 impl DueSteps {
+    /// The steps that a poll must take before its answer.
     pub fn from_snapshot(
         JobSnapshot { item, progress, .. }: &JobSnapshot,
         from: SplitPlace,

@@ -171,6 +171,7 @@ impl<T> From<(T, u64)> for VersionedItem<T> {
 }
 
 impl NamespaceTable {
+    /// The items of the namespace `ns`.
     pub fn new(table: Arc<dyn Table>, clock: Arc<dyn Clock>, ns: Namespace) -> Self {
         Self { table, clock, ns, conflicts: Arc::default() }
     }

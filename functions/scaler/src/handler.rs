@@ -31,6 +31,7 @@ const LIFE_MS: u64 = 16 * 60 * 1000;
 /// Attempts at the compare-and-set before the event is dropped; the next kick repeats it.
 const MAX_TRIES: u32 = 8;
 
+/// An event that must be sent again, or cannot be obeyed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
     #[error("{}", protocol::other_event(*.0, *.1))]

@@ -16,6 +16,7 @@ use std::{
 /// How long a worker retries its Leave call; afterwards the scaler relies on its silence.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// An invocation that must be seen as failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerFunctionError {
     #[error("{}", protocol::other_event(*.0, *.1))]
@@ -42,6 +43,7 @@ pub struct WorkerFunction {
 }
 
 impl WorkerFunction {
+    /// A function that works with `runner`.
     pub fn new(runner: Runner, metrics: FunctionMetrics) -> Self {
         let tallied = Arc::new(CountingCoordinator::new(Arc::clone(&runner.coordinator)));
         let runner = Runner { coordinator: Arc::clone(&tallied) as _, ..runner };

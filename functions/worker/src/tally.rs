@@ -20,6 +20,7 @@ pub struct InvocationTotals {
 }
 
 impl InvocationTotals {
+    /// The totals as metrics.
     pub fn measures(&self) -> Vec<MetricValue> {
         vec![
             MetricValue::count("splits", self.splits),
@@ -71,6 +72,7 @@ pub(crate) struct CountingCoordinator {
 }
 
 impl CountingCoordinator {
+    /// Counts the calls of `inner`.
     pub fn new(inner: Arc<dyn Coordinator>) -> Self {
         Self { inner, tally: Mutex::default() }
     }

@@ -16,7 +16,7 @@ use gristmill_ports::{
 };
 use std::{collections::BTreeMap, convert::Infallible, ops::Range};
 
-/// Stands for everything on AWS, and has no values. The field is private, so that callers compile as with the SDK.
+/// Stands for everything on AWS, and has no values: its methods are those of the real types, and are never called. The field is private, so that callers compile as with the SDK.
 #[derive(Debug, Clone)]
 pub struct Aws(Infallible);
 

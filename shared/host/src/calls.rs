@@ -72,6 +72,7 @@ pub struct HostServiceClient {
 }
 
 impl HostServiceClient {
+    /// A client of the service that wrote `file`.
     pub fn new(file: &ServiceFile) -> Self {
         let ServiceFile { endpoint, token, namespace, .. } = file.clone();
         Self {

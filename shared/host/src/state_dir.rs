@@ -102,6 +102,7 @@ impl StateDir {
         Ok(made)
     }
 
+    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -32,6 +32,7 @@ impl Default for CallVersion {
 }
 
 impl CallVersion {
+    /// Speaks the newest version of `spoken` until it is refused.
     pub fn new(spoken: SpokenVersions) -> Self {
         Self { spoken, now: AtomicU32::new(spoken.newest) }
     }

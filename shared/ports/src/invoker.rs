@@ -12,6 +12,7 @@ pub enum InvokeOutcome {
     Throttled,
 }
 
+/// The function could not be invoked.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot invoke {function}: {reason}")]
 pub struct InvokeError {

@@ -12,6 +12,7 @@ use std::io::Write;
 /// CloudWatch's namespace, not ours.
 const CLOUDWATCH_NAMESPACE: &str = "gristmill";
 
+/// Unit of a metric, by its name in CloudWatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricUnit {
     Count,
@@ -27,10 +28,12 @@ pub struct MetricValue {
 }
 
 impl MetricValue {
+    /// A number of things.
     pub fn count(name: &'static str, value: u64) -> Self {
         Self { name, unit: MetricUnit::Count, value }
     }
 
+    /// A time in milliseconds.
     pub fn ms(name: &'static str, value: u64) -> Self {
         Self { name, unit: MetricUnit::Milliseconds, value }
     }

@@ -44,6 +44,7 @@ pub struct ObjectPath {
 }
 
 impl ObjectPath {
+    /// The object `key` of `bucket`.
     pub fn new(bucket: impl Into<String>, key: impl Into<String>) -> Self {
         Self { bucket: bucket.into(), key: key.into() }
     }

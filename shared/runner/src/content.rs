@@ -20,6 +20,7 @@ pub(crate) struct ContentHasher {
 }
 
 impl ContentHasher {
+    /// Hashes the next bytes.
     pub fn add(&mut self, part: &[u8]) {
         self.hasher.update(part);
         self.bytes += part.len() as u64;
@@ -37,6 +38,7 @@ impl ContentHasher {
         (0..SAMPLES).map(|i| i * step..i * step + SAMPLE_BYTES).collect()
     }
 
+    /// The fingerprint of all bytes so far.
     pub fn finish(self) -> Fingerprint {
         Fingerprint(*self.hasher.finalize().as_bytes())
     }

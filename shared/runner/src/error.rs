@@ -4,6 +4,7 @@ use gristmill_model::SkippedRecord;
 use gristmill_model::wire::RefusalKind;
 use gristmill_ports::{CallError, ObjectError};
 
+/// Why a lease, or one of its splits, is given up.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LeaseError {
     /// Another worker owns the bundle now: drop it and claim again.

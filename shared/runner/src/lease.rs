@@ -70,6 +70,7 @@ impl<'a> LeaseExecution<'a> {
         self.lease.reference(&self.context.view.job, self.nonce)
     }
 
+    /// The name of the chunk of the split at `position`.
     pub fn name(&self, position: Position) -> SplitName {
         let Lease { epoch, bundle, attempt, first, .. } = self.lease;
         let split_index = u8::try_from(position.saturating_sub(first)).unwrap_or(u8::MAX);
@@ -363,6 +364,7 @@ impl Drop for Reads<'_> {
 pub(crate) struct PendingCommits<'a>(Option<BoxFuture<'a, ()>>);
 
 impl<'a> PendingCommits<'a> {
+    /// The commits that go on.
     pub fn new(commits: impl Future<Output = ()> + Send + 'a) -> Self {
         Self(Some(Box::pin(commits)))
     }

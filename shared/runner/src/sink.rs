@@ -194,6 +194,7 @@ impl CodecChoice {
         Self { codec: Mutex::new(codec), shape }
     }
 
+    /// The codec of the next split.
     pub fn codec(&self) -> FrameCodec {
         self.decided().unwrap_or(FrameCodec::Stored)
     }

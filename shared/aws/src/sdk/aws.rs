@@ -408,6 +408,7 @@ fn tls() -> Connector {
 pub(crate) struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 
 impl RequestCounts {
+    /// Counts one request of `operation`.
     pub fn add(&self, service: &'static str, operation: &str) {
         *self.lock().entry((service, operation.to_owned())).or_default() += 1;
     }

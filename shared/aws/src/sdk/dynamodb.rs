@@ -196,6 +196,7 @@ where
         Self { prepared: client.prepare(name), target: format!("{VERSION}.{name}") }
     }
 
+    /// Sends the operation.
     pub async fn send(&self, input: &(impl Serialize + Sync)) -> Result<O, AwsServiceError> {
         let request =
             request(&self.target, input).map_err(AwsServiceError::construction_failure)?;

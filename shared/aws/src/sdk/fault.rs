@@ -80,6 +80,7 @@ impl RequestFault {
         Self { is_passing, status, code, text }
     }
 
+    /// Whether the service names the error `code`.
     pub fn has_code(&self, code: &str) -> bool {
         self.code.as_deref() == Some(code)
     }

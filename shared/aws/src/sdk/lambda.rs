@@ -57,16 +57,19 @@ impl LambdaClient {
         send(&self.invoke, &invocations(function), Some(event)).await
     }
 
+    /// `GetFunctionConfiguration`.
     pub async fn function_configuration(&self, function: &str) -> Result<Value, AwsServiceError> {
         let path = format!("/2015-03-31/functions/{}/configuration", encoded(function));
         send(&self.configuration, &path, None).await
     }
 
+    /// `GetFunctionConcurrency`.
     pub async fn function_concurrency(&self, function: &str) -> Result<Value, AwsServiceError> {
         let path = format!("/2019-09-30/functions/{}/concurrency", encoded(function));
         send(&self.concurrency, &path, None).await
     }
 
+    /// `GetAccountSettings`.
     pub async fn account_settings(&self) -> Result<Value, AwsServiceError> {
         send(&self.settings, "/2016-08-19/account-settings", None).await
     }

@@ -339,10 +339,12 @@ impl DeploymentProbes {
 struct RespondersByService(Arc<Mutex<BTreeMap<&'static str, ServiceResponder>>>);
 
 impl RespondersByService {
+    /// The services that have answered, by name.
     pub fn snapshot(&self) -> BTreeMap<&'static str, ServiceResponder> {
         self.lock().clone()
     }
 
+    /// The address that answered for `service`.
     pub fn address(&self, service: &str) -> Option<String> {
         self.lock().get(service).map(|responder| responder.address.clone())
     }
@@ -360,6 +362,7 @@ struct ResponderInterceptor {
 }
 
 impl ResponderInterceptor {
+    /// An interceptor of the client of `service`.
     pub fn new(service: &'static str, responders: &RespondersByService) -> Self {
         Self { service, responders: responders.clone() }
     }

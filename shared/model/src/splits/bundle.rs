@@ -282,6 +282,7 @@ impl WorkerTimes {
         }
     }
 
+    /// The sum of all times, in milliseconds.
     pub fn total_ms(self) -> u64 {
         [self.source_ms, self.compute_ms, self.put_ms].into_iter().sum()
     }

@@ -78,6 +78,7 @@ impl BundleRanges {
         self.legs.iter().map(|leg| leg.bundles.len()).sum()
     }
 
+    /// Whether there are no bundles.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -15,6 +15,7 @@ use std::fmt;
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
+/// A batch of an epoch: how far a trainer is, in its own unit.
 pub struct Cursor {
     pub epoch: Epoch,
     /// Number of the batch in its epoch, from 0.
@@ -51,6 +52,7 @@ pub const INDEX_EPOCH: Epoch = Epoch::MAX;
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
+/// A position in the order of an epoch's splits.
 pub struct SplitPlace {
     pub epoch: Epoch,
     pub position: Position,

@@ -171,6 +171,7 @@ pub struct CallRefusal {
     pub message: String,
 }
 
+/// The kind of a refusal, by what its caller does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
@@ -366,6 +367,7 @@ impl Lease {
     }
 }
 
+/// The work of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaseWork {
@@ -381,6 +383,7 @@ pub struct IdleReply {
     pub reason: IdleReason,
 }
 
+/// Why there is nothing to claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdleReason {

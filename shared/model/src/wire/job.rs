@@ -173,6 +173,7 @@ pub struct RegisterCall {
 }
 
 impl RegisterCall {
+    /// Registers `job`, with no option given by hand.
     pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
         let given = GivenOptions::ALL;
         Self { job, spec, dataset: Some(dataset), listing: None, nonce: None, given, resumes: None }

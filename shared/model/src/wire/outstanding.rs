@@ -33,6 +33,7 @@ impl DepartedWorkers {
         Self { expired: self.expired | 1 << (worker % LEFT_SHARD), ..self.with(worker) }
     }
 
+    /// Whether `worker`, a number within the shard, has left.
     pub fn has(self, worker: u32) -> bool {
         self.bits >> (worker % LEFT_SHARD) & 1 == 1
     }
@@ -130,6 +131,7 @@ impl OutstandingWorkers {
         ones.sum()
     }
 
+    /// Whether no worker is outstanding.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }

@@ -22,6 +22,7 @@ pub const OLDEST: u32 = VERSION - 1;
 /// Advice about a service that is too old for its caller, and about a caller that is too old for its service.
 pub const UPGRADE_SERVICE: &str =
     "upgrade the stack first, with scripts/deploy; a service on this machine by starting it again";
+/// The remedy for a caller that speaks only older versions.
 pub const UPGRADE_CALLER: &str = "upgrade gristmill where the call comes from";
 
 /// The versions of the protocol that a peer speaks.
@@ -40,6 +41,7 @@ impl SpokenVersions {
         Self { oldest: version, newest: version }
     }
 
+    /// Whether `version` is spoken.
     pub const fn includes(self, version: u32) -> bool {
         self.oldest <= version && version <= self.newest
     }
