@@ -43,6 +43,16 @@ impl Counts {
         self.add(CHUNK_BYTES_READ, bytes);
     }
 
+    /// Counts a call that the imitated Lambda throttled.
+    pub fn throttled(&self) {
+        self.add("coordinator.throttled", 1);
+    }
+
+    /// Counts an event of a worker that expired there.
+    pub fn expired(&self) {
+        self.add("functions.worker_expired", 1);
+    }
+
     /// Counts an invocation of a function.
     pub fn invoked(&self, function: &str) {
         self.add(&format!("functions.{function}"), 1);

@@ -7,6 +7,7 @@ mod counts;
 mod disk;
 mod embedded_table;
 mod endpoint;
+mod imitation;
 mod invoking;
 mod log_file;
 mod pool;

@@ -5,9 +5,10 @@ use crate::{
     disk,
     embedded_table::EmbeddedTable,
     endpoint::{Listener, serve},
+    imitation::{CallPlace, LambdaImitation},
     invoking::{SCALER, ScalerInvoker, WORKER, WorkerInvoker},
     log_file::{FILE_BYTES_MAX, LogFile},
-    pool::{FailedOrder, WorkerPool, WorkerProgram},
+    pool::{FailedOrder, FailureCause, WorkerPool, WorkerProgram},
 };
 use gristmill_coordinator::{Coordinator, Settings};
 use gristmill_host::{
@@ -17,7 +18,8 @@ use gristmill_host::{
 use gristmill_model::wire::{AnyReply, Release, Request, SpokenVersions};
 use gristmill_model::{InvocationId, Namespace};
 use gristmill_ports::{
-    Clock as _, Metrics, Objects, SystemClock, Table, TableError, memory::MemoryTable,
+    Clock as _, Metrics, Objects, SystemClock, Table, TableError, limits::StackConcurrency,
+    memory::MemoryTable,
 };
 use gristmill_scaler::Scaler;
 use serde::{Deserialize, Serialize};
@@ -107,6 +109,8 @@ pub struct ServiceConfig {
     pub cache_gib: NonZeroU32,
     /// The versions of the protocol that it speaks.
     pub spoken: SpokenVersions,
+    /// The concurrency of Lambda, if it throttles calls and workers as Lambda does.
+    pub lambda: Option<StackConcurrency>,
     pub elsewhere: StoredElsewhere,
 }
 
@@ -128,11 +132,15 @@ pub struct Service {
     tasks: JoinSet<Infallible>,
 }
 
+/// A call for which the imitated Lambda has no room.
+pub(crate) struct ThrottledCall;
+
 /// The parts that requests use.
 pub(crate) struct Shared {
     coordinator: Coordinator,
     pub pool: WorkerPool,
     pub counts: Counts,
+    lambda: Option<LambdaImitation>,
     token: blake3::Hash,
     namespace: Namespace,
     state_dir: PathBuf,
@@ -179,7 +187,8 @@ impl Service {
         let settings = Settings { spoken: config.spoken, ..settings };
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
-        let pool = pool(&config, &file, failed)?;
+        let lambda = config.lambda.map(LambdaImitation::new);
+        let pool = pool(&config, &file, (failed, lambda.clone()))?;
         let invoker = Arc::new(WorkerInvoker { pool: pool.clone(), counts: counts.clone() });
         let scaler = Scaler {
             table: Arc::clone(&table),
@@ -197,6 +206,7 @@ impl Service {
             coordinator,
             pool,
             counts,
+            lambda,
             token,
             namespace,
             state_dir: dir,
@@ -300,7 +310,7 @@ fn files(state: &StateDir) -> Result<Arc<dyn Objects>, HostError> {
 fn pool(
     config: &ServiceConfig,
     file: &ServiceFile,
-    failed: mpsc::UnboundedSender<FailedOrder>,
+    failed: (mpsc::UnboundedSender<FailedOrder>, Option<LambdaImitation>),
 ) -> Result<WorkerPool, HostError> {
     let dir = config.state.path();
     let log = private_dir(&dir.join("logs"))?.join("worker.log");
@@ -315,19 +325,29 @@ async fn release(
     shared: Arc<Shared>,
     mut failures: mpsc::UnboundedReceiver<FailedOrder>,
 ) -> Infallible {
-    while let Some(FailedOrder { order, error, is_blameless }) = failures.recv().await {
+    while let Some(FailedOrder { order, error, cause }) = failures.recv().await {
         let event = order.event;
+        let expired = cause == FailureCause::EventExpired;
+        if expired {
+            shared.counts.expired();
+        }
         let release = Release {
             job: event.job,
-            blameless: is_blameless,
-            expired: false,
+            blameless: cause.is_blameless(),
+            expired,
             invocation: InvocationId::of(event.worker, &order.request),
             worker: Some(event.worker),
             error,
         };
         let v = shared.spoken().newest;
         let request = Request { v, ns: shared.namespace.clone(), call: release.into() };
-        if let AnyReply::Refused(refusal) = shared.call(&request).await {
+        let place = match &shared.lambda {
+            Some(lambda) => Some(lambda.begin_event().await),
+            None => None,
+        };
+        let reply = shared.call(&request).await;
+        drop(place);
+        if let AnyReply::Refused(refusal) = reply {
             tracing::warn!(%refusal, "cannot release the bundle of a worker that failed; its lease will expire");
         }
     }
@@ -358,6 +378,17 @@ impl Shared {
     /// The versions of the protocol that it speaks.
     pub fn spoken(&self) -> SpokenVersions {
         self.coordinator.spoken()
+    }
+
+    /// The concurrency for a call from outside, where Lambda is imitated.
+    pub fn begin_call(&self) -> Result<Option<CallPlace>, ThrottledCall> {
+        let Some(lambda) = &self.lambda else { return Ok(None) };
+        let place = lambda.begin_call();
+        if place.is_none() {
+            self.counts.throttled();
+            return Err(ThrottledCall);
+        }
+        Ok(place)
     }
 
     pub async fn call(&self, request: &Request) -> AnyReply {

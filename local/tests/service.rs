@@ -41,6 +41,7 @@ async fn speaking(
         credentials: None,
         cache_gib: NonZeroU32::MIN,
         spoken,
+        lambda: None,
         elsewhere: StoredElsewhere::default(),
     };
     Service::start(config).await.unwrap()

@@ -59,7 +59,7 @@ pub fn committed(figures: &mut Figures, deployment: &Deployment, splits: u64) {
 
 pub fn begin(figures: &mut Figures, deployment: &Deployment) {
     figures.began = Some(deployment.now());
-    deployment.store().forget();
+    deployment.items.forget_demand();
 }
 
 /// Ports of the trainer's fetcher.
