@@ -1,7 +1,8 @@
 //! The parts of a service composed: table, objects, coordinator, scaler, workers and the endpoint.
 
 use crate::{
-    counts::{CountedTable, Counts},
+    address::{ServiceAddress, new_token},
+    counts::{CALLS_THROTTLED, CountedTable, Counts, EVENTS_EXPIRED},
     disk,
     embedded_table::EmbeddedTable,
     endpoint::{Listener, serve},
@@ -13,7 +14,7 @@ use crate::{
 use gristmill_coordinator::{Coordinator, Settings};
 use gristmill_host::{
     DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, own_files,
-    private_dir, read_private, write_private,
+    private_dir,
 };
 use gristmill_model::wire::{AnyReply, Release, Request, SpokenVersions};
 use gristmill_model::{InvocationId, Namespace};
@@ -22,7 +23,6 @@ use gristmill_ports::{
     memory::MemoryTable,
 };
 use gristmill_scaler::Scaler;
-use serde::{Deserialize, Serialize};
 use std::{
     convert::Infallible,
     num::NonZeroU32,
@@ -65,33 +65,6 @@ pub struct StoredElsewhere {
     pub table: Option<Arc<dyn Table>>,
     /// The objects, how clients reach them, and their bucket.
     pub objects: Option<(Arc<dyn Objects>, ForeignS3, String)>,
-}
-
-/// How clients reached the service that ran before on a state directory: they find its successor there.
-#[derive(Debug, Serialize, Deserialize)]
-struct Address {
-    token: String,
-    port: Option<u16>,
-}
-
-const ADDRESS_FILE: &str = "address.json";
-
-impl Address {
-    fn read(dir: &Path) -> Option<Self> {
-        /// Far longer than any.
-        const MAX_BYTES: u64 = 4 << 10;
-        serde_json::from_slice(&read_private(&dir.join(ADDRESS_FILE), MAX_BYTES).ok()?).ok()
-    }
-
-    fn write(&self, dir: &Path) -> Result<(), HostError> {
-        let path = dir.join(ADDRESS_FILE);
-        let text = serde_json::to_vec(self).map_err(std::io::Error::from);
-        text.and_then(|text| write_private(&path, &text)).map_err(HostError::at(&path))
-    }
-}
-
-fn new_token() -> String {
-    format!("{}{}", SystemClock.nonce(), SystemClock.nonce())
 }
 
 /// Configuration of a [`Service`].
@@ -166,10 +139,10 @@ impl Service {
         };
         let namespace: Namespace =
             NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid"));
-        let before = Address::read(&dir);
+        let before = ServiceAddress::read(&dir);
         let listener = listener(config.listen, &dir, before.as_ref()).await?;
         let token = before.map(|before| before.token).unwrap_or_else(new_token);
-        Address { token: token.clone(), port: listener.port_number() }.write(&dir)?;
+        ServiceAddress { token: token.clone(), port: listener.port_number() }.write(&dir)?;
         let file = ServiceFile {
             endpoint: listener.endpoint()?,
             token,
@@ -232,6 +205,13 @@ impl Service {
         self.shared.status().trouble
     }
 
+    /// Calls that the imitated Lambda throttled, and events of workers that expired there.
+    pub fn refused(&self) -> (u64, u64) {
+        let counts = self.shared.counts.read();
+        let count = |name| counts.get(name).copied().unwrap_or(0);
+        (count(CALLS_THROTTLED), count(EVENTS_EXPIRED))
+    }
+
     /// Resolves once a client asks the service to end.
     pub async fn stopped(&self) {
         self.shared.stop.notified().await;
@@ -289,7 +269,7 @@ fn table_of(config: &ServiceConfig, kept: Option<&Arc<EmbeddedTable>>) -> Arc<dy
 async fn listener(
     listen: ListenAddress,
     dir: &Path,
-    before: Option<&Address>,
+    before: Option<&ServiceAddress>,
 ) -> Result<Listener, HostError> {
     match listen {
         ListenAddress::Socket => Listener::socket(dir),
@@ -341,12 +321,11 @@ async fn release(
         };
         let v = shared.spoken().newest;
         let request = Request { v, ns: shared.namespace.clone(), call: release.into() };
-        let place = match &shared.lambda {
+        let _place = match &shared.lambda {
             Some(lambda) => Some(lambda.begin_event().await),
             None => None,
         };
         let reply = shared.call(&request).await;
-        drop(place);
         if let AnyReply::Refused(refusal) = reply {
             tracing::warn!(%refusal, "cannot release the bundle of a worker that failed; its lease will expire");
         }

@@ -166,6 +166,10 @@ async fn run(args: Args) -> Result<(), Failure> {
             never = tell_trouble(&service), if args.is_by_hand() => match never {},
         }
     }
+    if args.imitate_lambda && !args.json {
+        let (throttled, expired) = service.refused();
+        say!("Lambda as imitated throttled {throttled} calls; {expired} events of workers expired");
+    }
     service.shutdown().await;
     // A client that waits for the lock finds that there is no service.
     drop(unused);
