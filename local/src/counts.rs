@@ -13,6 +13,9 @@ use std::{
 const CHUNK_BYTES_WRITTEN: &str = "objects.chunk_bytes_written";
 /// Bytes of chunks that clients read.
 const CHUNK_BYTES_READ: &str = "objects.chunk_bytes_read";
+/// Calls that the imitated Lambda throttled, and events of workers that expired there.
+pub(crate) const CALLS_THROTTLED: &str = "coordinator.throttled";
+pub(crate) const EVENTS_EXPIRED: &str = "functions.worker_expired";
 
 /// Counts by name; clones share them.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +44,16 @@ impl ServiceCounts {
 
     pub fn read_by_clients(&self, bytes: u64) {
         self.add(CHUNK_BYTES_READ, bytes);
+    }
+
+    /// Counts a call that the imitated Lambda throttled.
+    pub fn throttled(&self) {
+        self.add(CALLS_THROTTLED, 1);
+    }
+
+    /// Counts an event of a worker that expired there.
+    pub fn expired(&self) {
+        self.add(EVENTS_EXPIRED, 1);
     }
 
     /// Counts an invocation of a function.

@@ -187,6 +187,10 @@ async fn answer(request: HttpRequest<Incoming>, shared: &ServiceParts) -> Answer
 }
 
 async fn call(request: HttpRequest<Incoming>, shared: &ServiceParts) -> Answer {
+    // As Lambda answers: <https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html#urls-throttling>
+    let Ok(_place) = shared.begin_call() else {
+        return text(StatusCode::TOO_MANY_REQUESTS, "Rate Exceeded.");
+    };
     let whole = Limited::new(request.into_body(), MAX_MESSAGE_BYTES).collect();
     let body = match tokio::time::timeout(BODY_TIME, whole).await {
         Ok(Ok(body)) => body.to_bytes(),

@@ -21,7 +21,7 @@ impl Invoker for WorkerInvoker {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         let event = serde_json::from_slice(&payload).map_err(|error| unread(function, &error))?;
         self.counts.invoked(WORKER);
-        Ok(self.pool.start(event))
+        Ok(self.pool.invoke(event))
     }
 }
 

@@ -7,7 +7,10 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use crate::log_file::LogFile;
+use crate::{
+    imitation::{LambdaImitation, WorkerPlace},
+    log_file::LogFile,
+};
 use gristmill_host::{WorkerOrder, WorkerSetup, process_cpu_ms, write_private};
 use gristmill_model::wire::WorkerEvent;
 use gristmill_ports::{Clock as _, InvokeOutcome, SystemClock};
@@ -43,8 +46,31 @@ pub struct WorkerProgram {
 pub(crate) struct FailedOrder {
     pub order: WorkerOrder,
     pub error: String,
-    /// The worker died with the service before this one, which says nothing of its split.
-    pub is_blameless: bool,
+    pub cause: FailureCause,
+}
+
+/// Why an event failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureCause {
+    /// Its worker died, or gave up.
+    WorkerFailed,
+    /// The worker died with the service before this one.
+    ServiceEnded,
+    /// It found no environment while it could wait.
+    EventExpired,
+}
+
+impl FailureCause {
+    /// Whether it says nothing of the worker's split.
+    pub fn is_blameless(self) -> bool {
+        self != Self::WorkerFailed
+    }
+}
+
+/// An event for a process, and the environment of the imitated Lambda that it holds.
+struct PooledOrder {
+    order: WorkerOrder,
+    place: Option<WorkerPlace>,
 }
 
 /// Workers in the pool at one moment.
@@ -67,6 +93,7 @@ struct Pool {
     /// Files of the events in progress; none for a service that keeps nothing.
     running: Option<PathBuf>,
     failed: mpsc::UnboundedSender<FailedOrder>,
+    lambda: Option<LambdaImitation>,
     state: Mutex<State>,
 }
 
@@ -74,7 +101,7 @@ struct Pool {
 struct State {
     tasks: JoinSet<()>,
     /// Workers without an event, the one that ran last at the end.
-    idle: Vec<mpsc::Sender<WorkerOrder>>,
+    idle: Vec<mpsc::Sender<PooledOrder>>,
     /// Each process by its number: whether it works, and its CPU when it was last seen.
     processes: BTreeMap<u32, Seen>,
     /// CPU of the processes that have ended.
@@ -103,27 +130,46 @@ impl WorkerPool {
         setup: &WorkerSetup,
         log: LogFile,
         running: Option<PathBuf>,
-        failed: mpsc::UnboundedSender<FailedOrder>,
+        (failed, lambda): (mpsc::UnboundedSender<FailedOrder>, Option<LambdaImitation>),
     ) -> std::io::Result<Self> {
         if let Some(running) = &running {
             for left in read_left(running)? {
                 let error = "the service ended while it worked".to_owned();
+                let cause = FailureCause::ServiceEnded;
                 // The receiver lives as long as the service.
-                let _ = failed.send(FailedOrder { order: left, error, is_blameless: true });
+                let _ = failed.send(FailedOrder { order: left, error, cause });
             }
         }
         let setup = serde_json::to_string(setup)?;
-        let state = Mutex::default();
-        Ok(Self(Arc::new(Pool { program, setup, log: Arc::new(log), running, failed, state })))
+        let (state, log) = (Mutex::default(), Arc::new(log));
+        let pool = Pool { program, setup, log, running, failed, lambda, state };
+        Ok(Self(Arc::new(pool)))
     }
 
-    /// Starts a worker for `event`, unless there are too many.
-    pub fn start(&self, event: WorkerEvent) -> InvokeOutcome {
+    /// Starts a worker for `event`, unless there are too many. As on Lambda, the event waits for an environment instead,
+    /// or expires.
+    pub fn invoke(&self, event: WorkerEvent) -> InvokeOutcome {
+        let Some(lambda) = self.0.lambda.clone() else { return self.start(event, None) };
+        let mut state = self.0.lock();
+        if state.is_closed {
+            return InvokeOutcome::Throttled;
+        }
+        let pool = self.clone();
+        state.tasks.spawn(async move {
+            let start = |place| pool.start(event.clone(), Some(place)) == InvokeOutcome::Accepted;
+            if !lambda.wait_as_event(start).await {
+                pool.0.expire(event);
+            }
+        });
+        InvokeOutcome::Accepted
+    }
+
+    fn start(&self, event: WorkerEvent, place: Option<WorkerPlace>) -> InvokeOutcome {
         let now_ms = SystemClock.now_ms();
         let deadline_ms = now_ms + u64::try_from(EVENT_TIME.as_millis()).unwrap_or(u64::MAX);
-        let mut order =
-            WorkerOrder { event, request: SystemClock.nonce().to_string(), deadline_ms };
+        let order = WorkerOrder { event, request: SystemClock.nonce().to_string(), deadline_ms };
         self.0.note(&order);
+        let mut order = PooledOrder { order, place };
         let mut state = self.0.lock();
         while let Some(idle) = state.idle.pop() {
             match idle.try_send(order) {
@@ -133,7 +179,7 @@ impl WorkerPool {
             }
         }
         if state.workers >= self.0.program.max || state.is_closed {
-            self.0.forget(&order);
+            self.0.forget(&order.order);
             return InvokeOutcome::Throttled;
         }
         state.workers += 1;
@@ -196,20 +242,21 @@ impl Pool {
     }
 
     /// Runs a process until it dies, or has been idle for long.
-    async fn work(self: Arc<Self>, first: WorkerOrder) {
+    async fn work(self: Arc<Self>, first: PooledOrder) {
         let mut process = match WorkerProcess::start(&self.program, &self.setup, &self.log) {
             Ok(process) => process,
             Err(error) => {
                 let error = format!("cannot start {}: {error}", self.program.program.display());
-                return self.fail(first, error);
+                return self.fail(first.order, error);
             }
         };
         let pid = process.pid();
         self.lock().processes.insert(pid, Seen { is_busy: true, cpu_ms: 0 });
         let mut next = Some(first);
-        while let Some(order) = next.take() {
+        while let Some(PooledOrder { order, place }) = next.take() {
             let tell = |trouble| self.lock().trouble = trouble;
             let outcome = process.run(&order, EVENT_TIME + GRACE, tell).await;
+            drop(place);
             let is_alive = !matches!(outcome, Err(process::WorkerProcessError::Died(_)));
             match outcome {
                 Ok(()) => self.forget(&order),
@@ -226,7 +273,7 @@ impl Pool {
     }
 
     /// Waits for the next event; none if there is none for long, or the idle process dies.
-    async fn rest(&self, process: &mut WorkerProcess) -> Option<WorkerOrder> {
+    async fn rest(&self, process: &mut WorkerProcess) -> Option<PooledOrder> {
         let (sender, mut orders) = mpsc::channel(1);
         let pid = process.pid();
         {
@@ -258,8 +305,19 @@ impl Pool {
             format!("worker {} of {}: {error}\n", order.event.worker, order.event.job).as_bytes(),
         );
         self.forget(&order);
+        let cause = FailureCause::WorkerFailed;
         // The receiver lives as long as the service.
-        let _ = self.failed.send(FailedOrder { order, error, is_blameless: false });
+        let _ = self.failed.send(FailedOrder { order, error, cause });
+    }
+
+    /// Reports an event that found no environment, as the destination of failed events does.
+    fn expire(&self, event: WorkerEvent) {
+        let request = format!("expired-{}", SystemClock.nonce());
+        let order = WorkerOrder { event, request, deadline_ms: 0 };
+        let error = "no environment was free while the event could wait".to_owned();
+        let cause = FailureCause::EventExpired;
+        // The receiver lives as long as the service.
+        let _ = self.failed.send(FailedOrder { order, error, cause });
     }
 
     fn file_of(&self, order: &WorkerOrder) -> Option<PathBuf> {

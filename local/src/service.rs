@@ -1,26 +1,28 @@
 //! The parts of a service composed: table, objects, coordinator, scaler, workers and the endpoint.
 
 use crate::{
-    counts::{CountedTable, ServiceCounts},
+    address::{ServiceAddress, new_token},
+    counts::{CALLS_THROTTLED, CountedTable, EVENTS_EXPIRED, ServiceCounts},
     disk,
     embedded_table::EmbeddedTable,
     endpoint::{ServiceListener, serve},
+    imitation::{CallPlace, LambdaImitation},
     invoking::{SCALER, ScalerInvoker, WORKER, WorkerInvoker},
     log_file::{FILE_BYTES_MAX, LogFile},
-    pool::{FailedOrder, WorkerPool, WorkerProgram},
+    pool::{FailedOrder, FailureCause, WorkerPool, WorkerProgram},
 };
 use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings};
 use gristmill_host::{
     DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, own_files,
-    private_dir, read_private, write_private,
+    private_dir,
 };
 use gristmill_model::wire::{AnyReply, CallEnvelope, ReleaseCall, SpokenVersions};
 use gristmill_model::{InvocationId, Namespace};
 use gristmill_ports::{
-    Clock as _, FunctionMetrics, ObjectStore, SystemClock, Table, TableError, memory::MemoryTable,
+    Clock as _, FunctionMetrics, ObjectStore, SystemClock, Table, TableError,
+    limits::StackConcurrency, memory::MemoryTable,
 };
 use gristmill_scaler::ScalerFunction;
-use serde::{Deserialize, Serialize};
 use std::{
     convert::Infallible,
     num::NonZeroU32,
@@ -65,33 +67,6 @@ pub struct ExternalStores {
     pub objects: Option<(Arc<dyn ObjectStore>, ForeignS3, String)>,
 }
 
-/// How clients reached the service that ran before on a state directory: they find its successor there.
-#[derive(Debug, Serialize, Deserialize)]
-struct Address {
-    token: String,
-    port: Option<u16>,
-}
-
-const ADDRESS_FILE: &str = "address.json";
-
-impl Address {
-    fn read(dir: &Path) -> Option<Self> {
-        /// Far longer than any.
-        const MAX_BYTES: u64 = 4 << 10;
-        serde_json::from_slice(&read_private(&dir.join(ADDRESS_FILE), MAX_BYTES).ok()?).ok()
-    }
-
-    fn write(&self, dir: &Path) -> Result<(), HostError> {
-        let path = dir.join(ADDRESS_FILE);
-        let text = serde_json::to_vec(self).map_err(std::io::Error::from);
-        text.and_then(|text| write_private(&path, &text)).map_err(HostError::at(&path))
-    }
-}
-
-fn new_token() -> String {
-    format!("{}{}", SystemClock.nonce(), SystemClock.nonce())
-}
-
 /// Configuration of a [`MachineService`].
 pub struct ServiceConfig {
     pub state: StateDir,
@@ -107,6 +82,8 @@ pub struct ServiceConfig {
     pub cache_gib: NonZeroU32,
     /// The versions of the protocol that it speaks.
     pub spoken: SpokenVersions,
+    /// The concurrency of Lambda, if it throttles calls and workers as Lambda does.
+    pub lambda: Option<StackConcurrency>,
     pub elsewhere: ExternalStores,
 }
 
@@ -128,11 +105,15 @@ pub struct MachineService {
     tasks: JoinSet<Infallible>,
 }
 
+/// A call for which the imitated Lambda has no room.
+pub(crate) struct ThrottledCall;
+
 /// The parts that requests use.
 pub(crate) struct ServiceParts {
     coordinator: CoordinatorFunction,
     pub pool: WorkerPool,
     pub counts: ServiceCounts,
+    lambda: Option<LambdaImitation>,
     token: blake3::Hash,
     namespace: Namespace,
     state_dir: PathBuf,
@@ -158,10 +139,10 @@ impl MachineService {
         };
         let namespace: Namespace =
             NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid"));
-        let before = Address::read(&dir);
+        let before = ServiceAddress::read(&dir);
         let listener = listener(config.listen, &dir, before.as_ref()).await?;
         let token = before.map(|before| before.token).unwrap_or_else(new_token);
-        Address { token: token.clone(), port: listener.port_number() }.write(&dir)?;
+        ServiceAddress { token: token.clone(), port: listener.port_number() }.write(&dir)?;
         let file = ServiceFile {
             endpoint: listener.endpoint()?,
             token,
@@ -179,7 +160,8 @@ impl MachineService {
         let settings = CoordinatorSettings { spoken: config.spoken, ..settings };
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
-        let pool = pool(&config, &file, failed)?;
+        let lambda = config.lambda.map(LambdaImitation::new);
+        let pool = pool(&config, &file, (failed, lambda.clone()))?;
         let invoker = Arc::new(WorkerInvoker { pool: pool.clone(), counts: counts.clone() });
         let scaler = ScalerFunction {
             table: Arc::clone(&table),
@@ -198,6 +180,7 @@ impl MachineService {
             coordinator,
             pool,
             counts,
+            lambda,
             token,
             namespace,
             state_dir: dir,
@@ -221,6 +204,13 @@ impl MachineService {
     /// Why jobs cannot proceed, with the remedy.
     pub fn trouble(&self) -> Option<String> {
         self.shared.status().trouble
+    }
+
+    /// Calls that the imitated Lambda throttled, and events of workers that expired there.
+    pub fn refused(&self) -> (u64, u64) {
+        let counts = self.shared.counts.read();
+        let count = |name| counts.get(name).copied().unwrap_or(0);
+        (count(CALLS_THROTTLED), count(EVENTS_EXPIRED))
     }
 
     /// Resolves once a client asks the service to end.
@@ -280,7 +270,7 @@ fn table_of(config: &ServiceConfig, kept: Option<&Arc<EmbeddedTable>>) -> Arc<dy
 async fn listener(
     listen: ListenAddress,
     dir: &Path,
-    before: Option<&Address>,
+    before: Option<&ServiceAddress>,
 ) -> Result<ServiceListener, HostError> {
     match listen {
         ListenAddress::Socket => ServiceListener::socket(dir),
@@ -301,7 +291,7 @@ fn files(state: &StateDir) -> Result<Arc<dyn ObjectStore>, HostError> {
 fn pool(
     config: &ServiceConfig,
     file: &ServiceFile,
-    failed: mpsc::UnboundedSender<FailedOrder>,
+    failed: (mpsc::UnboundedSender<FailedOrder>, Option<LambdaImitation>),
 ) -> Result<WorkerPool, HostError> {
     let dir = config.state.path();
     let log = private_dir(&dir.join("logs"))?.join("worker.log");
@@ -316,19 +306,28 @@ async fn release(
     shared: Arc<ServiceParts>,
     mut failures: mpsc::UnboundedReceiver<FailedOrder>,
 ) -> Infallible {
-    while let Some(FailedOrder { order, error, is_blameless }) = failures.recv().await {
+    while let Some(FailedOrder { order, error, cause }) = failures.recv().await {
         let event = order.event;
+        let expired = cause == FailureCause::EventExpired;
+        if expired {
+            shared.counts.expired();
+        }
         let release = ReleaseCall {
             job: event.job,
-            blameless: is_blameless,
-            expired: false,
+            blameless: cause.is_blameless(),
+            expired,
             invocation: InvocationId::new(event.worker, &order.request),
             worker: Some(event.worker),
             error,
         };
         let v = shared.spoken().newest;
         let request = CallEnvelope { v, ns: shared.namespace.clone(), call: release.into() };
-        if let AnyReply::Refused(refusal) = shared.call(&request).await {
+        let _place = match &shared.lambda {
+            Some(lambda) => Some(lambda.begin_event().await),
+            None => None,
+        };
+        let reply = shared.call(&request).await;
+        if let AnyReply::Refused(refusal) = reply {
             tracing::warn!(%refusal, "cannot release the bundle of a worker that failed; its lease will expire");
         }
     }
@@ -359,6 +358,17 @@ impl ServiceParts {
     /// The versions of the protocol that it speaks.
     pub fn spoken(&self) -> SpokenVersions {
         self.coordinator.spoken()
+    }
+
+    /// The concurrency for a call from outside, where Lambda is imitated.
+    pub fn begin_call(&self) -> Result<Option<CallPlace>, ThrottledCall> {
+        let Some(lambda) = &self.lambda else { return Ok(None) };
+        let place = lambda.begin_call();
+        if place.is_none() {
+            self.counts.throttled();
+            return Err(ThrottledCall);
+        }
+        Ok(place)
     }
 
     pub async fn call(&self, request: &CallEnvelope) -> AnyReply {

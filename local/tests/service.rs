@@ -43,6 +43,7 @@ async fn speaking(
         credentials: None,
         cache_gib: NonZeroU32::MIN,
         spoken,
+        lambda: None,
         elsewhere: ExternalStores::default(),
     };
     MachineService::start(config).await.unwrap()

@@ -15,6 +15,8 @@ use gristmill_local::{
     ListenAddress, OWN_BUCKET, MachineService, ServiceConfig, ServiceStartError, ExternalStores, WorkerProgram,
 };
 use gristmill_model::wire::SpokenVersions;
+use gristmill_policy::plan::deployment::{SCALER_CONCURRENCY, coordinator_concurrency};
+use gristmill_ports::limits::{ACCOUNT_CONCURRENCY, StackConcurrency};
 use rustix::fs::Mode;
 use std::{convert::Infallible, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
@@ -53,6 +55,12 @@ pub struct UpArgs {
     #[arg(long, default_value_t = 1769, value_name = "MB",
           value_parser = clap::value_parser!(u32).range(512..=10_240))]
     pub worker_memory: u32,
+    /// Refuse what AWS Lambda refuses: calls above the rate of the coordinator's URL, and workers above the account's
+    /// concurrency or the rate at which Lambda adds them
+    #[arg(long)]
+    pub imitate_lambda: bool,
+    #[command(flatten)]
+    pub lambda: LambdaOptions,
     /// Print the endpoint as one JSON line when ready
     #[arg(long)]
     pub json: bool,
@@ -62,6 +70,38 @@ pub struct UpArgs {
     /// End when no process uses it (used by run and by Python)
     #[arg(long, hide = true, conflicts_with = "attended")]
     pub shared: bool,
+}
+
+/// Sizes of the Lambda that is imitated.
+#[derive(Debug, clap::Args)]
+pub struct LambdaOptions {
+    /// Concurrency of the imitated account: the coordinator reserves what scripts/deploy gives it for --max-workers, the
+    /// scaler 5, and workers have the rest
+    #[arg(long, value_name = "N", default_value_t = ACCOUNT_CONCURRENCY, requires = "imitate_lambda",
+          value_parser = clap::value_parser!(u32).range(30..=1_000_000))]
+    concurrency: u32,
+    /// Requests a second of the coordinator's URL, instead of ten for each reserved call
+    #[arg(long, hide = true, requires = "imitate_lambda",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    url_rate: Option<u32>,
+    /// Workers that are added in 10 s, instead of 1,000
+    #[arg(long, hide = true, requires = "imitate_lambda",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    worker_growth: Option<u32>,
+}
+
+impl LambdaOptions {
+    /// The concurrency of a stack that is deployed for `max_workers`, or for as many as the account runs.
+    fn stack(&self, max_workers: u32) -> StackConcurrency {
+        let coordinators = coordinator_concurrency(max_workers.min(self.concurrency));
+        let workers = self.concurrency.saturating_sub(coordinators + SCALER_CONCURRENCY);
+        let documented = StackConcurrency::documented(coordinators, workers.min(max_workers));
+        StackConcurrency {
+            url_requests_per_s: self.url_rate.unwrap_or(documented.url_requests_per_s),
+            growth: self.worker_growth.unwrap_or(documented.growth),
+            ..documented
+        }
+    }
 }
 
 const TABLE: &str = "gristmill";
@@ -104,6 +144,7 @@ async fn run(args: UpArgs) -> Result<(), ProgramFailure> {
         credentials: args.shared.then(credentials_id),
         cache_gib: CACHE_GIB,
         spoken: SpokenVersions::BUILD,
+        lambda: args.imitate_lambda.then(|| args.lambda.stack(args.max_workers)),
         elsewhere: elsewhere(&args).await?,
     };
     let service = MachineService::start(config).await.map_err(|error| match error {
@@ -124,6 +165,10 @@ async fn run(args: UpArgs) -> Result<(), ProgramFailure> {
             gone = service.unused(), if args.shared => unused = Some(gone),
             never = tell_trouble(&service), if args.is_by_hand() => match never {},
         }
+    }
+    if args.imitate_lambda && !args.json {
+        let (throttled, expired) = service.refused();
+        say!("Lambda as imitated throttled {throttled} calls; {expired} events of workers expired");
     }
     service.shutdown().await;
     // A client that waits for the lock finds that there is no service.

@@ -3,6 +3,7 @@
 use super::*;
 use gristmill_host::ServiceFile;
 use gristmill_model::wire::VERSION;
+use gristmill_ports::limits::StackConcurrency;
 use tempfile::TempDir;
 use tokio::{sync::mpsc::UnboundedReceiver, time::timeout};
 
@@ -29,6 +30,16 @@ fn order(worker: u32) -> WorkerOrder {
 
 /// The pool of a service on `dir` whose workers are `program` with `args`.
 fn pool_on(dir: TempDir, program: &str, args: &[&str], max: u32) -> World {
+    pool_of((dir, None), program, args, max)
+}
+
+/// The same, as a function of the imitated Lambda.
+fn pool_of(
+    (dir, lambda): (TempDir, Option<LambdaImitation>),
+    program: &str,
+    args: &[&str],
+    max: u32,
+) -> World {
     let (send, failed) = mpsc::unbounded_channel();
     let service = ServiceFile {
         endpoint: String::new(),
@@ -46,7 +57,7 @@ fn pool_on(dir: TempDir, program: &str, args: &[&str], max: u32) -> World {
     let program = WorkerProgram { program: program.into(), args, max };
     let log = LogFile::new(dir.path().join("worker.log"));
     let running = Some(dir.path().join("running"));
-    let pool = WorkerPool::new(program, &setup, log, running, send).unwrap();
+    let pool = WorkerPool::new(program, &setup, log, running, (send, lambda)).unwrap();
     World { dir, pool, failed }
 }
 
@@ -96,12 +107,15 @@ async fn each_way_to_fail_is_said_and_leaves_room_for_the_next_event() {
         let mut world = pool_on(tempfile::tempdir().unwrap(), program, &args, 1);
         for worker in [7, 8] {
             assert_eq!(
-                world.pool.start(event(worker)),
+                world.pool.invoke(event(worker)),
                 InvokeOutcome::Accepted,
                 "{program} {args:?}"
             );
             let failed = world.failure().await;
-            assert_eq!((failed.order.event.worker, failed.is_blameless), (worker, false));
+            assert_eq!(
+                (failed.order.event.worker, failed.cause),
+                (worker, FailureCause::WorkerFailed)
+            );
             let error = failed.error;
             assert!(words.iter().all(|words| error.contains(words)), "{words:?}: {error}");
             assert_eq!(world.noted(), 0, "{error}");
@@ -122,7 +136,7 @@ async fn each_way_to_fail_is_said_and_leaves_room_for_the_next_event() {
 async fn one_process_takes_one_event_after_the_other_and_may_print() {
     let mut world = pool(WORKS, 1);
     for worker in 0..3 {
-        assert_eq!(world.pool.start(event(worker)), InvokeOutcome::Accepted);
+        assert_eq!(world.pool.invoke(event(worker)), InvokeOutcome::Accepted);
         until("the worker is not done", || !world.pool.0.lock().idle.is_empty()).await;
         assert_eq!((world.noted(), world.pool.trouble()), (0, None));
     }
@@ -134,7 +148,7 @@ async fn one_process_takes_one_event_after_the_other_and_may_print() {
     // Nothing was lost with it.
     until("the dead process is counted", || world.pool.0.lock().workers == 0).await;
     assert!(world.failed.try_recv().is_err());
-    assert_eq!(world.pool.start(event(3)), InvokeOutcome::Accepted);
+    assert_eq!(world.pool.invoke(event(3)), InvokeOutcome::Accepted);
     until("no process follows", || !world.pool.0.lock().idle.is_empty()).await;
     assert_eq!((world.pool.status().busy, world.pool.status().idle), (0, 1));
     world.pool.close().await;
@@ -143,7 +157,7 @@ async fn one_process_takes_one_event_after_the_other_and_may_print() {
 #[tokio::test]
 async fn trouble_is_known_while_it_lasts() {
     let world = pool(r#"read setup; read order; echo '{"trouble":"no space"}'; sleep 1000"#, 1);
-    world.pool.start(event(0));
+    world.pool.invoke(event(0));
     until("no trouble", || world.pool.trouble().as_deref() == Some("no space")).await;
     world.pool.close().await;
 }
@@ -172,7 +186,7 @@ async fn a_process_that_gives_no_answer_in_time_is_killed() {
 #[tokio::test]
 async fn a_full_pool_throttles_and_a_killed_worker_makes_room() {
     let mut world = pool(HANGS, 2);
-    let start = |worker| world.pool.start(event(worker));
+    let start = |worker| world.pool.invoke(event(worker));
     assert_eq!(
         [0, 1, 2].map(start),
         [InvokeOutcome::Accepted, InvokeOutcome::Accepted, InvokeOutcome::Throttled]
@@ -188,16 +202,16 @@ async fn a_full_pool_throttles_and_a_killed_worker_makes_room() {
     assert!(failed.iter().all(|failed| failed.error.contains("signal: 9")), "{failed:?}");
     until("there is room", || world.pool.0.lock().workers == 0).await;
     assert_eq!((world.noted(), world.pool.kill_one()), (0, None));
-    assert_eq!(world.pool.start(event(3)), InvokeOutcome::Accepted);
+    assert_eq!(world.pool.invoke(event(3)), InvokeOutcome::Accepted);
     world.pool.close().await;
-    assert_eq!(world.pool.start(event(4)), InvokeOutcome::Throttled, "it is closed");
+    assert_eq!(world.pool.invoke(event(4)), InvokeOutcome::Throttled, "it is closed");
 }
 
 #[tokio::test]
 async fn the_next_service_reports_the_events_that_one_left_and_blames_nobody() {
     let world = pool(HANGS, 2);
     for worker in [5, 6] {
-        assert_eq!(world.pool.start(event(worker)), InvokeOutcome::Accepted);
+        assert_eq!(world.pool.invoke(event(worker)), InvokeOutcome::Accepted);
     }
     world.pool.close().await;
     assert_eq!(world.noted(), 2);
@@ -207,7 +221,55 @@ async fn the_next_service_reports_the_events_that_one_left_and_blames_nobody() {
     let mut workers = left.each_ref().map(|left| left.order.event.worker);
     workers.sort_unstable();
     assert_eq!(workers, [5, 6]);
-    assert!(left.iter().all(|left| left.is_blameless), "{left:?}");
+    assert!(left.iter().all(|left| left.cause == FailureCause::ServiceEnded), "{left:?}");
     assert!(next.noted() == 0 && next.failed.try_recv().is_err());
     next.pool.close().await;
+}
+
+#[tokio::test]
+async fn events_on_the_imitated_lambda_wait_for_an_environment() {
+    let concurrency = StackConcurrency { growth: 1, ..StackConcurrency::documented(20, 2) };
+    let lambda = Some(LambdaImitation::new(concurrency));
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = pool_of((dir, lambda), "/bin/sh", &["-c", HANGS], 100);
+    for worker in 0..3 {
+        assert_eq!(world.pool.invoke(event(worker)), InvokeOutcome::Accepted);
+    }
+    until("none runs", || world.pool.status().busy >= 1).await;
+    until("the second one is not added later", || world.pool.status().busy == 2).await;
+    // The third one waits until the account has room.
+    let before = world.pool.0.lock().tasks.len();
+    assert!(world.pool.kill_one().is_some());
+    assert_eq!(world.failure().await.cause, FailureCause::WorkerFailed);
+    until("the third one does not follow", || world.pool.status().busy == 2).await;
+    assert!(before >= 3, "two processes and an event that waits");
+    world.pool.close().await;
+    assert_eq!(world.pool.invoke(event(9)), InvokeOutcome::Throttled, "it is closed");
+}
+
+#[tokio::test]
+async fn an_event_that_finds_no_environment_expires_and_blames_nobody() {
+    let none = LambdaImitation::new(StackConcurrency::documented(20, 0));
+    let lambda = Some(none.expiring(Duration::from_millis(50)));
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = pool_of((dir, lambda), "/bin/sh", &["-c", WORKS], 100);
+    assert_eq!(world.pool.invoke(event(3)), InvokeOutcome::Accepted);
+    let failed = world.failure().await;
+    assert_eq!((failed.order.event.worker, failed.cause), (3, FailureCause::EventExpired));
+    assert!(failed.cause.is_blameless() && world.pool.0.lock().workers == 0);
+    world.pool.close().await;
+}
+
+#[tokio::test]
+async fn events_on_the_imitated_lambda_do_not_exceed_the_processes_of_the_pool() {
+    let lambda = Some(LambdaImitation::new(StackConcurrency::documented(20, 100)));
+    let dir = tempfile::tempdir().unwrap();
+    let world = pool_of((dir, lambda), "/bin/sh", &["-c", HANGS], 1);
+    assert_eq!([1, 2].map(|worker| world.pool.invoke(event(worker))), [InvokeOutcome::Accepted; 2]);
+    until("none runs", || world.pool.status().busy == 1).await;
+    assert_eq!(world.pool.0.lock().workers, 1);
+    assert!(world.pool.kill_one().is_some());
+    until("the other one does not follow", || world.pool.status().busy == 1 && world.noted() == 1)
+        .await;
+    world.pool.close().await;
 }

@@ -199,6 +199,8 @@ impl HostServiceClient {
             || format!("{} answers {status}: {}", self.endpoint, String::from_utf8_lossy(&body));
         if status.is_success() {
             Ok(body)
+        } else if status == StatusCode::TOO_MANY_REQUESTS {
+            Err(CallError::Throttled(text()))
         } else if status.is_server_error() {
             Err(CallError::Unavailable(text()))
         } else if status == StatusCode::UNAUTHORIZED {

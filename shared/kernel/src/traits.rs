@@ -47,7 +47,7 @@ pub trait PredicateKernel: Send + Sync {
 }
 
 /// An operator that finds several values in one. What it finds where it is stands as
-/// [`CellStorage::Record`](crate::CellStorage::Record) of `input`. Returns the bytes found; an error is the
+/// [`CellStorage::Record`](crate::CellStorage::InputRecord) of `input`. Returns the bytes found; an error is the
 /// record's, as above.
 pub trait ExtractKernel: Send + Sync {
     fn extract(

@@ -22,6 +22,11 @@ pub trait Clock: Send + Sync {
     fn nonce(&self) -> Nonce;
 }
 
+/// A random number from 0 to 1.
+pub fn chance(clock: &dyn Clock) -> f64 {
+    u64::from_be_bytes(clock.nonce().0) as f64 / u64::MAX as f64
+}
+
 /// A sleep that takes so much longer than it should was one of the whole process: it was stopped, or its machine slept.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 

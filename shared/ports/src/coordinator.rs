@@ -1,6 +1,6 @@
 //! Calls to the coordinator.
 
-use crate::{Clock, outlast};
+use crate::{Clock, chance, outlast};
 use async_trait::async_trait;
 use gristmill_model::{
     Namespace,
@@ -95,12 +95,6 @@ pub fn encode_call(ns: &Namespace, call: &AnyCall, version: u32) -> Result<Vec<u
     Ok(body)
 }
 
-/// A factor from half to one and a half.
-fn spread(clock: &dyn Clock) -> f64 {
-    let chance = u64::from_be_bytes(clock.nonce().0) as f64 / u64::MAX as f64;
-    0.5 + chance
-}
-
 fn reply_to<C: CoordinatorCall>(reply: AnyReply) -> Result<C::Reply, CallError> {
     C::reply_from(reply).map_err(|other| {
         let (asked, answered) = (C::NAME, other.name());
@@ -136,7 +130,8 @@ pub async fn call_with_retry<C: CoordinatorCall>(
         if last.may_have_effect() {
             call.note_resent();
         }
-        let spread = if last.is_crowded() { spread(clock) } else { 1.0 };
+        // From half to one and a half.
+        let spread = if last.is_crowded() { 0.5 + chance(clock) } else { 1.0 };
         tokio::select! {
             biased;
             () = &mut over => return Err(last),

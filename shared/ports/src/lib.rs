@@ -19,7 +19,7 @@ mod table;
 
 pub use buffers::{BufferPages, BufferPool, keep_buffer, let_go_buffer, unused_buffers};
 pub use call_version::{CallTransport, CallVersion};
-pub use clock::{Clock, SystemClock, outlast, time_run};
+pub use clock::{Clock, SystemClock, chance, outlast, time_run};
 pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
 pub use features::without_feature;
 pub use invoker::{InvokeError, InvokeOutcome, Invoker};

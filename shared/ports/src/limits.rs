@@ -1,7 +1,11 @@
 //! Limits of AWS that emulators lack: each number with its source, and pure types that keep it over a time which the
 //! caller gives.
 
-use std::time::Duration;
+mod stack;
+
+pub use stack::{EventWaits, StackConcurrency, StackLimits};
+
+use std::{collections::BTreeMap, time::Duration};
 
 /// Requests a second that a function URL serves for each unit of its function's concurrency.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html#urls-throttling>
@@ -53,6 +57,9 @@ pub const PARTITION_WRITES_PER_S: u32 = 1_000;
 pub const NEW_TABLE_READS_PER_S: u32 = 12_000;
 /// Write units a second of a new table.
 pub const NEW_TABLE_WRITES_PER_S: u32 = 4_000;
+/// Most bytes of an item, with the names of its attributes.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Constraints.html>
+pub const ITEM_BYTES: usize = 400 << 10;
 /// Bytes of one page of a query.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Query.Pagination.html>
 pub const QUERY_PAGE_BYTES: u64 = 1 << 20;
@@ -132,6 +139,29 @@ impl TokenBucket {
         let gained = passed_us.unwrap_or(i64::MAX).saturating_mul(i64::from(self.per_second));
         self.left = self.left.saturating_add(gained).min(self.most);
         self.filled = self.filled.max(now);
+    }
+}
+
+/// The same rate for each of many keys, as for the prefixes of a bucket.
+#[derive(Debug, Clone)]
+pub struct KeyedRates {
+    per_second: u32,
+    left: BTreeMap<String, TokenBucket>,
+}
+
+impl KeyedRates {
+    /// `per_second` requests a second for each key.
+    pub fn new(per_second: u32) -> Self {
+        Self { per_second, left: BTreeMap::new() }
+    }
+
+    /// Takes one request of `key` at the time `now`, if its rate allows it.
+    pub fn take_one(&mut self, key: &str, now: Duration) -> bool {
+        if let Some(left) = self.left.get_mut(key) {
+            return left.take_one(now);
+        }
+        let left = self.left.entry(key.to_owned());
+        left.or_insert_with(|| TokenBucket::new(self.per_second)).take_one(now)
     }
 }
 

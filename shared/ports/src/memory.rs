@@ -1,10 +1,14 @@
 //! In-memory table and objects: the reference implementations of the ports.
 
 mod limited;
+mod limited_table;
+mod metered;
+mod query;
+mod table;
+mod throughput;
 
 use crate::{
-    ChangeStamp, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore,
-    PutOutcome, Table, TableError, TableItem, WriteOutcome,
+    ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,7 +18,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-pub use limited::{LimitedObjects, ObjectLimits};
+pub use limited::{BucketRegions, LimitedObjects, ObjectLimits};
+pub use limited_table::LimitedTable;
+pub use metered::{MeteredItems, ServedRequest, TableLimits, TableUse};
+pub use query::{ItemPage, PageQuery};
+pub use table::MemoryTable;
+pub use throughput::TableUnits;
 
 /// A map behind a lock that a panicking test does not poison for the others.
 #[derive(Debug)]
@@ -29,80 +38,6 @@ impl<K, V> Default for Shared<K, V> {
 impl<K, V> Shared<K, V> {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<K, V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A table in memory.
-#[derive(Debug, Default)]
-pub struct MemoryTable {
-    items: Shared<ItemKey, (TableItem, Option<u64>)>,
-}
-
-impl MemoryTable {
-    /// Sets an item back to what it was, as a table does that has lost its last writes.
-    pub fn restore(&self, key: &ItemKey, before: Option<TableItem>) {
-        let mut items = self.items.lock();
-        match before {
-            Some(item) => drop(items.insert(key.clone(), (item, None))),
-            None => drop(items.remove(key)),
-        }
-    }
-
-    /// Expiry of each item in Unix seconds. This table expires nothing.
-    pub fn expiries(&self) -> Vec<(ItemKey, Option<u64>)> {
-        self.items
-            .lock()
-            .iter()
-            .map(|(key, (_, expires_at_s))| (key.clone(), *expires_at_s))
-            .collect()
-    }
-}
-
-#[async_trait]
-impl Table for MemoryTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
-        let items = self.items.lock();
-        Ok(keys.iter().map(|key| items.get(key).map(|(item, _)| item.clone())).collect())
-    }
-
-    async fn write(
-        &self,
-        key: &ItemKey,
-        expected: u64,
-        body: Bytes,
-        expires_at_s: Option<u64>,
-    ) -> Result<WriteOutcome, TableError> {
-        let mut items = self.items.lock();
-        let current = items.get(key).map(|(item, _)| item);
-        if current.map_or(0, |item| item.version) != expected {
-            return Ok(WriteOutcome::Conflict(current.cloned()));
-        }
-        items.insert(key.clone(), (TableItem { version: expected + 1, body }, expires_at_s));
-        Ok(WriteOutcome::Written)
-    }
-
-    async fn range(
-        &self,
-        pk: &str,
-        from: &str,
-        to: &str,
-    ) -> Result<Vec<(String, TableItem)>, TableError> {
-        if from > to {
-            return Ok(Vec::new());
-        }
-        let key = |sk: &str| ItemKey { pk: pk.to_owned(), sk: sk.to_owned() };
-        let items = self.items.lock();
-        let found = items.range(key(from)..=key(to));
-        Ok(found.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
-    }
-
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
-        let first = ItemKey { pk: pk.to_owned(), sk: String::new() };
-        // No partition key sorts between `pk` and `pk` with a zero byte appended.
-        let end = ItemKey { pk: format!("{pk}\0"), sk: String::new() };
-        let items = self.items.lock();
-        let found = items.range(first..end).rev().take(limit);
-        Ok(found.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
     }
 }
 
@@ -228,11 +163,6 @@ impl ObjectStore for MemoryObjects {
 mod tests {
     use super::*;
     use crate::conformance;
-
-    #[tokio::test]
-    async fn table_conforms() {
-        conformance::table(&MemoryTable::default(), "t").await;
-    }
 
     #[tokio::test]
     async fn objects_conform() {

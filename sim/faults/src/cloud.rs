@@ -71,7 +71,7 @@ impl SimCloud {
         let (coordinators, others) = sim.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
         Arc::new(Self {
             sim: Arc::clone(sim),
-            items: Arc::default(),
+            items: Arc::new(SharedItems::new(sim.plan.rates.of_table(sim.plan.partition_writes))),
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),

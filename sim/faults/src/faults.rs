@@ -5,6 +5,7 @@ use crate::{
     limits::SmallRates, memory::ModelledMemory, releases::SimRelease, upgrades::UpgradePlan,
 };
 use fastrand::Rng;
+use gristmill_ports::limits::PARTITION_WRITES_PER_S;
 use std::time::Duration;
 
 /// One kind of fault.
@@ -211,8 +212,8 @@ pub struct FaultPlan {
     pub until: Duration,
     /// The largest error of a clock.
     pub skew: Duration,
-    /// Writes per second that a throttled partition accepts.
-    pub partition_writes: u64,
+    /// Write units per second that a throttled partition accepts.
+    pub partition_writes: u32,
     /// Concurrency of the account, if limited: (reserved for coordinators, others).
     pub concurrency: Option<(u32, u32)>,
     pub rates: SmallRates,
@@ -230,7 +231,7 @@ impl FaultPlan {
             probability: [0.0; KINDS],
             until: Duration::ZERO,
             skew: Duration::ZERO,
-            partition_writes: 1000,
+            partition_writes: PARTITION_WRITES_PER_S,
             concurrency: None,
             rates: SmallRates::default(),
             memory: ModelledMemory::usual(),
@@ -273,7 +274,7 @@ impl FaultPlan {
             probability,
             until: Duration::from_secs(random.u64(30..600)),
             skew: Duration::from_secs(if random.bool() { 0 } else { 600 }),
-            partition_writes: random.u64(2..20),
+            partition_writes: random.u64(2..20) as u32,
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
             rates: SmallRates::default(),
             memory: ModelledMemory::draw(random),

@@ -13,43 +13,36 @@ use gristmill_model::splits::{
     collect::ChunkName,
     invariants::{bundle_step, progress_step},
 };
-use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome, memory::MemoryTable};
-use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
+use gristmill_ports::{
+    ItemKey, Table, TableError, TableItem, WriteOutcome,
+    limits::ITEM_BYTES,
+    memory::{ItemPage, MemoryTable, MeteredItems, PageQuery, TableLimits},
 };
+use parking_lot::Mutex;
+use std::{collections::VecDeque, sync::Arc};
 
 const LATENCY_MS: u64 = 15;
 /// Most writes that are lost together.
 pub const MOST_LOST: usize = 60;
-/// Size limit of an item.
-const MAX_ITEM_BYTES: usize = 400 << 10;
 
 /// Stored items, shared by all processes.
-#[derive(Default)]
 pub struct SharedItems {
-    pub memory: MemoryTable,
+    pub memory: Arc<MemoryTable>,
+    /// The same items behind the limits of a table.
+    metered: MeteredItems,
     hints: HintHistory,
     /// The items that the last writes replaced, oldest first.
     replaced: Mutex<VecDeque<(ItemKey, Option<TableItem>)>>,
     /// Processes that use the table.
     users: Mutex<Vec<SimProcess>>,
-    /// Writes in the current second, by partition.
-    writes: Mutex<BTreeMap<String, (u64, u64)>>,
 }
 
 impl SharedItems {
-    /// Whether the partition's writes of this second are used up.
-    fn throttles(&self, sim: &FaultSimulation, pk: &str) -> bool {
-        let second = sim.time.now().as_secs();
-        let mut writes = self.writes.lock();
-        let (of, count) = writes.entry(pk.to_owned()).or_default();
-        if *of != second {
-            (*of, *count) = (second, 0);
-        }
-        *count += 1;
-        *count > sim.plan.partition_writes
+    pub fn new(limits: TableLimits) -> Self {
+        let memory = Arc::new(MemoryTable::default());
+        let metered = MeteredItems::new(Arc::clone(&memory), limits);
+        let (hints, replaced, users) = (HintHistory::default(), Mutex::default(), Mutex::default());
+        Self { memory, metered, hints, replaced, users }
     }
 
     /// The table as `process` uses it.
@@ -123,6 +116,24 @@ impl SimTable {
         }
         // As in the adapter.
         Err(TableError::Unavailable(DENIED.to_owned()))
+    }
+
+    /// What `query` finds, page by page. Each page is outdated when it arrives. The adapter asks again for a page that
+    /// fails, so faults are those of one request.
+    async fn pages(&self, query: PageQuery) -> Result<Vec<(String, TableItem)>, TableError> {
+        let mut found = Vec::new();
+        let mut next = Some(query);
+        self.meet().await?;
+        while let Some(query) = next {
+            let page = self.items.metered.page(self.process.sim().time.now(), &query);
+            self.process.point(LATENCY_MS).await;
+            // Reads have no limit of their rate here.
+            let Some(served) = page else { break };
+            let ItemPage { items, next: following } = served.answer;
+            found.extend(items);
+            next = following;
+        }
+        Ok(found)
     }
 
     /// Checks one applied write.
@@ -220,10 +231,11 @@ impl Table for SimTable {
     ) -> Result<WriteOutcome, TableError> {
         self.meet().await?;
         let sim = self.process.sim();
-        if self.items.throttles(sim, &key.pk) && sim.happens(FaultKind::WriteThrottled) {
+        let admits = self.items.metered.admits_write(sim.time.now(), key, (&body, expires_at_s));
+        if !admits && sim.happens(FaultKind::WriteThrottled) {
             return Err(TableError::Unavailable("simulated throttling".to_owned()));
         }
-        if body.len() > MAX_ITEM_BYTES {
+        if body.len() > ITEM_BYTES {
             sim.violated(format_args!("{key:?} is of {} bytes, which no item is", body.len()));
             return Err(TableError::Rejected("the item is too large".to_owned()));
         }
@@ -268,18 +280,13 @@ impl Table for SimTable {
         from: &str,
         to: &str,
     ) -> Result<Vec<(String, TableItem)>, TableError> {
-        self.meet().await?;
-        let found = self.items.memory.range(pk, from, to).await;
-        self.process.point(LATENCY_MS).await;
+        let found = self.pages(PageQuery::range(pk, from, to)).await;
         let job = self.items.item(&inspect::progress_key(&self.store.ns, &self.store.job)).await;
         let mutant = self.process.sim().mutant;
         found.map(|found| mistakes::ranged(mutant, job.as_ref(), found))
     }
 
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
-        self.meet().await?;
-        let found = self.items.memory.last(pk, limit).await;
-        self.process.point(LATENCY_MS).await;
-        found
+        self.pages(PageQuery::last(pk, limit)).await
     }
 }

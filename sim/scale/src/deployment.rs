@@ -1,17 +1,13 @@
 //! One simulated deployment: time, randomness, stored data and measurements.
 
-use crate::{
-    figures::FigureCollector,
-    platform::CoordinatorEnvironment,
-    stack::{StackLimits, StackSizes},
-    table::PartitionedItems,
-};
+use crate::{figures::FigureCollector, platform::CoordinatorEnvironment, stack::StackSizes};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::{JobName, Namespace, Nonce};
-use gristmill_ports::limits::PAGE_KEYS;
+use gristmill_ports::limits::{PAGE_KEYS, StackLimits};
 use gristmill_ports::{
-    Clock, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome, memory::MemoryObjects,
+    Clock, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
+    memory::{MemoryObjects, MeteredItems, TableLimits},
 };
 use gristmill_runner::JobContext;
 use gristmill_virtual_time::VirtualTime;
@@ -62,7 +58,8 @@ pub struct SimulatedDeployment {
     pub meter: FigureCollector,
     pub objects: MemoryObjects,
     pub stack: Option<StackLimits>,
-    store: Mutex<PartitionedItems>,
+    /// The items of the table, shared by all processes.
+    pub items: MeteredItems,
     random: Mutex<fastrand::Rng>,
     /// Clocks so far. Each draws nonces of its own: a name that one draws must not change anything for the others.
     clocks: AtomicU64,
@@ -77,6 +74,13 @@ impl DeploymentParameters {
     pub fn runnable(&self) -> u32 {
         self.stack.map_or(self.workers, |stack| self.workers.min(stack.room))
     }
+
+    /// Those of the stack's table. Without a stack, each partition key has a partition.
+    fn table_limits(&self) -> TableLimits {
+        let rates = if self.limits { TableLimits::of_each_key() } else { TableLimits::none() };
+        let partitions = self.stack.map_or(0, |stack| stack.partitions());
+        TableLimits { partitions, ..rates }
+    }
 }
 
 impl SimulatedDeployment {
@@ -87,20 +91,14 @@ impl SimulatedDeployment {
             job,
             meter: FigureCollector::default(),
             objects: MemoryObjects::default(),
-            stack: setting.stack.map(StackLimits::new),
-            store: Mutex::new(PartitionedItems::with_partitions(
-                setting.stack.map_or(0, |stack| stack.partitions()),
-            )),
+            stack: setting.stack.map(|stack| StackLimits::new(stack.concurrency())),
+            items: MeteredItems::new(Arc::default(), setting.table_limits()),
             random: Mutex::new(fastrand::Rng::with_seed(setting.seed)),
             clocks: AtomicU64::new(0),
             environments: Mutex::default(),
             context: OnceLock::new(),
             setting,
         })
-    }
-
-    pub fn store(&self) -> MutexGuard<'_, PartitionedItems> {
-        self.store.lock()
     }
 
     pub fn idle_environments(&self) -> MutexGuard<'_, Vec<CoordinatorEnvironment>> {

@@ -9,7 +9,6 @@ mod figures;
 #[cfg(test)]
 mod folder_tests;
 mod modes;
-mod partition;
 mod platform;
 pub mod readers;
 mod report;

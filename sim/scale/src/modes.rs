@@ -180,7 +180,7 @@ fn leaves(
         scale_state.outstanding.add(0..outstanding, deployment.clock().now_ms());
         let table = crate::table::MeteredTable::new(deployment);
         let body = Bytes::from(serde_json::to_vec(&scale_state)?);
-        let version = deployment.store().version(&key);
+        let version = deployment.items.stored(&key).map_or(0, |(item, _)| item.version);
         table.write(&key, version, body, None).await?;
         training::begin(&mut deployment.meter.figures(), deployment);
         let runner = training::runner(deployment);
@@ -201,12 +201,15 @@ fn leaves(
         Ok(reported)
     })?;
     let key = scale_key(&deployment);
-    let (body, most) = deployment.store().body(&key).unwrap_or_default();
+    let (body, most) = deployment
+        .items
+        .stored(&key)
+        .map_or_else(Default::default, |(item, bytes)| (item.body, bytes));
     let mut scale_state = serde_json::from_slice::<ScaleState>(&body)?.outstanding;
     let shards = scale_state.shards(|_| true).into_iter().filter_map(|shard| {
         let (pk, sk) = keys::left(&deployment.ns, &deployment.job, shard);
-        let (body, _) = deployment.store().body(&ItemKey { pk, sk })?;
-        Some((shard, serde_json::from_slice(&body).ok()?))
+        let (item, _) = deployment.items.stored(&ItemKey { pk, sk })?;
+        Some((shard, serde_json::from_slice(&item.body).ok()?))
     });
     let shards = shards.collect();
     scale_state.settle(&shards);

@@ -14,7 +14,7 @@ use gristmill_model::wire::{
     AnyCall, AnyReply, CallEnvelope, ClaimReply, IdleReason, ReleaseCall, ScalerEvent,
     SpokenVersions, VERSION, WorkerEvent,
 };
-use gristmill_ports::limits::{EVENT_AGE, event_backoff};
+use gristmill_ports::limits::{EVENT_AGE, EventWaits, event_backoff};
 use gristmill_ports::{
     CallError, Coordinator, FunctionMetrics, InvokeError, InvokeOutcome, Invoker, Table,
 };
@@ -252,16 +252,13 @@ impl Invoker for PlatformInvoker {
 /// A worker's event: it waits until there is an environment, or expires, which the platform reports.
 async fn run_event(deployment: Arc<SimulatedDeployment>, event: WorkerEvent) {
     if let Some(stack) = &deployment.stack {
-        let expires = deployment.now() + EVENT_AGE;
-        let mut tries = 0;
+        let mut waits = EventWaits::begin(deployment.now(), EVENT_AGE);
         while !stack.begin_worker(deployment.now()) {
-            tries += 1;
-            let wait = event_backoff(tries, deployment.uniform());
-            deployment.time.sleep(wait.min(expires.saturating_sub(deployment.now()))).await;
-            if deployment.now() >= expires {
+            let Some(wait) = waits.next(deployment.now(), deployment.uniform()) else {
                 deployment.meter.figures().expired += 1;
                 return report_expired(deployment, event).await;
-            }
+            };
+            deployment.time.sleep(wait).await;
         }
         training::note_running(&deployment, stack.workers());
     }

@@ -13,6 +13,7 @@ use crate::{
 use fleet::{RANKS, ReaderFleet};
 use gristmill_model::splits::readers::poll_every_ms;
 use gristmill_ports::limits::{PARTITION_READS_PER_S, PARTITION_WRITES_PER_S};
+use gristmill_ports::memory::TableUnits;
 use serde_json::json;
 use std::{io::Write, time::Duration};
 
@@ -145,7 +146,7 @@ fn row(deployment: &SimulatedDeployment, figures: &ScaleFigures, readers: u32) -
     let leading = per_second(of(true), |reader| reader.polls.per_second());
     let following = per_second(of(false), |reader| reader.polls.per_second());
     let reports = per_second(figures.readers.iter(), |reader| reader.reports.per_second());
-    let (most_reads, most_writes) = deployment.store().most_asked();
+    let TableUnits { reads: most_reads, writes: most_writes } = deployment.items.most_asked();
     let (most_reads, most_writes) = (most_reads as f64, most_writes as f64);
     let mut row = report::plain_row(deployment, figures);
     row.readers = Some(readers);

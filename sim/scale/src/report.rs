@@ -4,12 +4,12 @@ use crate::{
     args::ScaleArgs,
     deployment::{DeploymentParameters, SimulatedDeployment},
     figures::ScaleFigures,
-    stack::StackLimits,
 };
 use gristmill_policy::cost::PriceList;
 use gristmill_ports::limits::{
-    GROWTH, GROWTH_PERIOD, PARTITION_READS_PER_S, PARTITION_WRITES_PER_S,
+    GROWTH, GROWTH_PERIOD, PARTITION_READS_PER_S, PARTITION_WRITES_PER_S, StackLimits,
 };
+use gristmill_ports::memory::TableUnits;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -184,7 +184,7 @@ pub fn training_row(
     let ideal = f64::from(setting.runnable()) / setting.split.as_secs_f64();
     let percent = 100.0 * figures.measured as f64 / seconds / ideal;
     let p99_ms = if claims.calls == 0 { f64::NAN } else { claims.latency_ms(0.99) };
-    let (most_reads, most_writes) = deployment.store().most_asked();
+    let TableUnits { reads: most_reads, writes: most_writes } = deployment.items.most_asked();
     let lost = delivered.map_or(f64::NAN, |delivered| f64::from(setting.splits) - delivered as f64);
     row.facts.extend([
         ("read units a claim", of(claims.used.read_units)),
@@ -272,7 +272,7 @@ fn stack_facts(row: &mut FigureRow, deployment: &SimulatedDeployment, figures: &
         ("99 % run after s", figures.all_started.map_or(f64::NAN, |at| at.as_secs_f64())),
         ("most of the account used", f64::from(most_used)),
     ]);
-    for (key, (reads, writes)) in deployment.store().hottest(HOTTEST) {
+    for (key, TableUnits { reads, writes }) in deployment.items.hottest(HOTTEST) {
         row.notes.push(format!("{key}: at most {reads} reads and {writes} writes in 1 s"));
     }
     row.at_most("workers started twice", 0.0);

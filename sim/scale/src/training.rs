@@ -62,7 +62,7 @@ pub fn committed(figures: &mut ScaleFigures, deployment: &SimulatedDeployment, s
 
 pub fn begin(figures: &mut ScaleFigures, deployment: &SimulatedDeployment) {
     figures.began = Some(deployment.now());
-    deployment.store().forget();
+    deployment.items.forget_demand();
 }
 
 /// Ports of the trainer's fetcher.

@@ -59,7 +59,7 @@ const KEYS_REFUSED: [&str; 10] = [
     "UnrecognizedClientException",
 ];
 
-/// Sends the queries. Shares keys and connections with its [`crate::sdk::Aws`].
+/// Sends the queries. Shares keys and connections with its [`crate::sdk::AwsWithoutSdk`].
 #[derive(Debug)]
 pub struct DeploymentProbes {
     sdk: SdkConfig,

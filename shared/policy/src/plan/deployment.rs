@@ -26,6 +26,9 @@ const NEW_TABLE_WRITES_PER_S: u32 = 4_000;
 /// Workers that a new table of on-demand capacity serves.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
 const NEW_TABLE_WORKERS: u32 = 1_200;
+/// PUTs a second of one prefix of a bucket.
+/// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html>
+pub const PREFIX_PUTS_PER_S: u32 = 3_500;
 /// Dollars a GB from AWS to the internet, in us-east-1. <https://aws.amazon.com/ec2/pricing/on-demand/>
 const EGRESS_USD_PER_GB: f64 = 0.09;
 
@@ -81,6 +84,17 @@ pub(super) fn needs(workers: u32) -> Vec<String> {
         ));
     }
     said
+}
+
+/// A sentence on more objects a second than S3 takes under the prefix of one job. Each split puts one.
+pub(super) fn puts(splits: u64, seconds: f64) -> Option<String> {
+    let puts_per_s = splits as f64 / seconds;
+    (puts_per_s.is_finite() && puts_per_s > f64::from(PREFIX_PUTS_PER_S)).then(|| {
+        format!(
+            "its workers put {puts_per_s:.0} objects a second under one prefix, of which S3 takes {PREFIX_PUTS_PER_S}: \
+             the others wait, unless splits are larger (--split-batches)"
+        )
+    })
 }
 
 /// A sentence on what a trainer outside AWS pays to receive an epoch, unless `prices` have it.

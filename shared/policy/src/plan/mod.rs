@@ -107,6 +107,7 @@ pub fn plan(measured: &MeasuredSample, job: &PlannedJob, limits: &PlanLimits) ->
     };
     plan.verdicts = verdicts(&plan, job);
     plan.verdicts.extend(deployment::needs(plan.workers));
+    plan.verdicts.extend(deployment::puts(plan.splits, plan.functions.seconds));
     plan.verdicts.extend(deployment::egress(&work, &job.prices));
     plan
 }

@@ -334,13 +334,32 @@ fn a_plan_of_a_large_job_says_what_its_stack_needs() {
         |plan: &JobPrediction, words: &str| plan.verdicts.iter().any(|said| said.contains(words));
     let small = planned(424);
     assert_eq!(small.workers, 424);
-    assert!(!says(&small, "most accounts") && !says(&small, "AWS adds"), "{:?}", small.verdicts);
+    for words in ["most accounts", "AWS adds", "objects a second"] {
+        assert!(!says(&small, words), "{:?}", small.verdicts);
+    }
     // 5,000 + 834 + 5, twice; 834 x 10; 4 intervals after the first 1,000.
     let large = planned(5_000);
     assert_eq!(large.workers, 5_000);
-    for words in ["need 11678", "serves 8340 requests", "run after 40 s", "a new table serves"] {
+    for words in [
+        "need 11678",
+        "serves 8340 requests",
+        "run after 40 s",
+        "a new table serves",
+        "S3 takes 3500",
+    ] {
         assert!(says(&large, words), "{words}: {:?}", large.verdicts);
     }
+}
+
+#[test]
+fn a_plan_says_that_its_workers_put_more_objects_than_a_prefix_takes() {
+    for (splits, seconds, said) in [(7_000, 2.0, false), (7_002, 2.0, true), (16_000, 1.0, true)] {
+        let sentence = super::deployment::puts(splits, seconds);
+        assert_eq!(sentence.is_some(), said, "{splits} in {seconds} s: {sentence:?}");
+    }
+    assert!(super::deployment::puts(16_000, 1.0).unwrap().contains("put 16000 objects a second"));
+    assert_eq!(super::deployment::puts(0, 0.0), None);
+    assert_eq!(super::deployment::puts(1, 0.0), None);
 }
 
 #[test]

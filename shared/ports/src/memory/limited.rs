@@ -3,15 +3,15 @@
 use super::MemoryObjects;
 use crate::{
     Clock, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
-    limits::{PAGE_KEYS, PREFIX_GETS_PER_S, PREFIX_PUTS_PER_S, TokenBucket},
+    limits::{KeyedRates, PAGE_KEYS, PREFIX_GETS_PER_S, PREFIX_PUTS_PER_S},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -44,25 +44,51 @@ impl Default for ObjectLimits {
     }
 }
 
+/// The region of the caller, and the buckets that are elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BucketRegions {
+    pub caller: String,
+    /// Regions by bucket. Any other bucket is in the region of the caller.
+    pub buckets: BTreeMap<String, String>,
+    /// Whether the caller asks again in the region that a refusal names and remembers it, as the adapter of S3 does.
+    /// Otherwise the refusal is its error, as where a policy allows one region alone.
+    pub are_followed: bool,
+}
+
 /// Objects in memory that refuse what S3 refuses.
 pub struct LimitedObjects {
     objects: Arc<MemoryObjects>,
     limits: ObjectLimits,
     clock: Arc<dyn Clock>,
-    /// The rest of each prefix's gets and puts.
-    left: Mutex<BTreeMap<String, (TokenBucket, TokenBucket)>>,
+    regions: BucketRegions,
+    left: Mutex<RequestsLeft>,
     served: AtomicU64,
     refused: AtomicU64,
 }
 
+/// The rest of each prefix's gets and puts, and the buckets elsewhere whose region the caller knows.
+struct RequestsLeft {
+    gets: KeyedRates,
+    puts: KeyedRates,
+    known: BTreeSet<String>,
+}
+
 impl LimitedObjects {
     pub fn new(objects: Arc<MemoryObjects>, limits: ObjectLimits, clock: Arc<dyn Clock>) -> Self {
-        let left = Mutex::default();
+        let gets = KeyedRates::new(limits.gets_per_s);
+        let puts = KeyedRates::new(limits.puts_per_s);
+        let left = Mutex::new(RequestsLeft { gets, puts, known: BTreeSet::new() });
         let (served, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { objects, limits, clock, left, served, refused }
+        Self { objects, limits, clock, regions: BucketRegions::default(), left, served, refused }
     }
 
-    /// Requests that were served, and those that were refused for their rate.
+    /// The same objects in buckets of several regions.
+    #[must_use]
+    pub fn in_regions(self, regions: BucketRegions) -> Self {
+        Self { regions, ..self }
+    }
+
+    /// Requests that were served, and those that were refused for their rate or their region.
     pub fn requests(&self) -> (u64, u64) {
         (self.served.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
@@ -70,19 +96,42 @@ impl LimitedObjects {
     /// Admits a get, or another request, of a prefix.
     fn admit(&self, path: &ObjectPath, is_get: bool) -> Result<(), ObjectError> {
         let now = self.clock.monotonic();
+        self.redirect(path)?;
         if self.limits.session_ends.is_some_and(|end| now >= end) {
             return Err(ObjectError::Rejected(format!("{path}: ExpiredToken")));
         }
         let folder = path.key.split_once('/').map_or("", |(folder, _)| folder);
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let (gets, puts) = left.entry(format!("{}/{folder}", path.bucket)).or_insert_with(|| {
-            let ObjectLimits { gets_per_s, puts_per_s, .. } = self.limits;
-            (TokenBucket::new(gets_per_s), TokenBucket::new(puts_per_s))
-        });
-        let is_served = if is_get { gets.take_one(now) } else { puts.take_one(now) };
-        let count = if is_served { &self.served } else { &self.refused };
-        count.fetch_add(1, Ordering::Relaxed);
-        if is_served { Ok(()) } else { Err(ObjectError::Unavailable(format!("{path}: SlowDown"))) }
+        let prefix = format!("{}/{folder}", path.bucket);
+        let RequestsLeft { gets, puts, .. } = &mut *self.lock();
+        let rates = if is_get { gets } else { puts };
+        if rates.take_one(&prefix, now) {
+            self.served.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(ObjectError::Unavailable(format!("{path}: SlowDown")))
+    }
+
+    /// Refuses the first request to a bucket of another region, or each one, as S3 does by 301. This comes before the
+    /// request's signature is looked at.
+    fn redirect(&self, path: &ObjectPath) -> Result<(), ObjectError> {
+        let BucketRegions { caller, buckets, are_followed } = &self.regions;
+        let Some(region) = buckets.get(&path.bucket).filter(|region| *region != caller) else {
+            return Ok(());
+        };
+        if *are_followed && !self.lock().known.insert(path.bucket.clone()) {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        if *are_followed {
+            return Ok(());
+        }
+        let why = format!("{path}: PermanentRedirect: the bucket is in {region}");
+        Err(ObjectError::Rejected(why))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RequestsLeft> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self, got: Result<Bytes, ObjectError>) -> Result<Bytes, ObjectError> {
@@ -191,6 +240,42 @@ mod tests {
         let objects = limited(ObjectLimits { session_ends, ..ObjectLimits::default() });
         let refused = objects.list("b", "").await;
         assert!(matches!(refused, Err(ObjectError::Rejected(why)) if why.contains("ExpiredToken")));
+    }
+
+    fn elsewhere(are_followed: bool) -> LimitedObjects {
+        let buckets = [("there", "eu-west-1"), ("here", "us-east-1")];
+        let buckets = buckets.map(|(bucket, region)| (bucket.to_owned(), region.to_owned())).into();
+        let regions = BucketRegions { caller: "us-east-1".to_owned(), buckets, are_followed };
+        limited(ObjectLimits::default()).in_regions(regions)
+    }
+
+    #[tokio::test]
+    async fn a_bucket_of_another_region_conforms_to_a_caller_who_follows() {
+        let objects = elsewhere(true);
+        conformance::objects(&objects, "there", "t").await;
+        assert_eq!(objects.requests().1, 1, "the region is asked for once");
+        conformance::objects(&objects, "here", "t").await;
+        conformance::objects(&objects, "unnamed", "t").await;
+        assert_eq!(objects.requests().1, 1);
+    }
+
+    #[tokio::test]
+    async fn each_request_to_another_region_is_refused_to_a_caller_who_does_not_follow() {
+        let objects = elsewhere(false);
+        let path = ObjectPath::new("there", "k");
+        let key = ["k".to_owned()];
+        for refused in [
+            objects.get(&path).await.map(drop),
+            objects.get_range(&path, 0..1, None).await.map(drop),
+            objects.put_if_absent(&path, Bytes::new(), "p").await.map(drop),
+            objects.list("there", "").await.map(drop),
+            objects.list_after("there", "", "").await.map(drop),
+            objects.delete("there", &key).await,
+        ] {
+            let Err(ObjectError::Rejected(why)) = refused else { panic!("{refused:?}") };
+            assert!(why.contains("PermanentRedirect") && why.contains("eu-west-1"), "{why}");
+        }
+        conformance::objects(&objects, "here", "t").await;
     }
 
     #[tokio::test]
