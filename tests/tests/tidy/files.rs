@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 /// Names allowed at the top level.
 pub const TOP_LEVEL: &[&str] = &[
     ".ci",
+    ".config",
     ".github",
     ".gitignore",
     "ARCHITECTURE.md",
