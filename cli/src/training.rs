@@ -13,10 +13,10 @@ use gristmill_client::{
     report::{ResourceUsage, RunReport},
     signals::interruption,
     start_own,
-    waiting::while_saying,
 };
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
+use gristmill_stream::waiting::while_saying;
 use gristmill_trainer_sim::{
     BatchFileSink, ChaosTarget, OpenedSteps, ProcessKiller, RankResize, RunningFetchers,
     SyntheticTraining, refuse_shares,

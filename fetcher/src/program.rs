@@ -2,24 +2,27 @@
 
 use crate::{options::FetcherOptions, socket::FetcherSocket};
 use gristmill_client::{
-    JobConfig, JobHandle, ProgramFailure, ResumeError, ServiceConnection, connect,
-    cursor::{CursorFile, CursorStore, NoCursorStore, SavedCursor, StreamIdentity},
-    log_to_stderr,
-    report::{ResourceUsage, RunObserver, RunReport},
+    JobConfig, JobHandle, ProgramFailure, ResumeError, ServiceConnection, connect, log_to_stderr,
+    report::{ResourceUsage, RunReport},
     return_large_buffers,
-    server::{RankServer, ServeError, ServerActivity, StartCandidates, kept},
     signals::{interruption, survive_size_limits},
-    waiting::{WaitExplainer, WaitReason, while_saying},
 };
 use gristmill_model::{Checkpoint, splits::Cursor};
 use gristmill_pipeline::OperatorRegistry;
+use gristmill_serve::{
+    RankServer, ServeError, ServerActivity, StartCandidates,
+    cursor::{CursorFile, CursorStore, NoCursorStore, SavedCursor, StreamIdentity},
+    kept,
+};
+use gristmill_stream::waiting::{WaitExplainer, WaitReason, while_saying};
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
 
 /// Clients beside one for each rank: those that are refused with the reason.
 const MORE_CLIENTS: usize = 8;
 
 /// Events that go to standard error.
-pub const LOG: &str = "warn,gristmill_client=info,gristmill_fetcher=info";
+pub const LOG: &str =
+    "warn,gristmill_client=info,gristmill_fetcher=info,gristmill_serve=info,gristmill_stream=info";
 
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
 pub fn main_with(operators: OperatorRegistry) -> ExitCode {
@@ -247,7 +250,7 @@ async fn start(
     let mut server = RankServer::new(fetcher, cursors, beginning)?;
     if options.is_reported() {
         let is_part = own.is_some_and(|own| !own.are_all());
-        let observer = RunObserver::new(&job, server.fetcher(), began).await;
+        let observer = job.observe(server.fetcher(), began).await;
         server.observed_by(observer.of_part(is_part));
     }
     if socket.is_some() {

@@ -6,9 +6,10 @@ use crate::{
     wait::{self, ProcessLocal, PyInterrupt},
 };
 use clap::Parser;
-use gristmill_client::{JobOptions, RankOptions, ResumeError, StreamOptions, waiting::WaitReason};
+use gristmill_client::{JobOptions, RankOptions, ResumeError, StreamOptions};
 use gristmill_model::splits::Cursor;
 use gristmill_model::{Checkpoint, wire::JobState};
+use gristmill_stream::waiting::WaitReason;
 use pyo3::prelude::*;
 use std::time::Duration;
 

@@ -1,11 +1,10 @@
 //! Opening a stream, until the service has accepted it.
 
-use gristmill_client::{
-    FetchError, Fetcher, JobHandle, ProgramFailure, RankOptions, ServedRanks, StepStream,
-    StreamOptions, server::StartCandidates,
-};
+use gristmill_client::{JobHandle, ProgramFailure, RankOptions, StreamOptions};
 use gristmill_model::splits::{Cursor, ranks::RunRanks};
 use gristmill_model::wire::{JobState, JobStatus};
+use gristmill_serve::StartCandidates;
+use gristmill_stream::{FetchError, Fetcher, ServedRanks, StepStream};
 
 pub enum StreamOpenError {
     Refused(String),

@@ -9,11 +9,12 @@ use crate::{
     wait::{self, PyInterrupt},
 };
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
-use gristmill_client::{
-    BatchAcknowledger, JobHandle, RankBatch, RankOptions, StepDelivery, StepStream, StreamOptions,
+use gristmill_client::{JobHandle, RankOptions, StreamOptions};
+use gristmill_model::splits::{Cursor, ranks::TailPolicy};
+use gristmill_stream::{
+    BatchAcknowledger, RankBatch, StepDelivery, StepStream,
     waiting::{TrackedCoordinator, WaitExplainer, WaitReason},
 };
-use gristmill_model::splits::{Cursor, ranks::TailPolicy};
 use pyo3::prelude::*;
 use std::{
     mem,

@@ -3,8 +3,8 @@
 use super::{Open, PyStream, PyStreamItem, batch};
 use crate::{batch::PyEpochEnd, errors, log, wait};
 use futures::FutureExt as _;
-use gristmill_client::{EpochTotals, StepDelivery};
 use gristmill_model::splits::Cursor;
+use gristmill_stream::{EpochTotals, StepDelivery};
 use pyo3::prelude::*;
 use std::{
     sync::{Mutex, MutexGuard, PoisonError, TryLockError},

@@ -1,7 +1,7 @@
 //! Datasets: the sources that users name, and the files that jobs read, pinned by size and etag.
 
 use crate::{
-    FolderBuckets, ListError,
+    ListError,
     images::{FoundImages, pack_images},
     needs_aws,
     selection::{
@@ -18,6 +18,7 @@ use gristmill_pipeline::PipelineSource;
 use gristmill_ports::{CallError, ObjectInfo, ObjectStore};
 use gristmill_runner::{ComputeMode, IndexStore};
 use gristmill_sources::FormatDefinition;
+use gristmill_stream::FolderBuckets;
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -1,6 +1,7 @@
 //! Failures of a program, with their exit codes.
 
-use crate::{FetchError, FolderBuckets, signals::Interruption};
+use crate::signals::Interruption;
+use gristmill_stream::{FetchError, FolderBuckets};
 
 /// Why a request failed, by what the caller does next; each has the exit code of a program that ends with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,8 +1,7 @@
 //! A connection to a service: a deployed stack, or one on this machine.
 
 use crate::{
-    FetcherPorts, FolderBuckets, ProgramFailure, ServiceBackend, ServiceOptions, complain,
-    own::ServiceHold, trouble::give_up, waiting::TrackedCoordinator,
+    ProgramFailure, ServiceBackend, ServiceOptions, complain, own::ServiceHold, trouble::give_up,
 };
 use gristmill_aws::{
     Aws, AwsCredentials, OUTSIDE_AWS, S3Objects, StackSettings, is_built, is_on_aws,
@@ -14,6 +13,7 @@ use gristmill_model::Namespace;
 use gristmill_pipeline::OperatorRegistry;
 use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{CallError, Coordinator, ObjectStore};
+use gristmill_stream::{FetcherPorts, FolderBuckets, waiting::TrackedCoordinator};
 use gristmill_web::{AllowedServers, WebRoutedStore};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::Mutex;

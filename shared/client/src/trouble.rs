@@ -1,7 +1,7 @@
 //! Problems of a service on this machine, polled from the service: its clients only see that no batch comes.
 
-use crate::waiting::TrackedCoordinator;
 use gristmill_ports::{SystemClock, time_run};
+use gristmill_stream::waiting::TrackedCoordinator;
 use std::{future::Future, time::Duration};
 
 /// Records in `link` the problem that keeps a service from working, asking every `look`. Resolves, with the reason, only
@@ -39,7 +39,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::SilentCoordinator;
+    use gristmill_stream::samples::SilentCoordinator;
     use std::{cell::Cell, future::ready, sync::Arc};
 
     #[tokio::test]

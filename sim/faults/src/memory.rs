@@ -1,9 +1,9 @@
 //! The memory of a simulation: how large its objects count, and the bounds on them.
 
 use fastrand::Rng;
-use gristmill_client::{JobStatistics, PrefetchMemory};
 use gristmill_model::splits::ObjectSizes;
 use gristmill_runner::ComputeMode;
+use gristmill_stream::{JobStatistics, PrefetchMemory};
 use std::time::Duration;
 
 /// The largest modelled object.

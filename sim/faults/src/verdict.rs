@@ -1,9 +1,9 @@
 //! Judges whether a trainer may have ended as it did.
 
 use crate::{FaultKind, FaultSimulation};
-use gristmill_client::FetchError;
 use gristmill_model::ErrorPolicy;
 use gristmill_model::wire::JobSpec;
+use gristmill_stream::FetchError;
 
 /// Faults that end a worker, or appear to.
 const DEATHS: [FaultKind; 4] =

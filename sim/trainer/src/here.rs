@@ -4,14 +4,14 @@ use crate::{
     SyntheticTraining,
     trainer::{LaterRun, StepSource, TrainingView},
 };
-use gristmill_client::{
-    FetchError, Fetcher, JobHandle, JobStatistics, ProgramFailure, ServedRanks, StepDelivery,
-    StepStream, StreamOptions,
-    waiting::{WaitReason, while_saying},
-};
+use gristmill_client::{JobHandle, ProgramFailure, StreamOptions};
 use gristmill_model::splits::{Cursor, ranks::RunRanks, run::TrainingRun};
 use gristmill_model::wire::JobView;
 use gristmill_model::{Checkpoint, RunToken};
+use gristmill_stream::{
+    FetchError, Fetcher, JobStatistics, ServedRanks, StepDelivery, StepStream,
+    waiting::{WaitReason, while_saying},
+};
 use std::{num::NonZeroU32, time::Duration};
 
 /// All ranks of a run, which this process serves.

@@ -11,17 +11,17 @@ pub use processes::RunningFetchers;
 pub use run::refuse_shares;
 
 use crate::{
-    SyntheticTraining, trainer,
-    trainer::{StepSource, TrainingView},
+    SyntheticTraining,
+    trainer::{self, StepSource, TrainingView},
 };
-use gristmill_client::{
-    EpochTotals, JobHandle, JobStatistics, ProgramFailure, ServiceLauncher, StepDelivery,
-    report::{ObservableRun, PolledJob},
-    waiting::{WaitReason, while_saying},
-};
+use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher};
 use gristmill_model::Epoch;
 use gristmill_model::splits::{Cursor, ranks::TrainingStep};
 use gristmill_model::wire::JobView;
+use gristmill_stream::{
+    EpochTotals, JobStatistics, ObservableRun, PolledJob, StepDelivery,
+    waiting::{WaitReason, while_saying},
+};
 use processes::{FetcherProcesses, FetcherProgram};
 use ranks::{ArrivedStep, HostedRanks};
 use run::HostedRun;

@@ -19,11 +19,9 @@ pub use hosts::{RunningFetchers, refuse_shares};
 pub use resizes::RankResize;
 pub use sink::BatchFileSink;
 
-use gristmill_client::{
-    JobHandle, ProgramFailure, ServiceLauncher, StreamOptions, TailOption,
-    report::{RankSteps, RunObservations},
-};
+use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher, StreamOptions, TailOption};
 use gristmill_model::splits::Cursor;
+use gristmill_stream::{RankSteps, RunObservations};
 use here::InProcessSteps;
 use hosts::HostedSteps;
 use std::{

@@ -1,11 +1,11 @@
 //! Progress of a run on standard error: on a terminal one line that changes, else a line for each
 //! long wait.
 
-use gristmill_client::{
+use gristmill_model::wire::JobView;
+use gristmill_stream::{
     JobStatistics,
     waiting::{WaitReason, WaitReportLimiter},
 };
-use gristmill_model::wire::JobView;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 

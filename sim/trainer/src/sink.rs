@@ -1,6 +1,7 @@
 //! `--sink`: every delivered batch as a file, so that anyone can check what was delivered.
 
-use gristmill_client::{DeliveredBatch, ProgramFailure};
+use gristmill_client::ProgramFailure;
+use gristmill_stream::DeliveredBatch;
 use std::{
     fs,
     path::{Path, PathBuf},

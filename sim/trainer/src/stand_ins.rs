@@ -2,9 +2,10 @@
 
 use crate::{SyntheticTraining, sink::BatchFileSink};
 use gristmill_chunk::{ChunkFrame, ChunkLimits, TensorDType};
-use gristmill_client::{DeliveredBatch, ProgramFailure, RankBatch};
+use gristmill_client::ProgramFailure;
 use gristmill_operators::Normalise;
 use gristmill_pipeline::Pipeline;
+use gristmill_stream::{DeliveredBatch, RankBatch};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 

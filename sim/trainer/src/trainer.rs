@@ -3,14 +3,14 @@
 use crate::{
     SyntheticTraining, progress::ProgressLine, resizes::ResizeSchedule, stand_ins::RankStandIns,
 };
-use gristmill_client::{
-    JobHandle, JobStatistics, ProgramFailure, RankBatch, StepDelivery,
-    report::{ObservableRun, RankSteps, RunObservations, RunObserver},
-    waiting::WaitReason,
-};
+use gristmill_client::{JobHandle, ProgramFailure};
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::JobView;
+use gristmill_stream::{
+    JobStatistics, ObservableRun, RankBatch, RankSteps, RunObservations, RunObserver, StepDelivery,
+    waiting::WaitReason,
+};
 use std::{
     num::NonZeroU32,
     time::{Duration, Instant},
@@ -103,7 +103,7 @@ impl<'a> SyntheticTrainer<'a> {
         mut source: impl StepSource,
     ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         let progress = ProgressLine::new(&job.view);
-        let observer = RunObserver::new(job, source.observed(), began).await;
+        let observer = job.observe(source.observed(), began).await;
         let observer = if training.drain { observer.of_rows_only() } else { observer };
         let mut steps = RankSteps::default();
         steps.begin_run(0..training.ranks.get());

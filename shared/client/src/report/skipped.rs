@@ -1,11 +1,12 @@
 //! The records that a job left out, with reasons.
 
-use crate::{FolderBuckets, ProgramFailure, ServiceConnection};
+use crate::{ProgramFailure, ServiceConnection};
 use futures::{StreamExt, TryStreamExt, stream};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::SkippedRecordLocation;
 use gristmill_model::{Epoch, JobName, RecordKey};
 use gristmill_ports::ObjectPath;
+use gristmill_stream::FolderBuckets;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 

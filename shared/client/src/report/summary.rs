@@ -1,18 +1,11 @@
 //! The facts of a run: a table for people, one JSON object for programs, a page.
 
-use super::{
-    division::DatasetDivision,
-    epoch::EpochReport,
-    observer::RunObservations,
-    skipped::SkippedRecords,
-    steps::{RankCounts, RankSteps},
-    timeline,
-    usage::ResourceUsage,
-};
-use crate::{JobHandle, LeftOutFiles, ProgramFailure, server::EpochCounts};
+use super::{division::DatasetDivision, skipped::SkippedRecords, timeline, usage::ResourceUsage};
+use crate::{JobHandle, LeftOutFiles, ProgramFailure};
 use gristmill_model::wire::{JobStatus, JobView, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_report::{EpochStalls, StallAdvice, Timeline};
+use gristmill_stream::{EpochCounts, EpochReport, RankCounts, RankSteps, RunObservations};
 use serde_json::{Value, json};
 use std::{
     io::{self, Write},

@@ -1,6 +1,5 @@
 //! The data of a run's page: the causes of each epoch's waits, and the cost of the run on AWS.
 
-use super::{epoch::EpochReport, observer::RunObservations};
 use crate::service::stack_shape;
 use gristmill_model::wire::{CacheMode, JobSpec, JobView, OpWork, WorkProfile};
 use gristmill_pipeline::Pipeline;
@@ -9,6 +8,7 @@ use gristmill_report::{
     EpochStalls, EpochWaits, OpSeconds, Timeline, TimelineCost, TimelineEpoch, TimelineJob,
     TimelineMode, WorkerShares, attribute,
 };
+use gristmill_stream::{EpochReport, RunObservations};
 
 /// A job's pipeline and settings, and what its operators cost.
 pub type CostedJob<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);

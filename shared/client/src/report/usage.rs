@@ -1,9 +1,10 @@
 //! CPU of each part of a run, and requests of each service.
 
-use crate::ServiceConnection;
+use crate::{JobHandle, ServiceConnection};
 use gristmill_host::process_cpu_ms;
+use gristmill_stream::{ObservableRun, RunObserver};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 /// Counters at one moment, or their difference.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +18,18 @@ pub struct ResourceUsage {
     pub requests: BTreeMap<String, u64>,
     /// Whether there is a local service to ask.
     pub local: bool,
+}
+
+impl JobHandle {
+    /// Observes `run` of this job, which began at `began`.
+    pub async fn observe(&self, run: &impl ObservableRun, began: Instant) -> RunObserver {
+        let service = self.service.clone();
+        let worker_cpu = move || {
+            let service = service.clone();
+            Box::pin(async move { ResourceUsage::now(&service).await.worker_cpu_ms }) as _
+        };
+        RunObserver::new(Box::new(worker_cpu), run, began).await
+    }
 }
 
 impl ResourceUsage {

@@ -6,14 +6,14 @@ use crate::{
     modes::{in_deployment, start_workers},
     training::{self, BoxedError},
 };
-use gristmill_client::{
-    FetchError, Fetcher, FetcherConfig, PrefetchMemory, ServedRanks, StepDelivery, StepStream,
-};
 use gristmill_model::RunToken;
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
+use gristmill_stream::{
+    FetchError, Fetcher, FetcherConfig, PrefetchMemory, ServedRanks, StepDelivery, StepStream,
+};
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use tokio::{
     sync::Barrier,

@@ -8,9 +8,10 @@ use super::{
 };
 use bytes::Bytes;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
-use gristmill_client::{DeliveredBatch, MemoryShare, ProgramFailure, RankBatch};
+use gristmill_client::ProgramFailure;
 use gristmill_model::splits::Cursor;
 use gristmill_pipeline::KEY_FIELD;
+use gristmill_stream::{DeliveredBatch, MemoryShare, RankBatch};
 use std::time::Duration;
 use tokio::{sync::mpsc, task::JoinSet};
 

@@ -1,7 +1,7 @@
 //! The totals that fetchers send at the end of a run.
 
-use gristmill_client::{DeliveryWaits, EpochTotals, server::EpochCounts};
 use gristmill_model::Epoch;
+use gristmill_stream::{DeliveryWaits, EpochCounts, EpochTotals};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

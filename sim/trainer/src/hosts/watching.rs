@@ -1,8 +1,9 @@
 //! The state of a job, asked from time to time.
 
-use gristmill_client::{JobHandle, waiting::WaitReason};
+use gristmill_client::JobHandle;
 use gristmill_model::wire::{JobStatus, StatusCall};
 use gristmill_ports::call_with_retry;
+use gristmill_stream::waiting::WaitReason;
 use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet};
 

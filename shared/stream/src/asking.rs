@@ -53,7 +53,7 @@ const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// Sends `call` until it succeeds, or `patience` runs out: a service that denies it may be fixed meanwhile.
-pub(crate) async fn ask<C: CoordinatorCall>(
+pub async fn ask<C: CoordinatorCall>(
     ports: &FetcherPorts,
     call: &C,
     patience: Duration,

@@ -235,9 +235,9 @@ fn bad(name: &str, error: impl std::fmt::Display) -> FetchError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounds::MemoryBound;
     use crate::{
         FolderBuckets, PrefetchMemory,
+        bounds::MemoryBound,
         samples::{SampleJob, entry, polled, split},
     };
     use futures::FutureExt as _;

@@ -1,8 +1,18 @@
 //! One epoch of a run.
 
-use crate::server::EpochCounts;
+use crate::EpochTotals;
 use gristmill_model::splits::WorkerTimes;
 use gristmill_model::wire::{CacheMode, EpochCacheMode};
+use serde::{Deserialize, Serialize};
+
+/// One epoch of the job, as this fetcher saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EpochCounts {
+    #[serde(flatten)]
+    pub totals: EpochTotals,
+    /// Last batches that no rank got.
+    pub left_out: u64,
+}
 
 /// The part of an epoch after its first second, some of which the start takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +60,7 @@ impl EpochReport {
     }
 
     /// All epochs as one. The profile of a job is of its first splits, so the mode is that of the first epoch.
-    pub(super) fn whole(epochs: &[Self]) -> Self {
+    pub fn whole(epochs: &[Self]) -> Self {
         let mut whole = epochs.first().cloned().unwrap_or_default();
         for epoch in epochs.iter().skip(1) {
             whole.seconds += epoch.seconds;
@@ -71,5 +81,23 @@ impl EpochReport {
     /// Part of the epoch that the trainer spent waiting, from 0 to 1.
     pub fn stall_fraction(&self) -> f64 {
         if self.seconds > 0.0 { (self.waited_seconds / self.seconds).min(1.0) } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DeliveryWaits;
+    use std::time::Duration;
+
+    #[test]
+    fn an_epoch_is_the_same_in_the_last_frame() {
+        let waits =
+            DeliveryWaits { unclaimed: Duration::from_millis(1500), ..DeliveryWaits::default() };
+        let totals = EpochTotals { epoch: 3, splits: 4, waits, ..EpochTotals::default() };
+        let counts = EpochCounts { totals, left_out: 2 };
+        let json = serde_json::to_value(counts).unwrap();
+        assert_eq!((&json["epoch"], &json["waits"]["unclaimed"]), (&3.into(), &1.5.into()));
+        assert_eq!(serde_json::from_value::<EpochCounts>(json).unwrap(), counts);
     }
 }

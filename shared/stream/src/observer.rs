@@ -1,21 +1,24 @@
 //! Counts and times the deliveries to a trainer during a run.
 
-use super::{
-    epoch::{EpochReport, SteadyPart},
-    observable::ObservableRun,
-    recorder::{RunRecorder, RunRecording},
-    recount::VisitCounter,
-    usage::ResourceUsage,
-};
-use crate::{
-    DeliveredBatch, EpochTotals, JobHandle, JobStatistics, ProgramFailure, ServiceConnection,
-    StepDelivery, server::EpochCounts,
-};
+mod epoch;
+mod observable;
+mod recorder;
+mod recount;
+mod steps;
+
+pub use epoch::{EpochCounts, EpochReport, SteadyPart};
+pub use observable::{ObservableRun, PolledJob};
+pub use steps::{RankCounts, RankSteps};
+
+use crate::{DeliveredBatch, EpochTotals, FetchError, JobStatistics, StepDelivery};
+use futures::future::BoxFuture;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{EpochPlan, JobView, ScaleDecision};
 use gristmill_model::{Epoch, ErrorPolicy};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline};
+use recorder::{RunRecorder, RunRecording};
+use recount::VisitCounter;
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -52,9 +55,12 @@ pub struct RunObservations {
     pub empty: Option<String>,
 }
 
+/// Reads the CPU time, in milliseconds, that worker processes have used so far; 0 where nothing counts it.
+pub type WorkerCpuMeter = Box<dyn Fn() -> BoxFuture<'static, u64> + Send + Sync>;
+
 /// Watches the deliveries of one run.
 pub struct RunObserver {
-    service: ServiceConnection,
+    worker_cpu: WorkerCpuMeter,
     pipeline: Pipeline,
     /// Whether other fetchers deliver the rest of the job.
     is_part: bool,
@@ -86,15 +92,16 @@ pub struct RunObserver {
     /// Why the latest epoch had no batch, if it had none.
     empty: Option<String>,
     looked: Instant,
-    used: ResourceUsage,
+    /// CPU time of worker processes when the epoch began, in milliseconds.
+    worker_cpu_ms: u64,
 }
 
 impl RunObserver {
-    /// Observes `run` of `job`, which began at `began`.
-    pub async fn new(job: &JobHandle, run: &impl ObservableRun, began: Instant) -> Self {
+    /// Observes `run`, which began at `began`.
+    pub async fn new(worker_cpu: WorkerCpuMeter, run: &impl ObservableRun, began: Instant) -> Self {
         Self {
-            used: ResourceUsage::now(&job.service).await,
-            service: job.service.clone(),
+            worker_cpu_ms: worker_cpu().await,
+            worker_cpu,
             pipeline: run.pipeline().clone(),
             is_part: false,
             reads_content: true,
@@ -147,7 +154,7 @@ impl RunObserver {
         &mut self,
         delivery: &StepDelivery,
         run: &impl ObservableRun,
-    ) -> Result<(), ProgramFailure> {
+    ) -> Result<(), FetchError> {
         let waited = run.waited();
         let before = std::mem::replace(&mut self.waited, waited);
         self.epoch.waited_seconds += waited.saturating_sub(before).as_secs_f64();
@@ -163,9 +170,9 @@ impl RunObserver {
                 left_batches.iter().for_each(|batch| self.leave_out(batch));
                 if let Some(mut epoch) = self.end_epoch(totals, run) {
                     epoch.known.left_out = *left_out;
-                    let now = ResourceUsage::now(&self.service).await;
-                    epoch.worker_cpu_ms = now.since(&self.used).worker_cpu_ms;
-                    self.used = now;
+                    let now_ms = (self.worker_cpu)().await;
+                    epoch.worker_cpu_ms = now_ms.saturating_sub(self.worker_cpu_ms);
+                    self.worker_cpu_ms = now_ms;
                     self.epochs.push(epoch);
                 }
             }
@@ -206,7 +213,7 @@ impl RunObserver {
         }
     }
 
-    fn count(&mut self, batch: &DeliveredBatch) -> Result<(), ProgramFailure> {
+    fn count(&mut self, batch: &DeliveredBatch) -> Result<(), FetchError> {
         let at = batch.cursor();
         self.began.get_or_insert(at);
         if at < self.next {
@@ -229,10 +236,10 @@ impl RunObserver {
         }
         self.hasher.update(&batch.frame);
         let frame = ChunkFrame::parse(batch.frame.clone(), &ChunkLimits::default())
-            .map_err(ProgramFailure::failed)?;
+            .map_err(|error| FetchError::BadObject(error.to_string()))?;
         match (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) {
             (Some(keys), Some(copies)) => self.recount.add(keys.values(), copies.values()),
-            _ => return Err(ProgramFailure::failed("a batch has no record keys")),
+            _ => return Err(FetchError::BadObject("a batch has no record keys".to_owned())),
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The beginning of the ranks of a fetcher.
 
-use crate::ServedRanks;
 use gristmill_model::splits::{Cursor, TransitionRefusal, ranks::RunRanks};
 use gristmill_model::wire::JobStatus;
+use gristmill_stream::ServedRanks;
 
 /// The positions that name the beginning, before any rank says hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -131,7 +131,7 @@ mod tests {
 
     fn status(known: Option<RunStatus>) -> JobStatus {
         let durable = Cursor::new(0, 4);
-        JobStatus { durable, run: known, ..crate::samples::status() }
+        JobStatus { durable, run: known, ..gristmill_stream::samples::status() }
     }
 
     #[test]

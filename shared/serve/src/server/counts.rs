@@ -1,18 +1,8 @@
 //! Counts of the steps that the ranks of a fetcher were given, and of the epochs that it saw.
 
-use crate::{EpochTotals, report::RankSteps};
 use gristmill_model::Epoch;
-use serde::{Deserialize, Serialize};
+use gristmill_stream::{EpochCounts, EpochTotals, RankSteps};
 use std::{collections::BTreeMap, ops::Range};
-
-/// One epoch of the job, as this fetcher saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct EpochCounts {
-    #[serde(flatten)]
-    pub totals: EpochTotals,
-    /// Last batches that no rank got.
-    pub left_out: u64,
-}
 
 /// The steps of all ranks of a fetcher, and the epochs of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,19 +32,8 @@ impl ServedCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DeliveryWaits;
+    use gristmill_stream::DeliveryWaits;
     use std::time::Duration;
-
-    #[test]
-    fn an_epoch_is_the_same_in_the_last_frame() {
-        let waits =
-            DeliveryWaits { unclaimed: Duration::from_millis(1500), ..DeliveryWaits::default() };
-        let totals = EpochTotals { epoch: 3, splits: 4, waits, ..EpochTotals::default() };
-        let counts = EpochCounts { totals, left_out: 2 };
-        let json = serde_json::to_value(counts).unwrap();
-        assert_eq!((&json["epoch"], &json["waits"]["unclaimed"]), (&3.into(), &1.5.into()));
-        assert_eq!(serde_json::from_value::<EpochCounts>(json).unwrap(), counts);
-    }
 
     #[test]
     fn waits_of_an_epoch_that_ends_again_add_up() {

@@ -1,6 +1,10 @@
 //! The end of patience: a run that makes no progress while something fails.
 
-use crate::{FetchError, ledger::FetchErrorSource, ledger::SplitLedger, progress::FetcherProgress};
+use crate::{
+    FetchError,
+    ledger::{FetchErrorSource, SplitLedger},
+    progress::FetcherProgress,
+};
 use gristmill_ports::{Clock, time_run};
 use std::{sync::Arc, time::Duration};
 

@@ -14,19 +14,20 @@ mod seats;
 mod serving;
 
 pub use beginning::StartCandidates;
-pub use counts::{EpochCounts, ServedCounts};
+pub use counts::ServedCounts;
 pub use links::{ConnectedClient, error_frame};
 
 use crate::{
-    FetchError, Fetcher, ServedRanks, StepStream,
     cursor::{CursorStore, SavedCursor, StreamIdentity},
     framing::SocketFrameKind,
-    report::{RunObservations, RunObserver},
 };
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobState, JobView};
 use gristmill_model::{Checkpoint, Visitation};
 use gristmill_ports::Clock;
+use gristmill_stream::{
+    FetchError, Fetcher, RunObservations, RunObserver, ServedRanks, StepStream,
+};
 use links::{OutgoingFrame, RankLinks};
 use seats::{AckTiming, RankStates};
 use std::{io, sync::Arc, time::Duration};

@@ -11,10 +11,10 @@ mod unknown;
 pub(super) use acks::AckTiming;
 
 use super::passed::{PassedStep, PassedSteps};
-use crate::{RankBatch, ServedRanks};
 use gristmill_model::Epoch;
 use gristmill_model::splits::ranks::RunRanks;
 use gristmill_model::splits::{Cursor, readers::RankRange};
+use gristmill_stream::{RankBatch, ServedRanks};
 use std::collections::{BTreeMap, VecDeque};
 use turns::WaitCounts;
 

@@ -1,5 +1,6 @@
 //! Answers of a coordinator, and a whole job, for unit tests.
 
+#[cfg(test)]
 pub(crate) mod computed;
 
 use crate::{FetcherConfig, FetcherPorts, ServedRanks};
@@ -45,20 +46,20 @@ fn job() -> Value {
     })
 }
 
-pub(crate) fn batch(epoch: u32, batch_index: u64) -> Cursor {
+pub fn batch(epoch: u32, batch_index: u64) -> Cursor {
     Cursor { epoch, batch_index }
 }
 
-pub(crate) fn split(epoch: u32, position: u32) -> SplitPlace {
+pub fn split(epoch: u32, position: u32) -> SplitPlace {
     SplitPlace { epoch, position }
 }
 
-pub(crate) fn view() -> JobView {
+pub fn view() -> JobView {
     serde_json::from_value(job()).unwrap()
 }
 
 /// The ranks `range` of `count`.
-pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: TailPolicy) -> ServedRanks {
+pub fn own(count: u32, range: Range<u32>, from: Cursor, tail: TailPolicy) -> ServedRanks {
     let number = |count| NonZeroU32::new(count).unwrap();
     let ranks = RunRanks { count: number(count), from, tail };
     let run = TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None };
@@ -67,7 +68,7 @@ pub(crate) fn own(count: u32, range: Range<u32>, from: Cursor, tail: TailPolicy)
 }
 
 /// The next frame that a server sends, read by the protocol's description: its magic, position and payload.
-pub(crate) async fn frame(stream: &mut DuplexStream) -> ([u8; 4], Cursor, Vec<u8>) {
+pub async fn frame(stream: &mut DuplexStream) -> ([u8; 4], Cursor, Vec<u8>) {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).await.unwrap();
     let epoch = stream.read_u32_le().await.unwrap();
@@ -78,7 +79,7 @@ pub(crate) async fn frame(stream: &mut DuplexStream) -> ([u8; 4], Cursor, Vec<u8
 }
 
 /// The status of a job that nothing is known of but its view.
-pub(crate) fn status() -> JobStatus {
+pub fn status() -> JobStatus {
     JobStatus {
         job: view(),
         delivered: SplitPlace::default(),
@@ -97,7 +98,7 @@ pub(crate) fn status() -> JobStatus {
 }
 
 /// A committed split of `batches` batches that took 40 ms to read and 400 ms to compute.
-pub(crate) fn entry(epoch: u32, position: u32, batches: u32) -> ReadySplit {
+pub fn entry(epoch: u32, position: u32, batches: u32) -> ReadySplit {
     let entry = json!({
         "place": { "epoch": epoch, "position": position }, "bundle": 0, "attempt": 1,
         "nonce": "0".repeat(16),
@@ -111,7 +112,7 @@ pub(crate) fn entry(epoch: u32, position: u32, batches: u32) -> ReadySplit {
 }
 
 /// The answer to a poll: `ready` splits, and three workers at work.
-pub(crate) fn polled(ready: &[ReadySplit]) -> PollReply {
+pub fn polled(ready: &[ReadySplit]) -> PollReply {
     let polled = json!({
         "job": job(), "generation": 0, "remote_workers": 2, "local_workers": 1, "claimable": 0, "window_full": true,
         "ahead": 2, "indexed_files": 1, "ready": ready,
@@ -122,7 +123,7 @@ pub(crate) fn polled(ready: &[ReadySplit]) -> PollReply {
 }
 
 /// A coordinator that never answers.
-pub(crate) struct SilentCoordinator;
+pub struct SilentCoordinator;
 
 #[async_trait]
 impl Coordinator for SilentCoordinator {
@@ -135,7 +136,7 @@ impl Coordinator for SilentCoordinator {
 
 /// A job of one epoch over numbers, four batches of 8 rows a split, with a coordinator that answers polls at once
 /// and keeps acknowledgements.
-pub(crate) struct SampleJob {
+pub struct SampleJob {
     view: JobView,
     entries: Vec<ReadySplit>,
     state: Mutex<State>,
@@ -159,7 +160,7 @@ ops: [{ batch: { size: 8 } }]
 
 /// The splits of a sample job.
 #[derive(Debug, Clone)]
-pub(crate) struct SampleJobShape {
+pub struct SampleJobShape {
     /// Rows of each split.
     pub rows: Vec<u32>,
     /// Numbers of 8 bytes in a row; the first is the row's number in the epoch.

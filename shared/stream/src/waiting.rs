@@ -231,7 +231,7 @@ impl TrackedCoordinator {
     }
 
     /// Records the problem that the service reports.
-    pub(crate) fn service_says(&self, trouble: Option<String>) {
+    pub fn service_says(&self, trouble: Option<String>) {
         self.known().service = trouble;
     }
 

@@ -1,14 +1,15 @@
 //! Ranks that take steps, fall behind, leave and return.
 
 use super::*;
-use crate::{DeliveredBatch, MemoryShare, samples::batch};
 use bytes::Bytes;
 use gristmill_model::splits::ranks::TailPolicy;
+use gristmill_stream::{DeliveredBatch, MemoryShare, samples::batch};
 
 const EPOCHS: Epoch = 2;
 
 fn seats_of(first: u32, count: u32, of: u32, is_successor: bool) -> RankStates {
-    let own = crate::samples::own(of, first..first + count, batch(0, 0), TailPolicy::Repeat);
+    let own =
+        gristmill_stream::samples::own(of, first..first + count, batch(0, 0), TailPolicy::Repeat);
     let own = ServedRanks { is_successor, ..own };
     RankStates::new(own, (EPOCHS, batch(0, 0)), AckTiming::Said)
 }
@@ -312,7 +313,7 @@ fn a_place_beyond_the_end_of_an_epoch_is_no_place_in_the_next_one() {
 /// once all is over, to this fetcher or to a new one.
 #[test]
 fn a_rank_without_a_batch_in_the_last_step_returns_after_the_end() {
-    let own = crate::samples::own(2, 0..2, batch(0, 0), TailPolicy::Uneven);
+    let own = gristmill_stream::samples::own(2, 0..2, batch(0, 0), TailPolicy::Uneven);
     let seats = |at| RankStates::new(own, (1, at), AckTiming::Said);
     let mut first = seats(batch(0, 0));
     for seat in 0..2 {

@@ -1,11 +1,9 @@
 //! Trainers of all batches at the other end of a pipe, over a sample job.
 
 use super::*;
-use crate::{
-    cursor::NoCursorStore,
-    samples::{self, SampleJob, batch},
-};
+use crate::cursor::NoCursorStore;
 use gristmill_model::wire::RefusalKind;
+use gristmill_stream::samples::{self, SampleJob, batch};
 use std::sync::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
@@ -39,7 +37,11 @@ struct Serving {
 
 impl Serving {
     async fn start(
-        (job, ports, config): &(Arc<SampleJob>, crate::FetcherPorts, crate::FetcherConfig),
+        (job, ports, config): &(
+            Arc<SampleJob>,
+            gristmill_stream::FetcherPorts,
+            gristmill_stream::FetcherConfig,
+        ),
         store: impl CursorStore + 'static,
     ) -> Self {
         let fetcher = Fetcher::open(ports.clone(), config.clone()).await.unwrap();
@@ -324,7 +326,7 @@ async fn a_position_that_is_not_of_the_job_is_named_by_its_file() {
     let sample = SampleJob::new(2, 2).await;
     let (_, ports, config) = &sample;
     let beginning = StartCandidates { kept: Some(batch(0, 99)), ..StartCandidates::default() };
-    let config = crate::FetcherConfig { resume: batch(0, 99), ..config.clone() };
+    let config = gristmill_stream::FetcherConfig { resume: batch(0, 99), ..config.clone() };
     let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
     let mut server = RankServer::new(fetcher, Box::new(Kept::default()), beginning).unwrap();
     let (_visitors, arriving) = mpsc::channel::<ConnectedClient<DuplexStream>>(1);
@@ -340,7 +342,7 @@ async fn a_job_whose_last_batch_was_acknowledged_is_closed_without_its_trainer()
     for kept in [batch(0, 8), batch(1, 0)] {
         let sample = SampleJob::new(2, 2).await;
         let (job, ports, config) = &sample;
-        let config = crate::FetcherConfig { resume: kept, ..config.clone() };
+        let config = gristmill_stream::FetcherConfig { resume: kept, ..config.clone() };
         let fetcher = Fetcher::open(ports.clone(), config).await.unwrap();
         let beginning = StartCandidates { kept: Some(kept), ..StartCandidates::default() };
         let mut server = RankServer::new(fetcher, Box::new(Kept::default()), beginning).unwrap();

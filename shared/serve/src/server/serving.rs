@@ -5,11 +5,9 @@ use super::{
     links::{OutgoingFrame, RankLinkEvent, RankLinkEventKind, RankLinkRole},
     seats::{RankLinkId, RankOutput, StreamAction},
 };
-use crate::{
-    FetchError, RankBatch, StepDelivery, StepStream,
-    framing::{ClientHello, ClientMessage, SocketFrameKind},
-};
+use crate::framing::{ClientHello, ClientMessage, SocketFrameKind};
 use gristmill_model::{splits::Cursor, wire::EpochPlan};
+use gristmill_stream::{FetchError, RankBatch, StepDelivery, StepStream};
 use std::{future::pending, io, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},

@@ -6,7 +6,7 @@ use gristmill_model::splits::Cursor;
 
 /// When a step counts as acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::server) enum AckTiming {
+pub(crate) enum AckTiming {
     /// When its rank says so.
     Said,
     /// Before it is sent: it is never sent twice.

@@ -2,11 +2,8 @@
 
 use super::*;
 use crate::{
-    Fetcher, FetcherConfig, FetcherPorts, ServedRanks, StreamDelivery, samples::SampleJob,
-};
-use crate::{
-    FolderBuckets,
-    samples::{SilentCoordinator, batch, split, view},
+    Fetcher, FetcherConfig, FetcherPorts, FolderBuckets, ServedRanks, StreamDelivery,
+    samples::{SampleJob, SilentCoordinator, batch, split, view},
 };
 use gristmill_model::Nonce;
 use gristmill_model::RunToken;

@@ -1,14 +1,14 @@
 //! Ranks at the other ends of pipes, over a sample job of eight batches.
 
 use super::*;
-use crate::{
-    ServedRanks,
-    cursor::NoCursorStore,
-    samples::{self, SampleJob, batch},
-};
+use crate::cursor::NoCursorStore;
 use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::run::TrainingRun;
+use gristmill_stream::{
+    ServedRanks,
+    samples::{self, SampleJob, batch},
+};
 use std::num::NonZeroU32;
 use tokio::{
     io::{AsyncWriteExt, DuplexStream, duplex},

@@ -62,7 +62,7 @@ impl FetchError {
     }
 
     /// Whether the error concerns only the trainer's start; it may begin elsewhere.
-    pub(crate) fn is_of_place(&self) -> bool {
+    pub fn is_of_place(&self) -> bool {
         matches!(self, Self::Misplaced(_) | Self::Collected(_) | Self::RunBegan { .. })
     }
 }

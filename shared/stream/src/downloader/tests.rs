@@ -1,10 +1,9 @@
 //! A stored object of which any byte is damaged or missing is computed again.
 
 use super::*;
-use crate::samples::computed::key;
 use crate::{
     Fetcher, FetcherPorts, FolderBuckets, StreamDelivery,
-    samples::{SampleJob, batch, own, split},
+    samples::{SampleJob, batch, computed::key, own, split},
     steps::{StepDelivery, StepStream},
 };
 use gristmill_chunk::{FrameCodec, FrameEncoding};

@@ -6,13 +6,13 @@ use super::{
     seats::{RankLinkId, RankStates},
 };
 use crate::{
-    FetchError, ServedRanks,
     cursor::StreamIdentity,
     framing::{ClientHello, RankHello, SocketFrameKind},
 };
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::EpochPlan;
 use gristmill_model::{RunToken, Visitation};
+use gristmill_stream::{FetchError, ServedRanks};
 use std::time::Duration;
 
 /// How long ranks that have yet to come back to a restarted fetcher keep the others waiting.

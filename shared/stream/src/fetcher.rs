@@ -221,12 +221,12 @@ impl Fetcher {
     }
 
     /// Whether somebody has named the run. If not, a trainer that goes back begins another one.
-    pub(crate) fn has_named_run(&self) -> bool {
+    pub fn has_named_run(&self) -> bool {
         self.config.own.is_some()
     }
 
     /// The batch that the stream was opened at.
-    pub(crate) fn begin(&self) -> Cursor {
+    pub fn begin(&self) -> Cursor {
         self.begin
     }
 
@@ -247,7 +247,7 @@ impl Fetcher {
     }
 
     /// The clock of the run.
-    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+    pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.ports.clock)
     }
 
@@ -281,7 +281,7 @@ impl Fetcher {
     }
 
     /// The end of `epoch`, if the stream has passed it.
-    pub(crate) fn end_of(&self, epoch: Epoch) -> Option<Cursor> {
+    pub fn end_of(&self, epoch: Epoch) -> Option<Cursor> {
         self.progress.acks().end_of(epoch)
     }
 
