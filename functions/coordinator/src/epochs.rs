@@ -7,12 +7,12 @@ use crate::{
     store::{Unchanged, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, Outcome, Place, Refusal as SplitRefusal,
+    Bundle, JobProgress, LackingSplits, Outcome, Place, Refusal as SplitRefusal,
     epoch::{self, EpochItem, Seal},
     job::JobState,
 };
 use gristmill_model::wire::Refusal;
-use gristmill_model::{Epoch, JobName};
+use gristmill_model::{BundleIndex, Epoch, JobName};
 
 impl Coordinator {
     /// Seals and closes every epoch that `progress` has durably passed. Repeatable: a crash leaves work for
@@ -32,11 +32,39 @@ impl Coordinator {
                     self.fail_job(job, &item, error).await?;
                     return self.job(job).await;
                 }
+                Err(Unchanged::Declined(SplitRefusal::NotDone { bundle })) => {
+                    self.make_again(job, &item, bundle).await?;
+                    return Ok(item);
+                }
                 Err(unchanged) => return Err(unchanged.into()),
             }
             item = self.advance(job, item.closed).await?;
         }
         Ok(item)
+    }
+
+    /// Notes that `bundle` of the first open epoch is lacking, so that workers make it again. All have passed it, so the table
+    /// has lost it: the trainer's process knew its batches from before.
+    async fn make_again(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        bundle: BundleIndex,
+    ) -> Result<(), Refusal> {
+        let epoch = item.closed;
+        let from = Place { epoch, position: item.ramp().positions(bundle).start };
+        tracing::warn!(
+            %job,
+            "epoch {epoch} is passed, and the table has lost its splits from {} on: they are made again",
+            from.position
+        );
+        let lacking = LackingSplits { from, to: Place::start_of(epoch + 1) };
+        let note = |before: Option<&JobProgress>| {
+            let before = before.copied().unwrap_or_default();
+            let noted = |progress: JobProgress| progress.with_lacking(Some(lacking));
+            Ok::<_, Refusal>(Outcome::AlreadyApplied(before).with(noted))
+        };
+        self.store.update(&ItemName::Progress(job), note).await.map(|_| ())
     }
 
     /// Lets a job go on for a trainer that went back to `progress`, behind what is kept: its splits are made again.
