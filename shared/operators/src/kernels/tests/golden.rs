@@ -2,7 +2,7 @@
 //! `tests/golden` and made by `scripts/make-golden`. The tolerances are those in each operator's
 //! documentation.
 
-use super::warp::{ImageWarp, WarpMatrix};
+use crate::kernels::warp::{ImageWarp, WarpMatrix};
 use crate::{
     image::{
         color_jitter::kernel::{self as color_jitter, ColourChange},
@@ -344,12 +344,15 @@ fn check(index: &str, values: &[u8]) {
 #[test]
 fn operators_do_as_torchvision_and_pillow() {
     check(
-        include_str!("../../tests/golden/torch.json"),
-        include_bytes!("../../tests/golden/torch.bin"),
+        include_str!("../../../tests/golden/torch.json"),
+        include_bytes!("../../../tests/golden/torch.bin"),
     );
 }
 
 #[test]
 fn operators_do_as_tensorflow() {
-    check(include_str!("../../tests/golden/tf.json"), include_bytes!("../../tests/golden/tf.bin"));
+    check(
+        include_str!("../../../tests/golden/tf.json"),
+        include_bytes!("../../../tests/golden/tf.bin"),
+    );
 }

@@ -1,7 +1,105 @@
-//! `parse_csv`: fields of the comma-separated line in a byte string.
+//! Operators that extract several fields from one byte string: `parse_json`, `parse_csv` and `parse_example`.
 
 use crate::prelude::*;
-use std::collections::BTreeMap;
+
+use gristmill_sources::{SourceFormat, jsonl::Jsonl, tfrecord::TfRecord};
+
+/// Parses the parameter `features`, with keys that the format `F` checks.
+pub(crate) fn features<F: SourceFormat>(
+    params: &mut MappingReader<'_>,
+) -> Result<BTreeMap<String, Feature>, PipelineError> {
+    gristmill_sources::features(params.require("features")?, F::check)
+}
+
+/// Infers the schema: adds `features`, and removes the byte string in `field` unless `keep` is set.
+pub(crate) fn infer(
+    flow: &mut SchemaFlow,
+    op: &'static str,
+    field: &str,
+    features: &BTreeMap<String, Feature>,
+    keep: bool,
+) -> Result<(), String> {
+    let input = flow.field(op, field)?;
+    if input.dtype != FieldDType::Bytes {
+        let origin = flow.origin(field);
+        return Err(format!("`{op}` needs a byte string, but `{field}` is {input}{origin}"));
+    }
+    if !keep {
+        flow.remove(field);
+    }
+    if let Some(name) = features.keys().find(|name| flow.schema().field(name).is_some()) {
+        return Err(format!(
+            "`{op}` makes `{name}`, but the element has a field of that name{}; call it otherwise \
+             and say where it is found: `OTHER: {{ key: {}, .. }}`",
+            flow.origin(name),
+            features[name].key
+        ));
+    }
+    for (name, feature) in features {
+        let Feature { dtype, shape, .. } = feature;
+        let (dtype, shape) = (dtype.dtype(), shape.clone());
+        flow.write(op, name, FieldSchema { dtype, shape, range: None });
+    }
+    Ok(())
+}
+
+/// An operator whose parameters are the field, its features and whether the field is kept.
+macro_rules! parsing_operator {
+    ($name:ident, $op:literal, $format:ty, $extractor:path) => {
+        impl OperatorDefinition for $name {
+            const DECLARATION: OperatorDeclaration = element_wise($op, 1).costs(500, 2_000);
+
+            const PARAMETERS: &'static [Parameter] = &[
+                required("field", ParameterKind::Field, "The byte string."),
+                required("features", ParameterKind::Features, "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source."),
+                or("keep", ParameterKind::Bool, "false", "Whether the byte string stays a field of the element."),
+            ];
+
+            fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+                let field = required_field(params)?;
+                let features = features::<$format>(params)?;
+                Ok($name { field, features, keep: flag::<Self>(params, "keep")? })
+            }
+        }
+
+        impl Operator for $name {
+            fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+                infer(flow, $op, &self.field, &self.features, self.keep)
+            }
+
+            fn fields(&self) -> TouchedFields<'_> {
+                TouchedFields::Parses {
+                    field: &self.field,
+                    into: self.features.keys().map(String::as_str).collect(),
+                }
+            }
+
+            #[cfg(feature = "kernels")]
+            fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+                use $extractor as Extractor;
+                Ok(Kernel::Extract(Box::new(Extractor::new(&self.features))))
+            }
+        }
+    };
+}
+
+// `parse_json`: fields of the JSON object in a byte string.
+
+/// bytes (one JSON object, RFC 8259) -> a field for each of `features`, found and typed as by the source
+/// `jsonl`: `a.b` is `b` of the object under `a`; whole numbers, `true` and `false` are i64, numbers f32,
+/// and strings their UTF-8. A null, a missing value or one of another kind is an error of its record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParseJson {
+    pub field: String,
+    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
+    pub features: BTreeMap<String, Feature>,
+    /// Whether the byte string stays a field of the element.
+    pub keep: bool,
+}
+
+parsing_operator!(ParseJson, "parse_json", Jsonl, gristmill_sources::jsonl::JsonlRecordReader);
+
+// `parse_csv`: fields of the comma-separated line in a byte string.
 
 /// Most columns of a line.
 const MAX_COLUMNS: usize = 4096;
@@ -61,7 +159,7 @@ impl OperatorDefinition for ParseCsv {
             None => ',',
         };
         // Keys may be any text, as those of a JSON object.
-        let features = crate::parse::parsing::features::<gristmill_sources::jsonl::Jsonl>(params)?;
+        let features = features::<gristmill_sources::jsonl::Jsonl>(params)?;
         for Feature { key, .. } in features.values() {
             let named = columns.iter().filter(|column| *column == key).count();
             if named != 1 {
@@ -78,7 +176,7 @@ impl OperatorDefinition for ParseCsv {
 
 impl Operator for ParseCsv {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
-        crate::parse::parsing::infer(flow, "parse_csv", &self.field, &self.features, self.keep)
+        infer(flow, "parse_csv", &self.field, &self.features, self.keep)
     }
 
     fn fields(&self) -> TouchedFields<'_> {
@@ -122,11 +220,33 @@ fn delimiter(node: &SyntaxNode) -> Result<char, PipelineError> {
     })
 }
 
+// `parse_example`: fields of the `tf.train.Example` in a byte string.
+
+/// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, read as by the source
+/// `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`. A
+/// missing feature, or one of another type, is an error of its record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParseExample {
+    pub field: String,
+    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
+    pub features: BTreeMap<String, Feature>,
+    /// Whether the byte string stays a field of the element.
+    pub keep: bool,
+}
+
+parsing_operator!(
+    ParseExample,
+    "parse_example",
+    TfRecord,
+    gristmill_sources::tfrecord::example::ExampleExtractor
+);
+
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
     //! `parse_csv`: the values of a comma-separated line.
 
     use super::*;
+
     use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
     use gristmill_kernel::*;
     use gristmill_sources::words;
