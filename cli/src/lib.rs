@@ -77,7 +77,7 @@ fn run_args(args: impl IntoIterator<Item = OsString>, operators: OperatorRegistr
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(async {
-                gristmill_client::signals::survive_size_limits();
+                gristmill_client::survive_size_limits();
                 cli.command.run().await
             });
             // A thread that waits for a lock must not keep an interrupted program alive.

@@ -10,8 +10,8 @@ use crate::{
 use gristmill_client::{
     AuthoredPipeline, DatasetLocation, JobConfig, JobHandle, JobOptions, ProgramFailure,
     ReportOptions, ServiceBackend, ServiceConnection, ServiceOptions, StreamOptions, TailOption,
+    interruption,
     report::{ResourceUsage, RunReport},
-    signals::interruption,
     start_own,
 };
 use gristmill_model::Visitation;

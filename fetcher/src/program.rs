@@ -2,10 +2,10 @@
 
 use crate::{options::FetcherOptions, socket::FetcherSocket};
 use gristmill_client::{
-    JobConfig, JobHandle, ProgramFailure, ResumeError, ServiceConnection, connect, log_to_stderr,
+    JobConfig, JobHandle, ProgramFailure, ResumeError, ServiceConnection, connect, interruption,
+    log_to_stderr,
     report::{ResourceUsage, RunReport},
-    return_large_buffers,
-    signals::{interruption, survive_size_limits},
+    return_large_buffers, survive_size_limits,
 };
 use gristmill_model::{Checkpoint, splits::Cursor};
 use gristmill_pipeline::OperatorRegistry;

@@ -1,6 +1,6 @@
 //! Exceptions of `gristmill.errors`, raised from failures.
 
-use gristmill_client::{ProgramFailure, signals::Interruption};
+use gristmill_client::{Interruption, ProgramFailure};
 use gristmill_model::CheckpointError;
 use gristmill_pipeline::PipelineError;
 use gristmill_stream::FetchError;

@@ -50,7 +50,7 @@ fn serve(
     // Splits are computed on their own threads; one thread is enough for I/O.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.map_err(ProgramFailure::failed)?.block_on(async {
-        gristmill_client::signals::survive_size_limits();
+        gristmill_client::survive_size_limits();
         function.await
     });
     served.map_err(ProgramFailure::failed)

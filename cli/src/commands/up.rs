@@ -3,7 +3,7 @@
 use super::function;
 use crate::{output::{self, say}, own_program, owner};
 use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
-use gristmill_client::{ProgramFailure, ServiceFile, StartRefusal, needs_aws, signals::{Interruption, InterruptionSignals}};
+use gristmill_client::{ProgramFailure, ServiceFile, StartRefusal, needs_aws, Interruption, InterruptionSignals};
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
     ListenAddress, OWN_BUCKET, MachineService, ServiceConfig, ServiceStartError, ExternalStores, WorkerProgram,

@@ -1,6 +1,6 @@
 //! Generated datasets, made once per machine.
 
-use gristmill_client::{ProgramFailure, signals::interruption};
+use gristmill_client::{ProgramFailure, interruption};
 use gristmill_synthetic::DatasetSpec;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{

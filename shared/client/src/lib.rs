@@ -6,44 +6,35 @@
 
 #![deny(clippy::print_stderr)]
 
-mod authored;
+mod authored_pipeline;
 mod dataset;
-mod failure;
-mod given;
 mod images;
 mod job;
-mod list_error;
-mod log;
-mod memory;
 mod options;
-mod own;
+mod program;
 mod rank_options;
 pub mod report;
 mod selection;
 mod service;
-pub mod signals;
-mod trouble;
-mod user_file;
+mod service_launcher;
 
-pub use authored::AuthoredPipeline;
-pub use dataset::{DatasetFiles, DatasetListing, DatasetLocation};
-pub use failure::ProgramFailure;
-pub use given::GivenOptionNames;
+pub use authored_pipeline::{AuthoredPipeline, read_user_file, read_user_text};
+pub use dataset::{DatasetFiles, DatasetListing, DatasetLocation, ListError};
 pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
 pub use job::{JobConfig, JobHandle, ResumeError};
-pub use list_error::ListError;
-pub use log::{log_to_stderr, write_stderr};
-pub use memory::return_large_buffers;
 pub use options::{
-    JobOptions, ReportOptions, ServiceBackend, ServiceOptions, StreamOptions, WorkerCount,
-    parse_budget,
+    GivenOptionNames, JobOptions, ReportOptions, ServiceBackend, ServiceOptions, StreamOptions,
+    WorkerCount, parse_budget,
 };
-pub use own::{ServiceLauncher, StartRefusal, start_local, start_own};
+pub use program::{
+    Interruption, InterruptionSignals, ProgramFailure, interruption, log_to_stderr,
+    return_large_buffers, survive_size_limits, write_stderr,
+};
 pub use rank_options::{RankOptions, TailOption};
 pub use selection::LeftOutFiles;
 pub use service::{LocalService, NamedService, ServiceConnection, connect, needs_aws};
-pub use user_file::{read_user_file, read_user_text};
+pub use service_launcher::{ServiceLauncher, StartRefusal, start_local, start_own};
 
 /// The built-in operators, for a program without operators of its own.
 pub fn operators() -> std::sync::Arc<gristmill_pipeline::OperatorRegistry> {

@@ -5,17 +5,11 @@
 //! nobody's frames. Few steps are kept for ranks that have yet to take them: a rank that takes nothing
 //! holds the others then, as it would in their collective operations.
 
-mod beginning;
-mod counts;
 mod hellos;
 mod links;
-mod passed;
-mod seats;
+mod rank_states;
 mod serving;
-
-pub use beginning::StartCandidates;
-pub use counts::ServedCounts;
-pub use links::{ConnectedClient, error_frame};
+mod start_candidates;
 
 use crate::{
     cursor::{CursorStore, SavedCursor, StreamIdentity},
@@ -23,14 +17,17 @@ use crate::{
 };
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{JobState, JobView};
-use gristmill_model::{Checkpoint, Visitation};
+use gristmill_model::{Checkpoint, Epoch, Visitation};
 use gristmill_ports::Clock;
 use gristmill_stream::{
-    FetchError, Fetcher, RunObservations, RunObserver, ServedRanks, StepStream,
+    EpochCounts, EpochTotals, FetchError, Fetcher, RankSteps, RunObservations, RunObserver,
+    ServedRanks, StepStream,
 };
+pub use links::{ConnectedClient, error_frame};
 use links::{OutgoingFrame, RankLinks};
-use seats::{AckTiming, RankStates};
-use std::{io, sync::Arc, time::Duration};
+use rank_states::{AckTiming, RankStates};
+pub use start_candidates::StartCandidates;
+use std::{collections::BTreeMap, io, ops::Range, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{mpsc, watch},
@@ -378,7 +375,35 @@ impl RankServer {
     }
 }
 
+// Counts of the steps that the ranks of a fetcher were given, and of the epochs that it saw.
+
+/// The steps of all ranks of a fetcher, and the epochs of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedCounts {
+    pub ranks: RankSteps,
+    pub epochs: BTreeMap<Epoch, EpochCounts>,
+}
+
+impl ServedCounts {
+    fn new(range: Range<u32>) -> Self {
+        let mut ranks = RankSteps::default();
+        ranks.begin_run(range);
+        Self { ranks, epochs: BTreeMap::new() }
+    }
+
+    /// An epoch ended, maybe not for the first time.
+    fn end_epoch(&mut self, totals: &EpochTotals, left_out: u64) {
+        let mut totals = *totals;
+        if let Some(before) = self.epochs.get(&totals.epoch) {
+            // A rank went back to an earlier step, and waited again.
+            totals.waits += before.totals.waits;
+        }
+        self.epochs.insert(totals.epoch, EpochCounts { totals, left_out });
+    }
+}
+
 #[cfg(test)]
 mod one_trainer_tests;
+
 #[cfg(test)]
 mod tests;

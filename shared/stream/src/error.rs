@@ -1,8 +1,8 @@
 //! Errors of a trainer's stream, by what the trainer does next.
 
-use crate::FolderBuckets;
 use gristmill_model::splits::Cursor;
 use gristmill_ports::CallError;
+use std::path::PathBuf;
 
 /// Why a stream delivers no more batches.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,5 +79,27 @@ impl From<CallError> for FetchError {
             | CallError::Denied(_)
             | CallError::Rejected(_) => Self::Unusable(error.to_string()),
         }
+    }
+}
+
+// Folders of this machine: a service offers them as buckets, and users know them by their paths.
+
+/// The buckets that are folders of this machine, and their paths.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FolderBuckets(Vec<(String, PathBuf)>);
+
+impl FolderBuckets {
+    /// Builds the map from `(bucket, path)` pairs.
+    pub fn new(folders: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
+        Self(folders.into_iter().collect())
+    }
+
+    /// Replaces the names of buckets in `message` by their paths.
+    pub fn in_words(&self, message: &str) -> String {
+        let named = |message: String, (bucket, path): &(String, PathBuf)| {
+            let path = path.to_string_lossy();
+            message.replace(&format!("s3://{bucket}"), path.trim_end_matches('/'))
+        };
+        self.0.iter().fold(message.to_owned(), named)
     }
 }

@@ -1,33 +1,33 @@
 //! The trainer's handle on its stream of batches.
 
-mod acknowledger;
 mod config;
 mod delivery;
-mod opening;
-mod trainer_wait;
-
-pub use acknowledger::BatchAcknowledger;
-pub use config::{FetcherConfig, FetcherPorts};
-pub use delivery::{DeliveredBatch, EpochTotals, JobStatistics, StreamDelivery};
 
 use crate::{
     FetchError, ServedRanks,
     assembler::AssembledItem,
+    batch_source::BatchSource,
+    calls::{beginning, insist},
+    delivery_waits::{DeliveryWaits, StageClock, TrainerWait},
     downloader::SplitDownloader,
     ledger::SplitLedger,
+    local::{self, LocalSink, LocalStore},
+    memory::MemoryBound,
+    poller::{CacheManifestReader, CoordinatorPoller},
     progress::{BatchTimes, FetcherProgress},
-    stream::BatchSource,
+    progress_watchdog::ProgressWatchdog,
     waiting::WaitExplainer,
-    waits::{DeliveryWaits, StageClock},
 };
+pub use config::{FetcherConfig, FetcherPorts};
+pub use delivery::{DeliveredBatch, EpochTotals, JobStatistics, StreamDelivery};
 use gristmill_model::splits::{Cursor, SplitPlace};
 use gristmill_model::wire::{EpochPlan, JobView};
 use gristmill_model::{Epoch, ErrorPolicy, Visitation};
 use gristmill_pipeline::Pipeline;
-use gristmill_ports::Clock;
-use std::{sync::Arc, time::Duration};
+use gristmill_ports::{Clock, outlast};
+use gristmill_runner::{JobContext, LeaseError, Runner};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
-use trainer_wait::TrainerWait;
 
 /// A job's stream of batches. Dropping it stops its background tasks.
 pub struct Fetcher {
@@ -379,5 +379,209 @@ impl Fetcher {
         if self.ledger.window_waits(&self.progress) {
             self.progress.soon.notify_one();
         }
+    }
+}
+
+// Opens a job's stream: starts the tasks of a [`Fetcher`].
+
+impl Fetcher {
+    /// Starts streaming a registered job, and takes it over from an earlier reader.
+    pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let fetcher = Self::open(ports, config).await?;
+        fetcher.announce();
+        Ok(fetcher)
+    }
+
+    /// As [`Fetcher::start`], but only prefetches: [`Fetcher::announce`] takes the job over, once the trainer's
+    /// start is known.
+    pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let runner = ports.runner(&config);
+        let (context, job_epochs) = load(&runner, &config).await?;
+        let visitation = context.view.spec.settings.visitation;
+        let resume = beginning(&ports, &config, visitation).await?;
+        let own = config.own.unwrap_or_else(|| config.one(ports.clock.nonce(), resume));
+        let is_shared = is_shared(own, visitation)?;
+        // Batches are counted from the start of the resumed epoch: request the entries of all its splits again.
+        let start = SplitPlace::start_of(resume.epoch);
+        let ledger = SplitLedger::new((*context.view).clone(), start, config.folders.clone());
+        let ledger = Arc::new(ledger.with_job_epochs(job_epochs));
+        let progress = Arc::new(FetcherProgress::new(own, resume));
+        if visitation == Visitation::AtMostOnce {
+            progress.acknowledge_always();
+        }
+        let bound = bound(&config, own);
+        let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
+        let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
+        let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
+        let (objects, bucket) = (Arc::clone(&ports.objects), config.bucket.clone());
+        let poller = CoordinatorPoller {
+            stages: Arc::clone(&stages),
+            shelves: CacheManifestReader { objects, bucket },
+            job: config.job.clone(),
+            registered_ms: context.view.registered_ms,
+            coordinator: Arc::clone(&ports.coordinator),
+            clock: Arc::clone(&ports.clock),
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+        };
+        tasks.spawn(poller.run());
+        let (clock, limit) = (Arc::clone(&ports.clock), config.patience);
+        let (ledger_of, progress_of) = (Arc::clone(&ledger), Arc::clone(&progress));
+        let patience = ProgressWatchdog { clock, ledger: ledger_of, progress: progress_of, limit };
+        tasks.spawn(patience.run());
+        for _ in 0..config.local_workers {
+            let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
+            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
+        }
+        let downloader = SplitDownloader {
+            runner,
+            context,
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+            local: store,
+            bound,
+        };
+        let (stages_of, plan) = (Arc::clone(&stages), Arc::clone(&config.plan));
+        let source = BatchSource { downloader, stages: stages_of, own, plan };
+        let batches = source.stream(resume, &mut streaming);
+        Ok(Self {
+            ledger,
+            progress,
+            ports,
+            config,
+            batches,
+            begin: resume,
+            source,
+            visitation,
+            held: None,
+            last_handed_over: None,
+            last_batch: None,
+            ended: false,
+            stages,
+            wait: Default::default(),
+            waits: DeliveryWaits::default(),
+            streaming,
+            _tasks: tasks,
+        })
+    }
+}
+
+/// Whether other readers serve the rest of the run. A step of several readers that is taken at most once would have to
+/// wait until the progress of the job, not only of its reader, is beyond it.
+fn is_shared(own: ServedRanks, visitation: Visitation) -> Result<bool, FetchError> {
+    let is_shared = !own.are_all();
+    if is_shared && visitation == Visitation::AtMostOnce {
+        Err(FetchError::Refused(
+            "a job whose batches are visited at most once has one reader: serve all ranks by one fetcher".into(),
+        ))
+    } else {
+        Ok(is_shared)
+    }
+}
+
+/// The bound on objects ahead of the trainer.
+fn bound(config: &FetcherConfig, own: ServedRanks) -> Arc<MemoryBound> {
+    let holders = (config.local_workers, own.range.count.get());
+    Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
+}
+
+/// Reads the job, with the epochs to read of its own, and compiles its pipeline. Returns the job's epochs as well.
+async fn load(
+    runner: &Runner,
+    config: &FetcherConfig,
+) -> Result<(Arc<JobContext>, Epoch), FetchError> {
+    let loading = async || JobContext::load(runner, &config.job).await;
+    let refused = |error: LeaseError| FetchError::Refused(error.to_string());
+    let passes = |error: &LeaseError| matches!(error, LeaseError::Passing(_));
+    let mut context = insist(&*runner.clock, config.patience, loading, passes, refused).await?;
+    let job_epochs = context.view.spec.epochs;
+    let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
+    context.view = Arc::new((*context.view).clone().read_until(epochs));
+    Ok((Arc::new(context), job_epochs))
+}
+
+// Reports about a trainer's checkpoints, while another thread waits for the next batch.
+
+/// Records which batches of a fetcher are safe in a checkpoint.
+#[derive(Clone)]
+pub struct BatchAcknowledger {
+    progress: Arc<FetcherProgress>,
+    ledger: Arc<SplitLedger>,
+    clock: Arc<dyn Clock>,
+    patience: Duration,
+    /// Whether the fetcher serves all ranks.
+    is_alone: bool,
+}
+
+impl BatchAcknowledger {
+    /// Records that everything before `next` is safe in a checkpoint.
+    pub fn checkpointed_before(&self, next: Cursor) {
+        self.progress.acks().make_durable(next);
+    }
+
+    /// As [`Fetcher::finish`], while the fetcher lives. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`Fetcher::finish`].
+    pub async fn settle(&self) -> Result<(), FetchError> {
+        let epochs = self.ledger.view().map_or(0, |view| view.spec.epochs);
+        self.progress.acknowledge_always();
+        let mut over = pin!(outlast(&*self.clock, self.patience));
+        let mut is_over = false;
+        // Progress is not fully reported before the first answer, and the last answer closes the job.
+        let is_closed = || {
+            let acks = self.progress.acks();
+            let closes = acks.durable().epoch >= epochs;
+            acks.is_settled() && (!closes || self.ledger.has_no_more_to_close())
+        };
+        while !is_closed() {
+            if let Some(error) = self.ledger.stream_error() {
+                return Err(error);
+            }
+            // Other readers may take any time.
+            if is_over && self.is_alone {
+                let error = "the job is not closed yet: end it again with its last checkpoint";
+                return Err(FetchError::Unreachable {
+                    waited_s: self.patience.as_secs(),
+                    error: error.to_owned(),
+                });
+            }
+            tokio::select! {
+                biased;
+                () = &mut over, if !is_over => is_over = true,
+                () = self.clock.sleep(Duration::from_millis(5)) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fetcher {
+    /// A handle that records checkpoints while another thread waits for the next batch.
+    pub fn acknowledger(&self) -> BatchAcknowledger {
+        BatchAcknowledger {
+            progress: Arc::clone(&self.progress),
+            ledger: Arc::clone(&self.ledger),
+            clock: Arc::clone(&self.ports.clock),
+            patience: self.config.patience,
+            is_alone: self.own().are_all(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{batch, own};
+    use gristmill_model::splits::ranks::TailPolicy;
+
+    #[test]
+    fn batches_are_visited_at_most_once_by_one_reader() {
+        let ranks = |range| own(4, range, batch(0, 0), TailPolicy::Drop);
+        let once = Visitation::AtMostOnce;
+        assert!(!is_shared(ranks(0..4), once).unwrap());
+        assert!(is_shared(ranks(0..2), Visitation::ExactlyOnce).unwrap());
+        let refused = is_shared(ranks(0..2), once).unwrap_err();
+        assert!(refused.to_string().contains("has one reader"), "{refused}");
     }
 }

@@ -7,49 +7,42 @@
 
 #![deny(clippy::print_stderr)]
 
-mod asking;
 mod assembler;
-mod bounds;
-mod cached;
-#[cfg(test)]
-mod changes;
+mod batch_source;
+mod calls;
+mod delivery_waits;
 mod downloader;
 mod error;
 mod fetcher;
-mod folders;
-mod host_memory;
 mod ledger;
-mod listing;
 mod local;
+mod memory;
 mod observer;
-mod own_batches;
-mod own_ranks;
-mod pace;
-mod patience;
 mod poller;
 mod progress;
-mod rows;
-#[cfg(any(test, feature = "samples"))]
-pub mod samples;
-mod start;
+mod progress_watchdog;
+mod served_ranks;
 mod steps;
-mod stream;
 pub mod waiting;
-mod waits;
 
-pub use asking::ask;
-pub use bounds::PrefetchMemory;
+pub use calls::ask;
+pub use delivery_waits::DeliveryWaits;
 pub use downloader::MemoryShare;
-pub use error::FetchError;
+pub use error::{FetchError, FolderBuckets};
 pub use fetcher::{
     BatchAcknowledger, DeliveredBatch, EpochTotals, Fetcher, FetcherConfig, FetcherPorts,
     JobStatistics, StreamDelivery,
 };
-pub use folders::FolderBuckets;
+pub use memory::PrefetchMemory;
 pub use observer::{
     EpochCounts, EpochReport, ObservableRun, PolledJob, RankCounts, RankSteps, RunObservations,
     RunObserver, SteadyPart, WorkerCpuMeter,
 };
-pub use own_ranks::ServedRanks;
+pub use served_ranks::ServedRanks;
 pub use steps::{RankBatch, StepDelivery, StepStream};
-pub use waits::DeliveryWaits;
+
+#[cfg(test)]
+mod changed_files_tests;
+
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;

@@ -2,16 +2,16 @@
 
 use crate::{
     FetchError,
-    cached::CacheManifestReader,
+    delivery_waits::StageClock,
     ledger::{FetchErrorSource, SplitLedger},
-    pace::PollInterval,
     progress::{FetcherProgress, FirstRefusal, ReaderRequest},
-    waits::StageClock,
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{SplitPlace, readers::HEARTBEAT_MS};
-use gristmill_model::wire::{CallRefusal, PollCall, PollReply, RefusalKind};
-use gristmill_ports::{CallError, Clock, Coordinator};
+use gristmill_model::splits::SplitPlace;
+use gristmill_model::splits::readers::HEARTBEAT_MS;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{CacheManifest, CallRefusal, PollCall, PollReply, RefusalKind};
+use gristmill_ports::{CallError, Clock, Coordinator, ObjectError, ObjectPath, ObjectStore};
 use std::{sync::Arc, time::Duration};
 
 /// Progress is written at most this often unless the window waits for it.
@@ -178,6 +178,98 @@ impl CoordinatorPoller {
         let call =
             PollCall { job, registered_ms, from, ranks, of, join, report, metrics, training };
         self.coordinator.call(call).await
+    }
+}
+
+// The interval between polls.
+
+/// The shortest poll interval, used after news.
+pub(crate) const FASTEST: Duration = Duration::from_millis(50);
+/// An answer with this many splits was truncated; the next one has more.
+const MANY: usize = 1_000;
+/// Longest interval while the trainer has batches.
+const SLOWEST: Duration = Duration::from_secs(2);
+/// Longest interval while the trainer has none.
+const SLOWEST_STARVING: Duration = Duration::from_millis(500);
+/// How long after the latest news a waiting trainer still polls fast.
+const IMPATIENT: Duration = Duration::from_secs(2);
+
+/// The interval between polls: short after news, then growing.
+#[derive(Debug)]
+pub(crate) struct PollInterval<T> {
+    wait: Duration,
+    /// The last answer, and the time since when it has not changed.
+    answer: Option<(T, Duration)>,
+}
+
+impl<T: PartialEq> PollInterval<T> {
+    pub fn new() -> Self {
+        Self { wait: FASTEST, answer: None }
+    }
+
+    /// The current interval.
+    pub fn wait(&self) -> Duration {
+        self.wait
+    }
+
+    /// Resets the interval after a local event.
+    pub fn hurry(&mut self) {
+        (self.wait, self.answer) = (FASTEST, None);
+    }
+
+    /// The coordinator did not answer.
+    pub fn failed(&mut self) {
+        self.wait = (self.wait * 2).clamp(FASTEST, SLOWEST_STARVING);
+    }
+
+    /// Records an answer that came at `now` with `splits` splits; the trainer `starves` if it has no batch.
+    pub fn answered(&mut self, answer: T, now: Duration, splits: usize, starves: bool) {
+        let since = match &self.answer {
+            Some((last, since)) if *last == answer && splits == 0 => *since,
+            _ => now,
+        };
+        self.answer = Some((answer, since));
+        let is_quiet = now.saturating_sub(since) >= IMPATIENT;
+        let doubled = (self.wait * 2).max(FASTEST);
+        self.wait = match (splits, starves) {
+            (MANY.., true) => Duration::ZERO,
+            (1.., _) => FASTEST,
+            (0, true) if !is_quiet => FASTEST,
+            (0, true) => doubled.min(SLOWEST_STARVING),
+            (0, false) => doubled.min(SLOWEST),
+        };
+    }
+}
+
+// Epochs that are read from a cache as a whole: their splits are known without polling.
+
+/// The store of cached chunks.
+pub(crate) struct CacheManifestReader {
+    pub objects: Arc<dyn ObjectStore>,
+    pub bucket: String,
+}
+
+impl CacheManifestReader {
+    /// The manifest of `shelf`; none if it cannot be read now.
+    pub async fn manifest(&self, shelf: &str) -> Result<Option<CacheManifest>, FetchError> {
+        let path = ObjectPath::new(&self.bucket, keys::shelf_manifest(shelf));
+        let bad = |error: String| FetchError::BadObject(error);
+        let read = match self.objects.get(&path).await {
+            Ok(read) => read,
+            Err(ObjectError::Unavailable(why)) => {
+                tracing::warn!(%path, why, "cannot read a cached object now");
+                return Ok(None);
+            }
+            Err(ObjectError::NotFound(path)) => {
+                return Err(bad(format!(
+                    "{path} was deleted, and this job reads it instead of computing: start a job \
+                     under another name"
+                )));
+            }
+            Err(error) => return Err(bad(error.to_string())),
+        };
+        let manifest = serde_json::from_slice(&read);
+        manifest.map(Some).map_err(|error| bad(format!("{path} is not a manifest: {error}")))
     }
 }
 

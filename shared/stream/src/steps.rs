@@ -230,6 +230,4 @@ fn whole_step(ranks: &RunRanks, at: Cursor) -> TrainingStep {
 }
 
 #[cfg(test)]
-mod readers;
-#[cfg(test)]
 mod tests;

@@ -2,11 +2,11 @@
 
 use crate::{
     JobStatistics,
-    bounds::MemoryBound,
+    delivery_waits::{BatchStage, StageClock},
     ledger::SplitLedger,
     local::LocalStore,
+    memory::MemoryBound,
     progress::FetcherProgress,
-    waits::{BatchStage, StageClock},
 };
 use async_trait::async_trait;
 use gristmill_model::splits::SplitPlace;

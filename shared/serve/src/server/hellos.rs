@@ -3,7 +3,7 @@
 use super::{
     Phase, RankServer, ServeError, StartCandidates,
     links::{OutgoingFrame, RankLinkEvent, RankLinkEventKind},
-    seats::{RankLinkId, RankStates},
+    rank_states::{RankLinkId, RankStates},
 };
 use crate::{
     cursor::StreamIdentity,

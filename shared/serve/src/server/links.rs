@@ -1,6 +1,6 @@
 //! The connections of ranks: a task that reads and one that writes for each, so that no rank waits for another.
 
-use super::{HELLO_PATIENCE, seats::RankLinkId};
+use super::{HELLO_PATIENCE, rank_states::RankLinkId};
 use crate::framing::{
     ClientHello, ClientMessage, HEADER_BYTES, SocketFrameKind, header, read_message,
 };

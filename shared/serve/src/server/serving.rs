@@ -3,7 +3,7 @@
 use super::{
     ConnectedClient, END_NOTICE, LOOK_EVERY, Phase, RankServer, ServeError, ServerActivity,
     links::{OutgoingFrame, RankLinkEvent, RankLinkEventKind, RankLinkRole},
-    seats::{RankLinkId, RankOutput, StreamAction},
+    rank_states::{RankLinkId, RankOutput, StreamAction},
 };
 use crate::framing::{ClientHello, ClientMessage, SocketFrameKind};
 use gristmill_model::{splits::Cursor, wire::EpochPlan};

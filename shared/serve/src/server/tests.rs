@@ -5,11 +5,13 @@ use crate::cursor::NoCursorStore;
 use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::run::TrainingRun;
+use gristmill_stream::DeliveryWaits;
 use gristmill_stream::{
     ServedRanks,
     samples::{self, SampleJob, batch},
 };
 use std::num::NonZeroU32;
+use std::time::Duration;
 use tokio::{
     io::{AsyncWriteExt, DuplexStream, duplex},
     task::JoinHandle,
@@ -301,4 +303,15 @@ async fn ranks_go_on_with_the_fetcher_that_succeeds_theirs() {
     zero.takes(6).await;
     one.takes(7).await;
     serving.served.abort();
+}
+
+#[test]
+fn waits_of_an_epoch_that_ends_again_add_up() {
+    let waits = DeliveryWaits { fetch: Duration::from_secs(1), ..DeliveryWaits::default() };
+    let mut counts = ServedCounts::new(0..1);
+    for _ in 0..2 {
+        counts.end_epoch(&EpochTotals { rows: 5, waits, ..EpochTotals::default() }, 0);
+    }
+    let EpochTotals { rows, waits, .. } = counts.epochs[&0].totals;
+    assert_eq!((rows, waits.fetch), (5, Duration::from_secs(2)));
 }

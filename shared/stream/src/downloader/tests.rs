@@ -1,6 +1,7 @@
 //! A stored object of which any byte is damaged or missing is computed again.
 
 use super::*;
+use crate::samples::entry;
 use crate::{
     Fetcher, FetcherPorts, FolderBuckets, StreamDelivery,
     samples::{SampleJob, batch, computed::key, own, split},
@@ -8,6 +9,8 @@ use crate::{
 };
 use gristmill_chunk::{FrameCodec, FrameEncoding};
 use gristmill_model::Nonce;
+use gristmill_model::splits::batches::PlannedBatch;
+use gristmill_model::splits::batches::SplitRows;
 use gristmill_model::splits::ranks::TailPolicy;
 use gristmill_ports::ObjectPath;
 use std::collections::BTreeSet;
@@ -180,4 +183,81 @@ async fn a_split_that_is_computed_again_and_differs_ends_the_stream_in_one_line(
     let fetched = download.source.chunk((&download.entry, &NeededPart::Whole), None).await;
     let error = fetched.unwrap_err().to_string();
     assert!(error.contains("differs from the one committed") && !error.contains('\n'), "{error}");
+}
+
+/// A split of `batches` batches and a remainder of four rows, in an object of 1 MiB.
+fn large(position: u32, batches: u32) -> ReadySplit {
+    let mut entry = entry(0, position, batches);
+    (entry.outcome.object_bytes, entry.outcome.remainder_rows) = (1 << 20, 4);
+    entry
+}
+
+fn whole(position: u32, frame: u32) -> PlannedBatch {
+    PlannedBatch { batch_index: 0, rows: 8, source: BatchLocation::Whole { position, frame } }
+}
+
+fn joined(pieces: &[(u32, std::ops::Range<u32>)]) -> PlannedBatch {
+    let piece = |(position, rows): &(u32, std::ops::Range<u32>)| SplitRows {
+        position: *position,
+        rows: rows.clone(),
+    };
+    let source = BatchLocation::Joined(pieces.iter().map(piece).collect());
+    PlannedBatch { batch_index: 0, rows: 8, source }
+}
+
+fn frames_of(share: &NeededPart) -> Vec<u32> {
+    match share {
+        NeededPart::Frames { frames, .. } => frames.iter().copied().collect(),
+        NeededPart::Whole => panic!("the whole object"),
+    }
+}
+
+#[test]
+fn rows_of_an_earlier_split_are_read_with_the_split_that_completes_their_batch() {
+    let mut needs = SplitNeeds::new(8, true);
+    assert!(needs.parts_of_split(&large(0, 4), &PickedBatches::default()).is_empty());
+    let batches = vec![whole(1, 2), joined(&[(0, 32..36), (1, 32..36)])];
+    let shares = needs.parts_of_split(
+        &large(1, 4),
+        &PickedBatches { batches, needed: 2, ..PickedBatches::default() },
+    );
+    let [(first, remainder), (second, own)] = shares.as_slice() else { panic!("{shares:?}") };
+    assert_eq!((first.place.position, frames_of(remainder)), (0, vec![4]));
+    assert_eq!((second.place.position, frames_of(own)), (1, vec![2, 4]));
+    assert_eq!(own.bytes(second, 1 << 20), (1 << 20) * 12 / 36);
+    assert_eq!(own.bytes(second, 36), 11, "about a third of the bytes for which the object counts");
+    assert!(needs.entries.is_empty());
+}
+
+#[test]
+fn an_object_is_read_whole_where_most_of_it_is_needed_or_it_is_small() {
+    let share = |entry: &ReadySplit, frames: std::ops::Range<u32>| {
+        NeededPart::from_frames(entry, frames.collect(), 8)
+    };
+    let ten = large(0, 10);
+    assert_eq!(share(&ten, 0..10), NeededPart::Whole);
+    assert_ne!(share(&ten, 0..9), NeededPart::Whole);
+    let mut small = large(0, 10);
+    small.outcome.object_bytes = SMALL_BYTES;
+    assert_eq!(share(&small, 0..1), NeededPart::Whole);
+    let mut local = large(0, 10);
+    local.outcome.kind = SplitKind::Local;
+    assert_eq!(share(&local, 0..1), NeededPart::Whole);
+}
+
+#[test]
+fn a_reader_of_all_batches_takes_whole_objects() {
+    let mut needs = SplitNeeds::new(8, false);
+    let passed = |left| PickedBatches { is_passed: true, left, ..PickedBatches::default() };
+    assert!(needs.parts_of_split(&large(0, 4), &passed(None)).is_empty());
+    let left = SplitRows { position: 0, rows: 32..36 };
+    assert_eq!(needs.parts_of_split(&large(0, 4), &passed(Some(left))).len(), 1);
+    let batches = vec![whole(0, 1)];
+    let picked = PickedBatches { batches, ..PickedBatches::default() };
+    assert_eq!(needs.parts_of_split(&large(0, 4), &picked)[0].1, NeededPart::Whole);
+    let again = needs.parts_of_split(&large(0, 4), &PickedBatches::default());
+    assert!(again.is_empty(), "the trainer has all its batches");
+    let mut poison = large(0, 0);
+    poison.outcome.kind = SplitKind::Poison;
+    assert!(needs.parts_of_split(&poison, &PickedBatches::default()).is_empty());
 }

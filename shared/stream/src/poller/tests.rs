@@ -191,3 +191,51 @@ async fn a_successor_ends_the_reader_before_it() {
         assert!(matches!(first.failed().await, FetchError::Fenced(_)), "{range:?}");
     }
 }
+
+/// The times of the polls within `seconds`, given the answers of `answer`.
+fn polls(seconds: u64, starves: bool, answer: impl Fn(Duration) -> u32) -> Vec<Duration> {
+    let (mut pace, mut now, mut polls) = (PollInterval::new(), Duration::ZERO, Vec::new());
+    while now < Duration::from_secs(seconds) {
+        polls.push(now);
+        pace.answered(answer(now), now, 0, starves);
+        now += pace.wait();
+    }
+    polls
+}
+
+#[test]
+fn two_polls_a_second_while_nothing_changes() {
+    let polls = polls(60, true, |_| 7);
+    let late = polls.iter().filter(|at| **at >= Duration::from_secs(10)).count();
+    assert!(late <= 100, "{late} polls in 50 s");
+    let early = polls.iter().filter(|at| **at < Duration::from_secs(2)).count();
+    assert!(early >= 39, "{early} polls in the first 2 s");
+}
+
+#[test]
+fn any_change_makes_a_waiting_trainer_impatient() {
+    let polls = polls(60, true, |now| u32::from(now >= Duration::from_secs(30)));
+    let soon = polls.iter().filter(|at| (31..32).contains(&at.as_secs())).count();
+    assert!(soon >= 19, "{soon} polls in the second after a change");
+}
+
+#[test]
+fn a_trainer_with_batches_asks_rarely() {
+    assert!(polls(60, false, |_| 7).len() < 40);
+}
+
+#[test]
+fn news_keep_the_interval_short() {
+    let mut pace = PollInterval::new();
+    for i in 0..100 {
+        pace.answered(7, Duration::from_secs(i), 1, false);
+        assert_eq!(pace.wait(), FASTEST);
+    }
+    pace.answered(7, Duration::from_secs(100), MANY, true);
+    assert_eq!(pace.wait(), Duration::ZERO, "there are more of them");
+    pace.answered(7, Duration::from_secs(100), MANY, false);
+    pace.failed();
+    assert_eq!(pace.wait(), FASTEST * 2);
+    pace.hurry();
+    assert_eq!(pace.wait(), FASTEST);
+}

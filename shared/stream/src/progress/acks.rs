@@ -1,6 +1,6 @@
 //! The cursor protocol: the generation of this run, its progress, and the next acknowledgement.
 
-use super::membership::{ReaderAnswer, ReaderMembership, ReaderRequest};
+use super::{ReaderAnswer, ReaderMembership, ReaderRequest};
 use crate::ServedRanks;
 use gristmill_model::splits::{Cursor, ProgressAck, SplitPlace};
 use gristmill_model::{Epoch, Nonce};

@@ -3,7 +3,8 @@
 use super::*;
 use bytes::Bytes;
 use gristmill_model::splits::ranks::TailPolicy;
-use gristmill_stream::{DeliveredBatch, MemoryShare, samples::batch};
+use gristmill_stream::samples::batch;
+use gristmill_stream::{DeliveredBatch, MemoryShare};
 
 const EPOCHS: Epoch = 2;
 
@@ -338,4 +339,11 @@ fn a_rank_without_a_batch_in_the_last_step_returns_after_the_end() {
         seats.sit(1, Some(batch(0, 2)), 21).unwrap();
         assert_eq!(taken(&mut seats), [(21, None)], "{name}");
     }
+}
+
+#[test]
+fn a_trainer_computes_between_the_waits_that_it_announces() {
+    let computes = |announced, sent| WaitCounts { announced, sent }.trainer_computes();
+    assert!(!computes(0, 0) && !computes(0, 5), "it announces nothing");
+    assert!(!computes(1, 0) && computes(1, 1) && !computes(2, 1) && computes(2, 2));
 }

@@ -1,6 +1,7 @@
 //! The beginning of the ranks of a fetcher.
 
-use gristmill_model::splits::{Cursor, TransitionRefusal, ranks::RunRanks};
+use gristmill_model::splits::ranks::RunRanks;
+use gristmill_model::splits::{Cursor, TransitionRefusal};
 use gristmill_model::wire::JobStatus;
 use gristmill_stream::ServedRanks;
 

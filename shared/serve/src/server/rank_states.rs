@@ -3,20 +3,12 @@
 //! Cursors are first batches of steps. The end of an epoch has two: one behind its last step, which ranks save
 //! before it is known that no step follows, and the start of the next epoch. [`PassedSteps::normal`] makes them one.
 
-mod acks;
-mod sitting;
-mod turns;
-mod unknown;
-
-pub(super) use acks::AckTiming;
-
-use super::passed::{PassedStep, PassedSteps};
-use gristmill_model::Epoch;
+use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::RunRanks;
-use gristmill_model::splits::{Cursor, readers::RankRange};
+use gristmill_model::splits::readers::RankRange;
+use gristmill_model::{Epoch, Visitation};
 use gristmill_stream::{RankBatch, ServedRanks};
 use std::collections::{BTreeMap, VecDeque};
-use turns::WaitCounts;
 
 /// Steps that are kept for ranks which have yet to take them.
 const MAX_KEPT: usize = 2;
@@ -378,6 +370,325 @@ impl RankStates {
     pub fn are_done(&self) -> bool {
         let have_come = self.has_nothing_left || self.seats.iter().all(|seat| seat.is_known);
         self.is_at_end && have_come && self.passed.normal(self.durable()) >= self.end()
+    }
+}
+
+// Acknowledgements: what ranks say is safe in their checkpoints.
+
+/// When a step counts as acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AckTiming {
+    /// When its rank says so.
+    Said,
+    /// Before it is sent: it is never sent twice.
+    HandedOver,
+    /// Once it is written, as to a client that says nothing.
+    Taken,
+}
+
+impl AckTiming {
+    pub fn from_visitation(visitation: Visitation) -> Self {
+        match visitation {
+            Visitation::ExactlyOnce => Self::Said,
+            Visitation::AtMostOnce | Visitation::ZeroOnceOrMore => Self::HandedOver,
+        }
+    }
+}
+
+impl RankStates {
+    /// The checkpoint of a rank contains its own `batch` and all before.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn acknowledge(&mut self, seat: usize, batch: Cursor) -> Result<(), String> {
+        let rank = self.rank(seat);
+        let Seat { durable, handed, .. } = self.seats[seat];
+        if batch < durable {
+            return Ok(());
+        }
+        let start = batch.batch_index.checked_sub(u64::from(rank));
+        let start = start.map(|batch_index| Cursor { batch_index, ..batch });
+        let not_own = || format!("rank {rank} acknowledges {batch}, which is not one of its own");
+        let start = start.ok_or_else(not_own)?;
+        if start >= self.passed.normal(handed) {
+            return Err(format!(
+                "rank {rank} acknowledges {batch}, and was handed only what comes before {handed}: nothing of \
+                 it is kept"
+            ));
+        }
+        match self.passed.find(start) {
+            Some(step) if seat < step.given => self.seats[seat].durable = step.next,
+            None if start >= self.passed.head() => self.seats[seat].early_ack = Some(batch),
+            _ => return Err(not_own()),
+        }
+        self.drop_taken();
+        Ok(())
+    }
+
+    /// The rank's checkpoint contains everything before `at`.
+    pub fn keep(&mut self, seat: usize, at: Cursor) {
+        if self.passed.normal(self.seats[seat].durable) < self.passed.normal(at) {
+            self.seats[seat].durable = at;
+            self.drop_taken();
+        }
+    }
+
+    /// The checkpoint of the whole job at `at` is durable, as one rank says.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn acknowledge_job(&mut self, seat: usize, at: Cursor) -> Result<(), String> {
+        let rank = self.rank(seat);
+        let place = self.passed.normal(at);
+        let lacks = |seat: &&Seat| seat.link.is_some() && place > self.passed.normal(seat.next);
+        if let Some(lacking) = self.seats.iter().find(lacks) {
+            return Err(format!(
+                "rank {rank} says that the job is safe up to {at}, and a rank was handed only what comes before \
+                 {}",
+                lacking.next
+            ));
+        }
+        if !self.passed.is_boundary(at) && place < self.passed.head() && at > self.durable() {
+            return Err(format!(
+                "rank {rank} says that the job is safe up to {at}, where no step ends"
+            ));
+        }
+        for seat in &mut self.seats {
+            if self.passed.normal(seat.durable) < place {
+                seat.durable = at;
+                (seat.next, seat.handed) = (seat.next.max(at), seat.handed.max(at));
+            }
+        }
+        self.drop_taken();
+        Ok(())
+    }
+}
+
+// Ranks that connect, and where they go on.
+
+impl RankStates {
+    /// Refuses a place behind the end of the job, which no run may begin at.
+    ///
+    /// # Errors
+    /// The rank wants such a place.
+    pub fn check_end(&self, seat: usize, at: Option<Cursor>) -> Result<(), String> {
+        let end = self.end();
+        match at.filter(|at| *at > end) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "rank {} wants {at}, and this run ends at {end}: read on with a larger --epochs, or restore another \
+                 checkpoint",
+                self.rank(seat)
+            )),
+        }
+    }
+
+    /// Connects a rank that wants the step at `at` next; without it, the first one that is not durable.
+    ///
+    /// # Errors
+    /// Why the rank cannot go on there.
+    pub fn sit(&mut self, seat: usize, at: Option<Cursor>, link: RankLinkId) -> Result<(), String> {
+        let rank = self.rank(seat);
+        let Seat { durable, handed, .. } = self.seats[seat];
+        let may_return = at.is_some();
+        let at = at.unwrap_or(durable);
+        // A step that counts as acknowledged without a word is not given again.
+        let at = if self.acknowledged == AckTiming::Said { at } else { at.max(durable) };
+        let at = self.past_end(seat, at);
+        let place = self.passed.normal(at);
+        let end_before = self.ended.get(&at.epoch).filter(|end| at.batch_index > **end).copied();
+        if let Some(end) = end_before.or(self.passed.end_before(at)) {
+            return Err(format!(
+                "rank {rank} wants {at}, and the steps of that epoch end before batch {end}: restore another checkpoint"
+            ));
+        }
+        if place < self.passed.normal(durable) {
+            return Err(format!(
+                "rank {rank} wants {at}, and its run is safe up to {durable}, of which nothing is kept: restore \
+                 a checkpoint at or after that on all ranks, or begin a new run (another --run)"
+            ));
+        }
+        if !self.is_successor && place > self.passed.normal(handed) {
+            return Err(format!(
+                "rank {rank} wants {at}, and was handed only what comes before {handed} in this run: restore \
+                 the same checkpoint on all ranks, or begin a new run (another --run)"
+            ));
+        }
+        let step =
+            self.ranks.step_of(at).filter(|step| self.ranks.first_of(*step) == at.batch_index);
+        if step.is_none() && at != self.end() {
+            return Err(format!(
+                "rank {rank} wants {at}, and no step of {} begins there",
+                self.ranks
+            ));
+        }
+        let handed = handed.max(at);
+        let (turns, is_sending, was_sent_end) = (WaitCounts::default(), false, false);
+        self.seats[seat] = Seat {
+            link: Some(link),
+            is_known: true,
+            may_return,
+            next: at,
+            handed,
+            turns,
+            is_sending,
+            was_sent_end,
+            ..self.seats[seat]
+        };
+        if self.is_successor {
+            self.expect_others(at);
+        }
+        self.drop_taken();
+        Ok(())
+    }
+}
+
+// Whether a client computes or waits.
+
+/// Counts of a trainer's waits and batches: one that announces each wait computes between them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WaitCounts {
+    /// Waits that the trainer announced, and batches sent to it.
+    announced: u64,
+    sent: u64,
+}
+
+impl WaitCounts {
+    /// The trainer waits from now on.
+    pub fn announce(&mut self) {
+        self.announced += 1;
+    }
+
+    /// A batch is sent to it.
+    pub fn send(&mut self) {
+        self.sent += 1;
+    }
+
+    /// Whether the trainer computes. One that announces nothing is taken to wait.
+    pub fn trainer_computes(self) -> bool {
+        self.announced > 0 && self.announced <= self.sent
+    }
+}
+
+// Ranks of a restarted fetcher that have yet to come back to it.
+
+impl RankStates {
+    /// A rank wants `at` next, so all ranks took the step before it from an earlier fetcher. They need not have
+    /// noticed that it is gone: those that took this step too wait for this rank in their collective operation,
+    /// and connect again only after it.
+    pub(super) fn expect_others(&mut self, at: Cursor) {
+        for seat in self.seats.iter_mut().filter(|seat| !seat.is_known) {
+            seat.next = seat.next.max(at);
+        }
+    }
+
+    /// Whether ranks that have never connected keep the others waiting.
+    pub fn is_waiting_for_unknown(&self) -> bool {
+        self.waits_for_unknown && self.seats.iter().any(|seat| !seat.is_known)
+    }
+
+    /// Ranks that have yet to connect keep nobody waiting from now on. They may still read what an earlier fetcher
+    /// wrote to them, and wait in their collective operation for a rank that is connected here. One that is not that
+    /// far makes the stream begin again.
+    pub fn stop_waiting_for_unknown(&mut self) {
+        self.waits_for_unknown = false;
+        self.drop_taken();
+    }
+}
+
+// The steps that a server of ranks has passed since the last durable one.
+
+/// A step of the ranks served here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PassedStep {
+    pub start: Cursor,
+    pub next: Cursor,
+    /// The first so many of the ranks have a batch.
+    pub given: usize,
+}
+
+/// Steps in order, and the ends of epochs.
+#[derive(Debug)]
+pub(super) struct PassedSteps {
+    steps: VecDeque<PassedStep>,
+    /// The first batch behind the last step of an epoch, by epoch.
+    ends: BTreeMap<Epoch, u64>,
+    /// The position of the stream.
+    head: Cursor,
+}
+
+impl PassedSteps {
+    /// The steps of a stream that begins at `at`.
+    pub fn new(at: Cursor) -> Self {
+        Self { steps: VecDeque::new(), ends: BTreeMap::new(), head: at }
+    }
+
+    /// The position of the stream.
+    pub fn head(&self) -> Cursor {
+        self.normal(self.head)
+    }
+
+    /// The start of the next epoch for a cursor at the known end of one.
+    pub fn normal(&self, mut cursor: Cursor) -> Cursor {
+        while self.ends.get(&cursor.epoch).is_some_and(|end| cursor.batch_index >= *end) {
+            cursor = Cursor::start_of(cursor.epoch.saturating_add(1));
+        }
+        cursor
+    }
+
+    /// The first batch behind the last step of the epoch of `cursor`, if that is known and before `cursor`.
+    pub fn end_before(&self, cursor: Cursor) -> Option<u64> {
+        self.ends.get(&cursor.epoch).copied().filter(|end| cursor.batch_index > *end)
+    }
+
+    /// The step that begins at `start`.
+    pub fn find(&self, start: Cursor) -> Option<PassedStep> {
+        let index = self.steps.binary_search_by(|step| step.start.cmp(&start)).ok()?;
+        self.steps.get(index).copied()
+    }
+
+    /// Whether a step begins or ends at `at`.
+    pub fn is_boundary(&self, at: Cursor) -> bool {
+        self.find(at).is_some() || self.steps.iter().any(|step| step.next == at)
+    }
+
+    /// Adds a step; whether it is new.
+    pub fn push(&mut self, step: PassedStep) -> bool {
+        self.go_to(step.start);
+        self.head = step.next;
+        let is_new = self.steps.back().is_none_or(|last| last.start < step.start);
+        if is_new {
+            self.steps.push_back(step);
+        }
+        is_new
+    }
+
+    /// The steps of `epoch` are over.
+    pub fn end_epoch(&mut self, epoch: Epoch) {
+        self.go_to(Cursor::start_of(epoch.saturating_add(1)));
+    }
+
+    /// Goes on to `at`: epochs before it are over.
+    pub fn go_to(&mut self, at: Cursor) {
+        while self.head.epoch < at.epoch {
+            self.ends.entry(self.head.epoch).or_insert(self.head.batch_index);
+            self.head = Cursor::start_of(self.head.epoch + 1);
+        }
+    }
+
+    /// The stream begins again at `at`.
+    pub fn reopened(&mut self, at: Cursor) {
+        self.head = at;
+    }
+
+    /// Forgets steps that end before `durable` or there.
+    pub fn forget_before(&mut self, durable: Cursor) {
+        let durable = self.normal(durable);
+        while let Some(step) = self.steps.front()
+            && self.normal(step.next) <= durable
+        {
+            self.steps.pop_front();
+        }
     }
 }
 

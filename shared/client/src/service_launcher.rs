@@ -5,7 +5,8 @@ use gristmill_host::{
     ClientLock, HostError, HostServiceClient, ServiceFile, ServiceStatus, StartLock, checked,
     credentials_id, default_state_dir, is_alive, state_of_before,
 };
-use gristmill_model::{Fingerprint, wire::SpokenVersions};
+use gristmill_model::Fingerprint;
+use gristmill_model::wire::SpokenVersions;
 use gristmill_pipeline::OperatorRegistry;
 use serde::{Deserialize, Serialize};
 use std::{

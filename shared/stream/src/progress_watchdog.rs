@@ -58,7 +58,8 @@ mod tests {
     use super::*;
     use crate::{ServedRanks, samples};
     use async_trait::async_trait;
-    use gristmill_model::{Nonce, splits::SplitPlace};
+    use gristmill_model::Nonce;
+    use gristmill_model::splits::SplitPlace;
     use std::sync::Mutex;
 
     /// A clock whose sleeps are over at once. `script` gets their numbers, and returns the time that they took.
