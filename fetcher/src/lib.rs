@@ -5,9 +5,7 @@
 
 #![deny(clippy::print_stderr)]
 
-mod options;
 mod program;
 mod socket;
 
-pub use options::FetcherOptions;
-pub use program::{LOG, main_with, run_with};
+pub use program::{FetcherOptions, LOG, main_with, run_with};

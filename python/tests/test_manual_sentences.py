@@ -101,7 +101,7 @@ PROVEN = [
     (
         TRAINING,
         "At most two steps are kept for ranks that have yet to take them",
-        f"{SERVER}/seats/tests.rs: a_rank_that_takes_nothing_holds_the_others_after_two_steps",
+        f"{SERVER}/rank_states/tests.rs: a_rank_that_takes_nothing_holds_the_others_after_two_steps",
     ),
     (
         TRAINING,

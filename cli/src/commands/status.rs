@@ -1,6 +1,6 @@
 //! `gristmill status`: the state of one job of a running service.
 
-use crate::{commands::ps::in_words as disk_in_words, coordinator::call, jobs::{NamedJobArgs, state, word}, output::{say, say_all}, own_service::open_existing};
+use crate::{commands::ps::in_words as disk_in_words, jobs::{call, NamedJobArgs, state, word}, output::{say, say_all}, service::open_existing};
 use gristmill_client::{ProgramFailure, report::SkippedRecords};
 use gristmill_stream::FolderBuckets;
 use gristmill_model::Checkpoint;

@@ -1,6 +1,6 @@
 //! One rank: connects to the fetcher of its host as a training process does, and again when the fetcher dies.
 
-use super::{processes::FetcherHistory, summary::FetcherSummary};
+use super::{FetcherSummary, processes::FetcherHistory};
 use bytes::Bytes;
 use gristmill_client::ProgramFailure;
 use gristmill_model::splits::Cursor;

@@ -1,10 +1,9 @@
 //! All ranks of a run, and the steps that their batches make.
 
 use super::{
+    FetcherSummary, HostedRun,
     processes::FetcherProcesses,
     rank::{self, RankDelivery, RankEndpoint, RankStepBatch},
-    run::HostedRun,
-    summary::FetcherSummary,
 };
 use bytes::Bytes;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};

@@ -1,11 +1,11 @@
 //! Findings of good and of faulty setups.
 
-use super::*;
 use crate::commands::doctor::parse_dataset;
 use gristmill_aws::{CallerIdentity, DeployedFunction, ConcurrencyQuota, ReadableObject, ServiceResponder};
 use gristmill_client::NUMERICS;
 use gristmill_model::wire::{AnyReply, CallRefusal};
 use gristmill_ports::TableError;
+use super::*;
 
 fn refused(kind: RefusalKind, message: &str) -> Option<Result<AnyReply, CallError>> {
     Some(Err(CallError::Refused(CallRefusal { kind, message: message.to_owned() })))

@@ -5,7 +5,9 @@ use crate::{
     trainer::{LaterRun, StepSource, TrainingView},
 };
 use gristmill_client::{JobHandle, ProgramFailure, StreamOptions};
-use gristmill_model::splits::{Cursor, ranks::RunRanks, run::TrainingRun};
+use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::RunRanks;
+use gristmill_model::splits::run::TrainingRun;
 use gristmill_model::wire::JobView;
 use gristmill_model::{Checkpoint, RunToken};
 use gristmill_stream::{

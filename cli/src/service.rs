@@ -1,6 +1,6 @@
 //! The service that a command uses: a running one, one that it shares with others, or one of its own.
 
-use crate::{own_program, user_operators};
+use crate::program;
 use gristmill_client::{
     ProgramFailure, ServiceBackend, ServiceConnection, ServiceOptions, connect, start_local,
 };
@@ -11,7 +11,7 @@ use std::path::Path;
 pub async fn open(options: &ServiceOptions) -> Result<ServiceConnection, ProgramFailure> {
     match (options.backend, &options.endpoint) {
         (ServiceBackend::Local, None) => shared(options.state_dir.as_deref()).await,
-        _ => connect(options, user_operators::get()).await,
+        _ => connect(options, program::operators()).await,
     }
 }
 
@@ -19,12 +19,12 @@ pub async fn open(options: &ServiceOptions) -> Result<ServiceConnection, Program
 pub async fn open_existing(options: &ServiceOptions) -> Result<ServiceConnection, ProgramFailure> {
     match &options.state_dir {
         Some(dir) if !gristmill_host::is_state_dir(dir) => {
-            connect(options, user_operators::get()).await
+            connect(options, program::operators()).await
         }
         _ => open(options).await,
     }
 }
 
 async fn shared(state_dir: Option<&Path>) -> Result<ServiceConnection, ProgramFailure> {
-    start_local(&own_program::get()?, state_dir, user_operators::get()).await
+    start_local(&program::launcher()?, state_dir, program::operators()).await
 }
