@@ -137,7 +137,7 @@ pub(crate) fn item_bytes(schema: &FieldSchema) -> usize {
 // Asset files of operators, checked against their hashes.
 
 /// Loads the content of `asset` and checks its size and hash.
-pub(crate) fn content(
+pub(crate) fn asset_content(
     assets: &dyn AssetLoader,
     op: &str,
     asset: &AssetReference,
@@ -180,7 +180,7 @@ mod tests {
         let load = |asset: &AssetReference, stored: &[(Fingerprint, &'static [u8])]| {
             let stored: BTreeMap<_, _> =
                 stored.iter().map(|(hash, bytes)| (*hash, Bytes::from_static(bytes))).collect();
-            content(&stored, "tokenise", asset)
+            asset_content(&stored, "tokenise", asset)
         };
         let asset = AssetReference::Content(hash);
         assert_eq!(load(&asset, &[(hash, b"good")]), Ok(Bytes::from_static(b"good")));

@@ -161,7 +161,7 @@ pub(crate) mod kernel {
     impl TokeniseKernel {
         /// Loads the tokenizer and checks that it suits `op`.
         pub(crate) fn new(op: &Tokenise, assets: &dyn AssetLoader) -> Result<Self, String> {
-            let content = crate::kernels::content(assets, "tokenise", &op.tokenizer)?;
+            let content = crate::kernels::asset_content(assets, "tokenise", &op.tokenizer)?;
             Self::load(op, &content)
                 .map_err(|why| format!("`tokenise` cannot use its tokenizer: {why}"))
         }

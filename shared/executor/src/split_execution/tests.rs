@@ -17,6 +17,7 @@ use std::{
 
 mod caching;
 mod elements;
+mod equality;
 mod finishing;
 mod fused;
 mod ordering;

@@ -1,17 +1,196 @@
-//! Runs the rest of a pipeline over elements that were captured at a cache point.
+//! A split out to a cache point's object and in from it: what is captured while a split runs, and how a split is
+//! resumed from it.
+//!
+//! A cache object is a chunk object. Its batch frames hold the elements that reached the cache point, one per row, as
+//! an [`ElementExchange`] stores them. An optional remainder frame lists the records that were refused before it.
+//!
+//! The captured data must not depend on later steps. An element that fails after the cache point is
+//! still captured, and so are further elements of its record, which then do not continue.
 
 use crate::{
-    CompiledPipeline, ExecError, ExecutorScratch, OpMetrics, SplitOutput,
-    cache_point::{CachePointField, CompiledCachePoint, OriginTensors, RefusedRecordTensors},
+    CompiledPipeline, ExecError, OpMetrics, SplitOutput,
     element::ElementContext,
-    run::{ElementFault, SplitExecution, SplitParameters, UnfinishedSplit},
+    exchange::{
+        ElementExchange, ElementFrames, ElementOrigin, FrameElements, RefusedRecordTensors, key,
+        number,
+    },
+    split_execution::{
+        ElementFault, ExecutorScratch, SplitExecution, SplitParameters, UnfinishedSplit,
+    },
 };
 
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, ChunkFrame, ChunkLimits, FrameSchema, TensorView};
-use gristmill_kernel::CellStorage;
+use gristmill_chunk::{
+    Chunk, ChunkFormatError, ChunkFrame, ChunkFrameKind, ChunkLimits, ChunkWriter, TensorView,
+};
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
-use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
+use std::{iter::Peekable, sync::Arc, time::Instant, vec::IntoIter};
+
+/// Epoch with which operators before a cache point draw during a capture, in any epoch.
+const REUSED_EPOCH: Epoch = gristmill_pipeline::CachePoint::DRAWN_EPOCH;
+
+/// Elements of one split that are being written to the cache.
+pub(crate) struct CacheCapture {
+    point: Arc<ElementExchange>,
+    /// Position of the current record in the split.
+    record: u32,
+    frames: ElementFrames,
+    /// Error of the current record after the cache point.
+    failed: Option<ElementFault>,
+    /// Records refused before the cache point, each with its position in the split.
+    refused: Vec<(u32, SkippedRecord)>,
+    /// Complete parts. `bytes` counts the elements of the current part.
+    parts: Vec<Vec<u8>>,
+    bytes: usize,
+    part_bytes: usize,
+}
+
+impl CacheCapture {
+    /// Captures `records` records of `program` at `point`, in parts of about `part_bytes`.
+    pub(crate) fn new(
+        program: &CompiledPipeline,
+        point: &Arc<ElementExchange>,
+        records: u32,
+        part_bytes: usize,
+    ) -> Self {
+        let before = program.steps[..point.step].iter();
+        let width = before.fold(1_u32, |n, step| n.saturating_mul(step.action.width()));
+        // Lists may have 65,536 items, but few have more than 64.
+        let expected = (records as usize).saturating_mul(width.min(64) as usize);
+        CacheCapture {
+            point: Arc::clone(point),
+            record: 0,
+            frames: ElementFrames::new(expected),
+            failed: None,
+            refused: Vec::new(),
+            parts: Vec::new(),
+            bytes: 0,
+            part_bytes,
+        }
+    }
+
+    pub(crate) fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Returns the complete parts.
+    pub(crate) fn take_parts(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.parts)
+    }
+
+    /// Ends a record. `outcome` is its result before the cache point; returns the result of the
+    /// whole record.
+    pub(crate) fn end_record(
+        &mut self,
+        key: RecordKey,
+        outcome: Result<(), ElementFault>,
+    ) -> Result<(), ElementFault> {
+        if let Err(ElementFault::Record { op, reason }) = &outcome {
+            let record = SkippedRecord { key, op: (*op).to_owned(), reason: reason.clone() };
+            self.refused.push((self.record, record));
+        }
+        self.record += 1;
+        // The earlier failure counts, as in a run that captures nothing.
+        match (self.failed.take(), outcome) {
+            (Some(failed), Ok(()) | Err(ElementFault::Record { .. })) => Err(failed),
+            (_, outcome) => outcome,
+        }
+    }
+
+    fn fault(&self, error: ChunkFormatError) -> ElementFault {
+        ElementFault::Fatal(self.point.error(error))
+    }
+}
+
+impl SplitExecution<'_> {
+    /// Whether elements are captured at step `i`.
+    pub(crate) fn is_captured(&self, i: usize) -> bool {
+        self.split.capture.as_ref().is_some_and(|capture| capture.point.step == i)
+    }
+
+    /// The epoch with which step `i` draws.
+    pub(crate) fn drawn_epoch(&self, i: usize) -> Epoch {
+        match &self.split.capture {
+            Some(capture) if i < capture.point.step => REUSED_EPOCH,
+            _ => self.split.terms.epoch,
+        }
+    }
+
+    /// Captures an element at step `i`, then runs the remaining steps.
+    pub(crate) fn put(
+        &mut self,
+        i: usize,
+        element: ElementContext<'_>,
+    ) -> Result<(), ElementFault> {
+        let bytes = self.store(element)?;
+        let active_ns = self.lap();
+        self.split.metrics[i + 1].add(active_ns, 1, bytes, bytes);
+        if self.split.capture.as_ref().is_some_and(|capture| capture.failed.is_some()) {
+            return Ok(());
+        }
+        match self.guarded(|run, at| run.steps(i + 1, element, at)) {
+            Err(fault @ ElementFault::Record { .. }) => {
+                if let Some(capture) = &mut self.split.capture {
+                    capture.failed = Some(fault);
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Copies an element into the cache's frame. Returns its bytes.
+    fn store(&mut self, element: ElementContext<'_>) -> Result<usize, ElementFault> {
+        let Some(capture) = &mut self.split.capture else { return Ok(0) };
+        let ElementContext { key, copy, .. } = element;
+        let origin = ElementOrigin { key, copy, record: capture.record, repeat: self.copy };
+        let CacheCapture { point, frames, .. } = capture;
+        let bytes = frames.put(point, self.scratch, self.split.row, element, origin)?;
+        capture.bytes += bytes;
+        Ok(bytes)
+    }
+
+    /// Ends the current part if it is large enough. Called after each record.
+    pub(crate) fn end_part(&mut self) -> Result<(), ElementFault> {
+        let Some(capture) = &mut self.split.capture else { return Ok(()) };
+        if capture.bytes >= capture.part_bytes {
+            let part = end_object(capture, &mut self.scratch.cache);
+            capture.parts.push(part.map_err(|error| capture.fault(error))?);
+            capture.bytes = 0;
+        }
+        Ok(())
+    }
+
+    /// Ends the capture and returns its last part.
+    pub(crate) fn end_capture(&mut self, capture: &mut CacheCapture) -> Result<Vec<u8>, ExecError> {
+        let object = end_object(capture, &mut self.scratch.cache);
+        let object = object.map_err(|error| capture.point.error(error))?;
+        let active_ns = self.lap();
+        self.split.metrics[capture.point.step + 1].add(active_ns, 0, 0, 0);
+        Ok(object)
+    }
+}
+
+fn end_object(
+    capture: &mut CacheCapture,
+    cache: &mut ChunkWriter,
+) -> Result<Vec<u8>, ChunkFormatError> {
+    capture.frames.end(cache)?;
+    if !capture.refused.is_empty() {
+        let tensors = RefusedRecordTensors::new()?;
+        cache.begin_frame(&tensors.schema, capture.refused.len())?;
+        for (row, (record, refused)) in capture.refused.iter().enumerate() {
+            let SkippedRecord { key, op, reason } = refused;
+            cache.row_mut(tensors.key, row)?.copy_from_slice(&key.packed().to_le_bytes());
+            cache.row_mut(tensors.record, row)?.copy_from_slice(&record.to_le_bytes());
+            cache.push_ragged(tensors.op, op.as_bytes())?;
+            cache.push_ragged(tensors.reason, reason.as_bytes())?;
+        }
+        cache.end_frame(ChunkFrameKind::Remainder, capture.refused.len())?;
+        capture.refused.clear();
+    }
+    cache.finish()
+}
 
 /// Name of reading elements from a cache in metrics.
 const CACHE: &str = "cache";
@@ -123,7 +302,7 @@ impl CompiledPipeline {
 /// A split that is being resumed.
 struct Resumed<'a> {
     run: SplitExecution<'a>,
-    point: &'a CompiledCachePoint,
+    point: &'a ElementExchange,
     refused: RefusedRecords,
     /// Position in the split of the current record.
     reached: u32,
@@ -131,63 +310,16 @@ struct Resumed<'a> {
     left_out: Option<u32>,
 }
 
-/// Tensors of one frame, whose order may differ from the program's.
-struct Elements<'f> {
-    bytes: &'f [u8],
-    fields: Vec<TensorView<'f>>,
-    sizes: Option<TensorView<'f>>,
-    origin: [TensorView<'f>; 4],
-}
-
-impl<'f> Elements<'f> {
-    /// Returns `None` if the frame has another schema than the cache point.
-    fn new(frame: &'f ChunkFrame, point: &CompiledCachePoint) -> Option<Self> {
-        let known: &FrameSchema = &point.schema;
-        if frame.schema() != known {
-            return None;
-        }
-        let view = |tensor: usize| frame.get(&known.tensors().get(tensor)?.name);
-        let OriginTensors { key, copy, record, repeat } = point.origin;
-        let fields = point.fields.iter().map(|field| view(field.tensor)).collect::<Option<_>>()?;
-        let sizes = match point.sizes {
-            Some(sizes) => Some(view(sizes)?),
-            None => None,
-        };
-        let origin = [view(key)?, view(copy)?, view(record)?, view(repeat)?];
-        Some(Elements { bytes: frame.bytes(), fields, sizes, origin })
-    }
-
-    /// Height and width of a field that is in the sizes tensor.
-    fn size(&self, row: usize, size: usize) -> [usize; 2] {
-        let sizes = self.sizes.and_then(|sizes| sizes.row(row)).unwrap_or_default();
-        let at = |side: usize| number(sizes.get(size * 8 + side * 4..)) as usize;
-        [at(0), at(1)]
-    }
-}
-
-/// The first u32 of `bytes`, or 0 if they are too few.
-fn number(bytes: Option<&[u8]>) -> u32 {
-    bytes.and_then(<[u8]>::first_chunk::<4>).map_or(0, |bytes| u32::from_le_bytes(*bytes))
-}
-
-fn key(bytes: Option<&[u8]>) -> RecordKey {
-    let packed = bytes.and_then(<[u8]>::first_chunk::<8>);
-    RecordKey::unpack(packed.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
-}
-
 impl Resumed<'_> {
     fn frame(&mut self, frame: &ChunkFrame) -> Result<(), ExecError> {
-        let elements = Elements::new(frame, self.point).ok_or_else(|| {
+        let elements = FrameElements::new(frame, self.point).ok_or_else(|| {
             self.point.error("the cached split has other fields: it belongs to another pipeline")
         })?;
-        let [keys, copies, records, repeats] = elements.origin;
         for row in 0..frame.rows() {
-            let record = number(records.row(row));
-            self.refuse_before(Some(record))?;
-            if self.left_out != Some(record) {
-                self.run.copy = number(repeats.row(row));
-                let origin = (key(keys.row(row)), number(copies.row(row)));
-                self.element(&elements, row, record, origin)?;
+            let origin = elements.origin(row);
+            self.refuse_before(Some(origin.record))?;
+            if self.left_out != Some(origin.record) {
+                self.element(&elements, row, origin)?;
             }
             self.run.split.left -= 1;
         }
@@ -197,11 +329,12 @@ impl Resumed<'_> {
     /// Runs one element, and applies the error policy if it is bad.
     fn element(
         &mut self,
-        elements: &Elements<'_>,
+        elements: &FrameElements<'_>,
         row: usize,
-        record: u32,
-        (key, copy): (RecordKey, u32),
+        origin: ElementOrigin,
     ) -> Result<(), ExecError> {
+        let ElementOrigin { key, copy, record, repeat } = origin;
+        self.run.copy = repeat;
         if (self.run.cancelled)() {
             return Err(ExecError::Cancelled);
         }
@@ -209,7 +342,7 @@ impl Resumed<'_> {
         let point = self.point;
         let outcome = self.run.begin_frame().and_then(|()| {
             self.run.guarded(|run, at| {
-                let bytes = run.load(point, elements, row)?;
+                let bytes = elements.load(point, run.scratch, run.split.row, row)?;
                 let active_ns = run.lap();
                 run.split.metrics[0].add(active_ns, 1, bytes, bytes);
                 run.scratch.places.clear();
@@ -245,78 +378,8 @@ impl Resumed<'_> {
     }
 }
 
-impl SplitExecution<'_> {
-    /// Loads an element's fields into their cells. Final values go to their rows. Returns the
-    /// element's bytes.
-    fn load(
-        &mut self,
-        point: &CompiledCachePoint,
-        elements: &Elements<'_>,
-        row: usize,
-    ) -> Result<usize, ElementFault> {
-        let ExecutorScratch { cells, writer, .. } = &mut *self.scratch;
-        for cell in cells.iter_mut() {
-            cell.place = CellStorage::Record(0..0);
-        }
-        for (field, view) in point.fields.iter().zip(&elements.fields) {
-            let cell = &mut cells[field.cell];
-            let range = view.row_range(row).unwrap_or_default();
-            if let Some(size) = field.size {
-                cell.size = elements.size(row, size);
-                check_size(field, &range, cell.size)
-                    .map_err(|why| ElementFault::Fatal(point.error(why)))?;
-            }
-            cell.place = match field.row {
-                None => CellStorage::Record(range),
-                Some(tensor) => {
-                    let to = writer.row_mut(tensor, self.split.row)?;
-                    let value = elements.bytes.get(range).filter(|value| value.len() == to.len());
-                    let value = value
-                        .ok_or_else(|| ElementFault::Fatal(point.error("a row is too short")))?;
-                    to.copy_from_slice(value);
-                    CellStorage::Row
-                }
-            };
-        }
-        Ok(point.element_bytes(cells))
-    }
-}
-
-/// Checks that the length of a value that varies in several dimensions matches its size. Operators
-/// on images rely on it.
-fn check_size(
-    field: &CachePointField,
-    range: &Range<usize>,
-    size: [usize; 2],
-) -> Result<(), String> {
-    let schema = &field.schema;
-    if schema.is_sequence() {
-        return Ok(());
-    }
-    let known = schema.shape.iter().flatten().map(|dim| *dim as usize);
-    let unknown = schema.shape.iter().filter(|dim| dim.is_none()).count();
-    let sides: &[usize] = match (unknown, schema.shape.first()) {
-        (1, Some(None)) => &size[..1],
-        (1, _) => &size[1..],
-        _ => &size,
-    };
-    let value_bytes = schema.dtype.size_bytes().map_or(1, |bytes| bytes as usize);
-    let bytes = known.chain(sides.iter().copied()).try_fold(value_bytes, usize::checked_mul);
-    if bytes == Some(range.len()) && !range.is_empty() {
-        Ok(())
-    } else {
-        Err(format!(
-            "`{}` of what was cached has {} bytes, an image of {} x {} of {schema} has others",
-            field.name,
-            range.len(),
-            size[0],
-            size[1]
-        ))
-    }
-}
-
 /// Reads the records refused before the cache point, in the order of the split.
-fn refused(chunk: &Chunk, point: &CompiledCachePoint) -> Result<RefusedRecords, ExecError> {
+fn refused(chunk: &Chunk, point: &ElementExchange) -> Result<RefusedRecords, ExecError> {
     let Some(last) = chunk.remainder() else { return Ok(Vec::new().into_iter().peekable()) };
     let wrong = || point.error("the cached split's list of skipped records is invalid");
     let frame = chunk.tensors(last).map_err(|error| point.error(error))?;
