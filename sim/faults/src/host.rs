@@ -3,10 +3,10 @@
 
 use crate::{
     FaultKind, FaultSimulation, Mutant, ProcessKind, SimProcess,
+    checks::{TrainerEnd, judge},
     cloud::{BUCKET, SimCloud},
     ranked::LaunchedRun,
     trainer::{DeliveryLog, check_emptied, fetcher_of},
-    verdict::{TrainerEnd, judge},
 };
 use gristmill_client::{
     FetchError, Fetcher, FetcherConfig, ServedRanks,
