@@ -1,10 +1,11 @@
-//! The HTTP endpoint of a service: a socket that only its user can open, or a port of this machine. Each request names the
-//! service's token.
+//! The HTTP endpoint of a service: a socket that only its user can open, or a port of this machine, which a successor on
+//! the same state directory takes over. Each request names the service's token.
 
 use crate::service::ServiceParts;
 use bytes::Bytes;
-use gristmill_host::{HostError, READ_HEADER, ServiceFile};
+use gristmill_host::{HostError, READ_HEADER, ServiceFile, read_private, write_private};
 use gristmill_model::wire::{AnyReply, CallEnvelope, MAX_MESSAGE_BYTES, protocol};
+use gristmill_ports::{Clock as _, SystemClock};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Method, Request as HttpRequest, Response, StatusCode, body::Incoming, header,
@@ -12,6 +13,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{
     convert::Infallible,
@@ -224,4 +226,31 @@ fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     answer
+}
+
+/// How clients reached the service that ran before on a state directory: they find its successor there.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ServiceAddress {
+    pub token: String,
+    pub port: Option<u16>,
+}
+
+const ADDRESS_FILE: &str = "address.json";
+
+impl ServiceAddress {
+    pub fn read(dir: &Path) -> Option<Self> {
+        /// Far longer than any.
+        const MAX_BYTES: u64 = 4 << 10;
+        serde_json::from_slice(&read_private(&dir.join(ADDRESS_FILE), MAX_BYTES).ok()?).ok()
+    }
+
+    pub fn write(&self, dir: &Path) -> Result<(), HostError> {
+        let path = dir.join(ADDRESS_FILE);
+        let text = serde_json::to_vec(self).map_err(std::io::Error::from);
+        text.and_then(|text| write_private(&path, &text)).map_err(HostError::at(&path))
+    }
+}
+
+pub(crate) fn new_token() -> String {
+    format!("{}{}", SystemClock.nonce(), SystemClock.nonce())
 }

@@ -3,14 +3,10 @@
 //! Clients call it over a socket or a port of this machine ([`gristmill_host::HostServiceClient`]). Objects are files that
 //! workers and fetchers open themselves, so no byte of a batch passes through the service.
 
-mod address;
 mod counts;
-mod disk;
 mod embedded_table;
 mod endpoint;
-mod imitation;
 mod invoking;
-mod log_file;
 mod pool;
 mod service;
 

@@ -7,14 +7,12 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use crate::{
-    imitation::{LambdaImitation, WorkerPlace},
-    log_file::LogFile,
-};
+use crate::invoking::{LambdaImitation, WorkerPlace};
 use gristmill_host::{WorkerOrder, WorkerSetup, process_cpu_ms, write_private};
 use gristmill_model::wire::WorkerEvent;
 use gristmill_ports::{Clock as _, InvokeOutcome, SystemClock};
 use process::WorkerProcess;
+pub(crate) use process::{FILE_BYTES_MAX, LogFile};
 use std::{
     collections::BTreeMap,
     ffi::OsString,

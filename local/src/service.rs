@@ -1,23 +1,21 @@
 //! The parts of a service composed: table, objects, coordinator, scaler, workers and the endpoint.
 
 use crate::{
-    address::{ServiceAddress, new_token},
     counts::{CALLS_THROTTLED, CountedTable, EVENTS_EXPIRED, ServiceCounts},
-    disk,
     embedded_table::EmbeddedTable,
-    endpoint::{ServiceListener, serve},
-    imitation::{CallPlace, LambdaImitation},
-    invoking::{SCALER, ScalerInvoker, WORKER, WorkerInvoker},
-    log_file::{FILE_BYTES_MAX, LogFile},
-    pool::{FailedOrder, FailureCause, WorkerPool, WorkerProgram},
+    endpoint::{ServiceAddress, ServiceListener, new_token, serve},
+    invoking::{CallPlace, LambdaImitation, SCALER, ScalerInvoker, WORKER, WorkerInvoker},
+    pool::{FILE_BYTES_MAX, FailedOrder, FailureCause, LogFile, WorkerPool, WorkerProgram},
 };
 use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings};
 use gristmill_host::{
-    DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, own_files,
-    private_dir,
+    DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, free_bytes,
+    own_files, private_dir,
 };
-use gristmill_model::wire::{AnyReply, CallEnvelope, ReleaseCall, SpokenVersions};
-use gristmill_model::{InvocationId, Namespace};
+use gristmill_model::{
+    InvocationId, Namespace,
+    wire::{AnyReply, CallEnvelope, ReleaseCall, SpokenVersions},
+};
 use gristmill_ports::{
     Clock as _, FunctionMetrics, ObjectStore, SystemClock, Table, TableError,
     limits::StackConcurrency, memory::MemoryTable,
@@ -25,7 +23,9 @@ use gristmill_ports::{
 use gristmill_scaler::ScalerFunction;
 use std::{
     convert::Infallible,
+    fs,
     num::NonZeroU32,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -384,7 +384,7 @@ impl ServiceParts {
             spoken: self.spoken(),
             pid: std::process::id(),
             state_dir: self.state_dir.clone(),
-            trouble: disk::trouble(&self.state_dir).or_else(|| self.pool.trouble()),
+            trouble: trouble(&self.state_dir).or_else(|| self.pool.trouble()),
             busy_workers: pool.busy,
             idle_workers: pool.idle,
             worker_cpu_ms: pool.cpu_ms,
@@ -395,7 +395,34 @@ impl ServiceParts {
     /// Bytes of the state directory. Reads all its folders.
     pub async fn disk(&self) -> DiskUse {
         let dir = self.state_dir.clone();
-        let used = tokio::task::spawn_blocking(move || disk::used_bytes(&dir)).await;
+        let used = tokio::task::spawn_blocking(move || used_bytes(&dir)).await;
         DiskUse { used_bytes: used.unwrap_or(0), bound_bytes: self.disk_bound_bytes }
     }
+}
+
+/// With fewer free bytes, nothing can be stored.
+const SCARCE_BYTES: u64 = 1 << 20;
+/// Unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
+/// Why nothing can be stored below `dir`, with the remedy.
+pub(crate) fn trouble(dir: &Path) -> Option<String> {
+    let free = free_bytes(dir).ok()?;
+    (free < SCARCE_BYTES).then(|| {
+        format!(
+            "the disk under {} is full ({free} bytes free): free some space, then jobs continue",
+            dir.display()
+        )
+    })
+}
+
+/// Bytes that the files below `dir` take on the disk. Files that come and go meanwhile may be missing.
+pub(crate) fn used_bytes(dir: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let bytes_of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(about) if about.is_dir() => used_bytes(&entry.path()),
+        Ok(about) => about.blocks() * BLOCK_BYTES,
+        Err(_) => 0,
+    };
+    entries.flatten().map(bytes_of).sum()
 }

@@ -3,7 +3,7 @@
 
 mod handler;
 mod orders;
-mod tally;
+#[cfg(feature = "aws")]
 mod wiring;
 
 pub use handler::{WorkerFunction, WorkerFunctionError};

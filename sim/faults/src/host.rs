@@ -3,10 +3,10 @@
 
 use crate::{
     FaultKind, FaultSimulation, Mutant, ProcessKind, SimProcess,
+    checks::{TrainerEnd, judge},
     cloud::{BUCKET, SimCloud},
     ranked::LaunchedRun,
     trainer::{DeliveryLog, check_emptied, fetcher_of},
-    verdict::{TrainerEnd, judge},
 };
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::{Cursor, readers::RankRange, run::TrainingRun};

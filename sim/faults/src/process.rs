@@ -1,13 +1,17 @@
 //! Simulated processes: their clocks, delays, freezes and deaths.
 
-use crate::{FaultKind, FaultSimulation, SimClock};
+use crate::{FaultKind, FaultSimulation};
+use async_trait::async_trait;
 use futures::FutureExt as _;
+use gristmill_model::Nonce;
+use gristmill_ports::Clock;
 use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -186,5 +190,28 @@ impl SimProcess {
         if self.dead.is_cancelled() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// The clock of one process: virtual time with its own error, and nonces from the simulation's randomness.
+pub struct SimClock(pub(crate) SimProcess);
+
+#[async_trait]
+impl Clock for SimClock {
+    fn now_ms(&self) -> u64 {
+        let now = self.0.sim().time.unix_time().as_millis() as i64;
+        now.saturating_add(self.0.skew_ms()).unsigned_abs()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.sim().time.now()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.0.sim().time.sleep(duration).await;
+    }
+
+    fn nonce(&self) -> Nonce {
+        Nonce(self.0.sim().below(u64::MAX).to_be_bytes())
     }
 }

@@ -2,21 +2,18 @@
 
 use crate::{
     FaultKind, FaultPlan, FaultSimulation, Mutant, SimulationCounts,
+    checks::{has_ended, watch},
+    client,
     cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    jobs::{JobArrangement, reuse_name},
-    joins::change_options,
+    jobs::{JobArrangement, change_options, remove_all, reuse_name},
     objects::SharedObjects,
-    progress::{has_ended, watch},
     ranked::RunLauncher,
-    remover::remove_all,
+    releases::{UpgradePlan, perform_upgrade},
     scenario::{CachePosition, ExpectedBatches, FaultScenario, expected, remember},
-    serving,
     trainer::{DeliveryLog, train, train_second},
-    upgrades::{self, UpgradePlan},
 };
-use gristmill_model::wire::RegisterCall;
-use gristmill_model::{JobName, Visitation};
+use gristmill_model::{JobName, Visitation, wire::RegisterCall};
 use gristmill_virtual_time::VirtualTime;
 use std::{io, sync::Arc, time::Duration};
 
@@ -236,7 +233,7 @@ async fn run_jobs(
     let upgrading = (Arc::clone(&cloud), Arc::clone(&logs[0]));
     tokio::spawn(async move {
         let (cloud, log) = upgrading;
-        tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), upgrades::perform(&cloud, &log));
+        tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), perform_upgrade(&cloud, &log));
     });
     let mut clouds = vec![Arc::clone(&cloud)];
     match jobs {
@@ -356,7 +353,7 @@ async fn until_end(
 async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: RegisterCall) {
     let host = TrainerHost::new(&cloud.sim, 0, cloud.sim.below(3) > 0);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
-    let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
+    let begin = |(cloud, host, log, register)| client::train(cloud, host, log, register);
     let second = async {
         let sim = &cloud.sim;
         sim.time.sleep(sim.between_ms(100, 30_000)).await;
@@ -366,7 +363,7 @@ async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: R
     };
     let disturbed = {
         let (cloud, host, log, register) = with();
-        serving::disturb(cloud, host, log, register)
+        client::disturb(cloud, host, log, register)
     };
     let (cloud, host, log, register) = with();
     let serving = HostFetcher { cloud, run: None, host, log, register, is_old: false };

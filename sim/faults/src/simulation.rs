@@ -1,8 +1,10 @@
 //! State common to one simulation: time, randomness, faults so far, and its processes.
 
-use crate::{FaultKind, FaultPlan, Mutant, faults::LASTING_MAX, limits::RemainingRates};
-use gristmill_model::splits::invariants::InvariantCheck;
-use gristmill_model::{Attempt, Epoch, Position};
+use crate::{
+    FaultKind, FaultPlan, Mutant,
+    faults::{LASTING_MAX, RemainingRates},
+};
+use gristmill_model::{Attempt, Epoch, Position, splits::invariants::InvariantCheck};
 use gristmill_virtual_time::VirtualTime;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};

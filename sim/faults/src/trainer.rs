@@ -2,9 +2,9 @@
 
 use crate::{
     FaultKind, FaultSimulation, ProcessKind, SimClock, SimProcess,
+    checks::{TrainerEnd, judge},
     cloud::{BUCKET, SimCloud},
     scenario::{BatchName, ExpectedBatches, FaultScenario},
-    verdict::{TrainerEnd, judge},
 };
 use bytes::Bytes;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};

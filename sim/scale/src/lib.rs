@@ -3,7 +3,6 @@
 //! run.
 
 mod args;
-mod deployed;
 mod deployment;
 mod figures;
 #[cfg(test)]
@@ -12,7 +11,6 @@ mod modes;
 mod platform;
 pub mod readers;
 mod report;
-mod stack;
 mod table;
 mod training;
 

@@ -2,17 +2,17 @@
 
 use crate::{
     args::ScaleArgs,
-    deployed,
-    deployment::{DeploymentParameters, SimulatedDeployment},
+    deployment::{self, DeploymentParameters, SimulatedDeployment},
     figures::ScaleFigures,
     report::{self, FigureBar, FigureRow},
     training::{self, BoxedError},
 };
 use bytes::Bytes;
-use gristmill_model::stored::keys;
-use gristmill_model::wire::ScaleState;
-use gristmill_ports::limits::{GROWTH, GROWTH_PERIOD};
-use gristmill_ports::{ItemKey, Table as _};
+use gristmill_model::{stored::keys, wire::ScaleState};
+use gristmill_ports::{
+    ItemKey, Table as _,
+    limits::{GROWTH, GROWTH_PERIOD},
+};
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 
@@ -72,7 +72,7 @@ fn rows_of(args: &ScaleArgs, workers: u32) -> Result<Vec<FigureRow>, BoxedError>
         seed: args.seed,
     };
     if args.deployed {
-        let mut setting = deployed::with_stack(setting, args.room);
+        let mut setting = deployment::with_stack(setting, args.room);
         setting.splits = args.splits.unwrap_or(setting.splits);
         return Ok(vec![trained(setting)?]);
     }

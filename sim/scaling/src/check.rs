@@ -1,4 +1,4 @@
-//! Compares a policy with the swept optimum over many seeds, and with plain Cachew.
+//! Compares a policy with the swept optimum over many seeds, and with plain Cachew, and shows the results as a table.
 
 use crate::{
     ModelConditions, PhaseSweep, ScalingScenario, SimulatedRun, run::FOLLOWED_REPORTS, simulate,
@@ -7,6 +7,7 @@ use crate::{
 use gristmill_model::wire::TrainingReport;
 use gristmill_policy::scaling::{Cachew, PolicyName, ScalerFacts, ScalingPolicy, Settings};
 use serde::Serialize;
+use std::fmt::Write;
 
 /// Relative distance to the new optimum that counts as following a change: nearer needs more than ten reports of 10 % noise.
 const FOLLOWED_SHARE: f64 = 0.10;
@@ -184,4 +185,65 @@ fn median<T: Ord + Default + Copy>(values: impl Iterator<Item = T>) -> T {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+const HEAD: [&str; 11] = [
+    "scenario",
+    "paper",
+    "chosen",
+    "optimum",
+    "within",
+    "followed",
+    "decisions",
+    "Cachew",
+    "Cachew at",
+    "reversals",
+    "",
+];
+
+/// A line for each phase of each scenario, then the missed bars.
+pub fn table(verdicts: &[ScenarioCheck]) -> String {
+    let mut rows: Vec<[String; 11]> = vec![HEAD.map(str::to_owned)];
+    for verdict in verdicts {
+        for phase in &verdict.phases {
+            let first = phase.phase == 0;
+            let of_first = |text: String| if first { text } else { String::new() };
+            let (theirs, at) = verdict
+                .cachew
+                .map_or(("-".into(), "-".into()), |(n, at)| (n.to_string(), at.to_string()));
+            rows.push([
+                if first { verdict.name.clone() } else { format!("  from change {}", phase.phase) },
+                of_first(verdict.paper.map_or(String::new(), |workers| workers.to_string())),
+                phase.chosen.to_string(),
+                phase.optimum.to_string(),
+                format!("{:.0} %", phase.within),
+                phase.followed.map_or(String::new(), |share| format!("{share:.0} %")),
+                of_first(verdict.decisions.to_string()),
+                of_first(theirs),
+                of_first(at),
+                phase.reversals.to_string(),
+                of_first(if verdict.holds() { "ok".into() } else { "FAILS".into() }),
+            ]);
+        }
+    }
+    let mut widths = [0; 11];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = format!("{:<width$}", row[0], width = widths[0]);
+        for (cell, width) in row.iter().zip(widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    for verdict in verdicts {
+        for failure in &verdict.failures {
+            let _ = writeln!(text, "{}: {failure}", verdict.name);
+        }
+    }
+    text
 }

@@ -1,8 +1,8 @@
 //! The `simulate` command: arguments and output.
 
 use crate::{
-    ScalingScenario, ScenarioCheck, ScenarioError, SimulatedRun, check, quantity::show_seconds,
-    random_scenario, shipped, simulate, sweeps, table, vary,
+    ScalingScenario, ScenarioCheck, ScenarioError, SimulatedRun, check, random_scenario,
+    read::show_seconds, shipped, simulate, sweeps, table, vary,
 };
 use gristmill_policy::scaling::{PolicyName, UnknownPolicy};
 use parking_lot::Mutex;

@@ -4,17 +4,17 @@
 //! Events are kept in a heap; the trainer's next batch and the next poll are scalars beside it, because they are the
 //! most frequent events. Scenario, seed and policy determine everything.
 
-mod event;
-
 use crate::{
-    ModelConditions, ScalingScenario, SimulatedRun, meter::ReportMeter, noise::NoiseStream,
-    platform::ModelPlatform, run::ScalingTick, server::SharedLimit, splits::ModelSplits,
-    trainer::ModelTrainer,
+    ModelConditions, ScalingScenario, SimulatedRun,
+    model::{ModelPlatform, ModelSplits, ModelTrainer, NoiseStream, ReportMeter, SharedLimit},
+    run::ScalingTick,
 };
-use event::{EngineEvent, EngineEventKind};
 use gristmill_model::wire::TrainingReport;
 use gristmill_policy::scaling::{Policy, PolicyName, ScalerFacts, top_up};
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+};
 
 /// One running function.
 #[derive(Debug, Clone, Copy, Default)]
@@ -383,5 +383,43 @@ impl<'s> ScalingEngine<'s> {
             reason: decision.reason,
             has_converged: self.policy.has_converged(&self.scenario.settings),
         }
+    }
+}
+
+/// An event of a worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct EngineEvent {
+    pub at_s: f64,
+    /// Order of creation, which orders simultaneous events.
+    pub number: u64,
+    pub what: EngineEventKind,
+    pub worker: u32,
+    /// The worker's turn when the event was created; the event is void if it has changed.
+    pub turn: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EngineEventKind {
+    /// Its environment has started.
+    Ready,
+    /// Its split is computed; the put is next.
+    Computed,
+    /// Its split is committed.
+    Committed,
+    /// It dies while working.
+    Died,
+    /// Its death is detected.
+    Noticed,
+}
+
+impl Eq for EngineEvent {}
+impl PartialOrd for EngineEvent {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for EngineEvent {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at_s.total_cmp(&other.at_s).then(self.number.cmp(&other.number))
     }
 }

@@ -6,38 +6,25 @@
 
 mod check;
 mod command;
-mod conditions;
 mod engine;
-mod error;
-mod meter;
-mod noise;
-mod platform;
-mod quantity;
+mod model;
 mod random;
 mod read;
 mod run;
 mod scenario;
-mod server;
 mod shipped;
-mod splits;
 mod sweep;
-mod table;
-mod trainer;
-mod unimodal;
-mod vary;
 
-pub use check::{PhaseCheck, ScenarioCheck, check};
+pub use check::{PhaseCheck, ScenarioCheck, check, table};
 pub use command::{ScalingArgs, SimulateOutcome, run};
-pub use conditions::ModelConditions;
-pub use error::ScenarioError;
-pub use random::random_scenario;
+pub use random::{random_scenario, vary};
 pub use read::{ValueOrigin, ValueProvenance};
 pub use run::{ScalingTick, SimulatedCost, SimulatedRun};
-pub use scenario::{PaperResult, ScalingScenario, ScenarioPhase, ScenarioPrices};
+pub use scenario::{
+    ModelConditions, PaperResult, ScalingScenario, ScenarioError, ScenarioPhase, ScenarioPrices,
+};
 pub use shipped::shipped;
 pub use sweep::{PhaseSweep, SweptCount, measure, sweep, sweeps};
-pub use table::table;
-pub use vary::vary;
 
 use gristmill_policy::scaling::PolicyName;
 

@@ -3,7 +3,7 @@
 use crate::{
     FaultKind, Mutant, SimProcess,
     cloud::{LATENCY_MS, LATEST_MS, SimCloud},
-    ranked::mistakes,
+    mutant,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -170,7 +170,7 @@ impl CallTransport for SimCoordinator {
         let Self { process, cloud, .. } = self;
         let sim = &cloud.sim;
         let mut call = measured_alike(call);
-        mistakes::called(sim.mutant, &mut call);
+        mutant::called(sim.mutant, &mut call);
         if let AnyCall::Claim(claim) = &mut call
             && claim.resent
             && sim.happens(FaultKind::ResentLost)
