@@ -13,15 +13,12 @@
 #![deny(clippy::print_stderr)]
 
 mod commands;
-mod coordinator;
 mod jobs;
 mod output;
-mod own_program;
-mod own_service;
-mod owner;
+mod program;
 mod sample;
+mod service;
 mod training;
-mod user_operators;
 mod values;
 
 use clap::Parser;
@@ -53,12 +50,12 @@ pub fn main_of(
     args: impl IntoIterator<Item = OsString>,
     operators: OperatorRegistry,
 ) -> u8 {
-    own_program::set(launcher);
+    program::set_launcher(launcher);
     run_args(args, operators)
 }
 
 fn run_args(args: impl IntoIterator<Item = OsString>, operators: OperatorRegistry) -> u8 {
-    user_operators::set(operators);
+    program::set_operators(operators);
     gristmill_client::return_large_buffers();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -77,7 +74,7 @@ fn run_args(args: impl IntoIterator<Item = OsString>, operators: OperatorRegistr
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(async {
-                gristmill_client::signals::survive_size_limits();
+                gristmill_client::survive_size_limits();
                 cli.command.run().await
             });
             // A thread that waits for a lock must not keep an interrupted program alive.
@@ -92,7 +89,7 @@ fn run_args(args: impl IntoIterator<Item = OsString>, operators: OperatorRegistr
 /// Runs this process as the worker function with `operators`: the `bootstrap` of a deployed worker
 /// that has operators of a user.
 pub fn worker_with(operators: OperatorRegistry) -> ExitCode {
-    user_operators::set(operators);
+    program::set_operators(operators);
     let args = function::FunctionArgs { name: function::WORKER.to_owned(), local: false };
     ExitCode::from(finish(function::run(&args)))
 }
@@ -112,7 +109,7 @@ fn explained(asked: &clap::Error) -> u8 {
 
 /// Reads and checks a pipeline file and the files that it names.
 fn read_pipeline(path: &Path) -> Result<AuthoredPipeline, ProgramFailure> {
-    AuthoredPipeline::read(path, &user_operators::get()).map_err(ProgramFailure::usage)
+    AuthoredPipeline::read(path, &program::operators()).map_err(ProgramFailure::usage)
 }
 
 /// CPU time of this thread so far.

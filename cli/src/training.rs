@@ -1,29 +1,30 @@
 //! A whole training run with a synthetic trainer, for `demo`, `run` and `bench`.
 
-mod dataset;
-
-pub use dataset::{make_dataset, make_dataset_in};
-
-use crate::{
-    output::StandardOutput, own_program, own_service::open, user_operators, values::parse_duration,
-};
+use crate::{output::StandardOutput, program, service::open, values::parse_duration};
 use gristmill_client::{
     AuthoredPipeline, DatasetLocation, JobConfig, JobHandle, JobOptions, ProgramFailure,
     ReportOptions, ServiceBackend, ServiceConnection, ServiceOptions, StreamOptions, TailOption,
+    interruption,
     report::{ResourceUsage, RunReport},
-    signals::interruption,
     start_own,
-    waiting::while_saying,
 };
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
+use gristmill_stream::waiting::while_saying;
+use gristmill_synthetic::DatasetSpec;
 use gristmill_trainer_sim::{
     BatchFileSink, ChaosTarget, OpenedSteps, ProcessKiller, RankResize, RunningFetchers,
     SyntheticTraining, refuse_shares,
 };
+use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     num::NonZeroU32,
-    path::PathBuf,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -82,7 +83,7 @@ pub struct TrainOptions {
 impl TrainOptions {
     /// The training of these options, which writes to `sink`.
     fn training(&self, sink: Option<BatchFileSink>) -> Result<SyntheticTraining, ProgramFailure> {
-        let on = |hosts| Ok::<_, ProgramFailure>((hosts, own_program::get()?));
+        let on = |hosts| Ok::<_, ProgramFailure>((hosts, program::launcher()?));
         Ok(SyntheticTraining {
             step_time: self.step_time,
             sink,
@@ -209,12 +210,12 @@ async fn open_service(
     if is_named || !crashes && !options.own_service {
         return Ok((open(&options.service).await?, None));
     }
-    let launcher = own_program::get()?;
+    let launcher = program::launcher()?;
     // A service that is killed finds its state when it starts again.
     let dir = crashes.then(|| tempfile::Builder::new().prefix("gristmill-").tempdir());
     let dir = dir.transpose().map_err(ProgramFailure::failed)?;
     let path = dir.as_ref().map(TempDir::path);
-    Ok((start_own(&launcher, path, user_operators::get()).await?, dir))
+    Ok((start_own(&launcher, path, program::operators()).await?, dir))
 }
 
 async fn train_on(
@@ -273,4 +274,54 @@ async fn train_on(
         gristmill_client::complain!("wrote {}", path.display());
     }
     Ok(report)
+}
+
+// Generated datasets, made once per machine.
+
+/// Generates a dataset once per machine, or finds it; returns its directory. Ctrl-C removes an
+/// unfinished one.
+pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, ProgramFailure> {
+    let dir = gristmill_synthetic::default_dir(&spec)
+        .map_err(|error| ProgramFailure::usage(format!("{error:#}")))?;
+    make_dataset_in(dir, spec).await
+}
+
+/// As [`make_dataset`], in a directory of the caller's choice.
+pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf, ProgramFailure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (making, stopped) = (dir.clone(), Arc::clone(&stop));
+    let mut made = tokio::task::spawn_blocking(move || make_unless(&making, &spec, &stopped));
+    tokio::select! {
+        made = &mut made => {
+            let made = made.map_err(ProgramFailure::failed)?;
+            made.map_err(|error| ProgramFailure::failed(format!("{error:#}")))?;
+            Ok(dir)
+        }
+        by = interruption() => {
+            stop.store(true, Ordering::Relaxed);
+            // It ends with an error that reports the interruption, once the unfinished files are
+            // removed.
+            let _ = made.await;
+            Err(ProgramFailure::Interrupted(by))
+        }
+    }
+}
+
+fn make_unless(dir: &Path, spec: &DatasetSpec, stop: &AtomicBool) -> anyhow::Result<()> {
+    let bar = ProgressBar::new(spec.records);
+    if let Ok(style) =
+        ProgressStyle::with_template("making records {bar:40} {pos}/{len} ({eta} left)")
+    {
+        bar.set_style(style);
+    }
+    let made = gristmill_synthetic::ensure(dir, spec, &|done, _| {
+        bar.set_position(done);
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    bar.finish_and_clear();
+    made
 }

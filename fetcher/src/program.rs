@@ -1,25 +1,30 @@
 //! Joins or starts a job on a running service and serves its batches over a unix socket or standard output.
 
-use crate::{options::FetcherOptions, socket::FetcherSocket};
+use crate::socket::FetcherSocket;
+use clap::Parser;
 use gristmill_client::{
-    JobConfig, JobHandle, ProgramFailure, ResumeError, ServiceConnection, connect,
-    cursor::{CursorFile, CursorStore, NoCursorStore, SavedCursor, StreamIdentity},
-    log_to_stderr,
-    report::{ResourceUsage, RunObserver, RunReport},
-    return_large_buffers,
-    server::{RankServer, ServeError, ServerActivity, StartCandidates, kept},
-    signals::{interruption, survive_size_limits},
-    waiting::{WaitExplainer, WaitReason, while_saying},
+    JobConfig, JobHandle, JobOptions, ProgramFailure, RankOptions, ReportOptions, ResumeError,
+    ServiceConnection, ServiceOptions, StreamOptions, connect, interruption, log_to_stderr,
+    report::{ResourceUsage, RunReport},
+    return_large_buffers, survive_size_limits,
 };
-use gristmill_model::{Checkpoint, splits::Cursor};
+use gristmill_model::splits::Cursor;
+use gristmill_model::{Checkpoint, JobName};
 use gristmill_pipeline::OperatorRegistry;
-use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
+use gristmill_serve::{
+    RankServer, ServeError, ServerActivity, StartCandidates,
+    cursor::{CursorFile, CursorStore, NoCursorStore, SavedCursor, StreamIdentity},
+    kept,
+};
+use gristmill_stream::waiting::{WaitExplainer, WaitReason, while_saying};
+use std::{cell::RefCell, path::PathBuf, process::ExitCode, sync::Arc, time::Instant};
 
 /// Clients beside one for each rank: those that are refused with the reason.
 const MORE_CLIENTS: usize = 8;
 
 /// Events that go to standard error.
-pub const LOG: &str = "warn,gristmill_client=info,gristmill_fetcher=info";
+pub const LOG: &str =
+    "warn,gristmill_client=info,gristmill_fetcher=info,gristmill_serve=info,gristmill_stream=info";
 
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
 pub fn main_with(operators: OperatorRegistry) -> ExitCode {
@@ -247,7 +252,7 @@ async fn start(
     let mut server = RankServer::new(fetcher, cursors, beginning)?;
     if options.is_reported() {
         let is_part = own.is_some_and(|own| !own.are_all());
-        let observer = RunObserver::new(&job, server.fetcher(), began).await;
+        let observer = job.observe(server.fetcher(), began).await;
         server.observed_by(observer.of_part(is_part));
     }
     if socket.is_some() {
@@ -322,9 +327,85 @@ fn failure_of(error: ServeError) -> ProgramFailure {
     }
 }
 
+// The command line of `gristmill-fetcher`.
+
+/// Serve the batches of a gristmill job to a training loop.
+///
+/// Joins the named job, or starts it if --pipeline is given. docs/training.md describes frames and
+/// acknowledgements; examples/train.py reads them with only numpy.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gristmill-fetcher", version, max_term_width = 100,
+    // A fetcher serves a job that has a name, and reads data for a pipeline only.
+    mut_arg("job", |arg| arg.required(true)),
+    mut_arg("data", |arg| arg.requires("pipeline")),
+)]
+pub struct FetcherOptions {
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    /// Unix socket to serve, readable by its owner only; `-` writes frames to standard output
+    #[arg(long, default_value = "gristmill.sock")]
+    pub socket: PathBuf,
+    /// File that keeps the position: a restart continues after the last acknowledged batch
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Pipeline file, to start the job if it does not exist
+    #[arg(long, value_name = "FILE")]
+    pub pipeline: Option<PathBuf>,
+    #[command(flatten)]
+    pub ranks: RankOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub stream: StreamOptions,
+    #[command(flatten)]
+    pub report: ReportOptions,
+}
+
+impl FetcherOptions {
+    /// Reads the command line of this process; ends it for `--help`, `--version`, and mistakes.
+    pub fn read() -> Self {
+        Self::parse()
+    }
+
+    /// The job's name.
+    pub fn name(&self) -> Result<&JobName, ProgramFailure> {
+        self.job.job.as_ref().ok_or_else(|| ProgramFailure::usage("--job names the job to serve"))
+    }
+
+    /// Whether frames go to standard output.
+    pub fn is_stdout(&self) -> bool {
+        self.socket.as_os_str() == "-"
+    }
+
+    /// Whether anybody asked what the run came to.
+    pub fn is_reported(&self) -> bool {
+        self.report.json || self.report.report.is_some()
+    }
+
+    /// Refuses combinations that cannot work.
+    pub fn check(&self) -> Result<(), ProgramFailure> {
+        if self.is_stdout() && self.report.json {
+            return Err(ProgramFailure::usage(
+                "--socket - writes frames to standard output, which --json needs: name a socket",
+            ));
+        }
+        if self.ranks.range()?.is_some() {
+            if self.is_stdout() {
+                return Err(ProgramFailure::usage(
+                    "--ranks needs a socket, to which each rank connects by itself: give --socket PATH",
+                ));
+            }
+            self.ranks.token()?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
     fn ranks_are_named_and_counted() {
@@ -333,5 +414,24 @@ mod tests {
         assert_eq!(named(&[1, 2, 5]), "ranks 1, 2 and 5");
         let many: Vec<u32> = (0..12).collect();
         assert_eq!(named(&many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        FetcherOptions::command().debug_assert();
+    }
+
+    #[test]
+    fn a_job_has_a_name_and_data_a_pipeline() {
+        let parse = |words: &str| {
+            let words = format!("gristmill-fetcher {words}");
+            FetcherOptions::command().try_get_matches_from(words.split_whitespace())
+        };
+        assert!(parse("--job j --state-dir s").is_ok());
+        assert!(parse("--state-dir s").is_err());
+        assert!(parse("--job j --data d").is_err());
+        assert!(
+            parse("--job j --pipeline p --data d --workers auto --report r.html --json").is_ok()
+        );
     }
 }

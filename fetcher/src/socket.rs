@@ -1,6 +1,6 @@
 //! The unix socket of a fetcher: its owner's alone, and gone when the fetcher is.
 
-use gristmill_client::server::{ConnectedClient, error_frame};
+use gristmill_serve::{ConnectedClient, error_frame};
 use std::{
     fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},

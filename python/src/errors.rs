@@ -1,8 +1,9 @@
 //! Exceptions of `gristmill.errors`, raised from failures.
 
-use gristmill_client::{FetchError, ProgramFailure, signals::Interruption};
+use gristmill_client::{Interruption, ProgramFailure};
 use gristmill_model::CheckpointError;
 use gristmill_pipeline::PipelineError;
+use gristmill_stream::FetchError;
 use pyo3::{prelude::*, types::PyType};
 
 /// An exception of class `name`; `line` is one of its attributes, if it is given.

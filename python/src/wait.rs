@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the compiler cannot show that futures which borrow are Send")]
 
 use crate::{errors, log};
-use gristmill_client::waiting::{WaitReason, WaitReportLimiter};
+use gristmill_stream::waiting::{WaitReason, WaitReportLimiter};
 use pyo3::prelude::*;
 use std::{
     mem::ManuallyDrop,

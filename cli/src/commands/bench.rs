@@ -5,18 +5,10 @@ mod control;
 mod cores;
 mod ingest;
 mod pipelines;
-#[cfg(feature = "readers")]
-mod readers;
-#[cfg(not(feature = "readers"))]
-#[path = "bench/no_readers.rs"]
 mod readers;
 mod tokens;
 
-use crate::{
-    output::say,
-    thread_cpu,
-    training::{self, TrainOptions},
-};
+use crate::{output::say, thread_cpu, training::{self, TrainOptions}};
 use bytes::Bytes;
 use gristmill_client::{ProgramFailure, JobOptions, DatasetLocation, WorkerCount, report::RunReport};
 use gristmill_executor::CompiledPipeline;

@@ -1,11 +1,6 @@
 //! `gristmill cache`: lists the cache, explains misses, and removes entries.
 
-use crate::{
-    coordinator::call,
-    output::say,
-    own_service::open_existing,
-    read_pipeline,
-};
+use crate::{jobs::call, output::say, service::open_existing, read_pipeline};
 use gristmill_client::{AuthoredPipeline, ProgramFailure, DatasetListing, ServiceConnection, ServiceOptions, DatasetLocation};
 use gristmill_model::wire::{
     CacheExplainCall, CacheListCall, ListedCacheEntry, CacheListReply, CacheRemoveCall, CacheRemoveReply, JobSettings, JobSpec,

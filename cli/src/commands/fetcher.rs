@@ -1,6 +1,6 @@
 //! `gristmill fetcher`: the program `gristmill-fetcher` as a command.
 
-use crate::{owner, user_operators};
+use crate::program;
 use gristmill_client::ProgramFailure;
 use gristmill_fetcher::FetcherOptions;
 
@@ -17,8 +17,8 @@ pub struct FetcherArgs {
 impl FetcherArgs {
     pub async fn run(self) -> Result<(), ProgramFailure> {
         tokio::select! {
-            served = gristmill_fetcher::run_with(self.options, user_operators::get()) => served,
-            () = owner::gone(), if self.attended => {
+            served = gristmill_fetcher::run_with(self.options, program::operators()) => served,
+            () = program::owner_ended(), if self.attended => {
                 Err(ProgramFailure::failed("the program that started this fetcher has ended"))
             }
         }

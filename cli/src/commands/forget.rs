@@ -1,11 +1,6 @@
 //! `gristmill forget`: deletes a job that has ended.
 
-use crate::{
-    coordinator::call,
-    jobs::NamedJobArgs,
-    output::say,
-    own_service::open_existing,
-};
+use crate::{jobs::{call, NamedJobArgs}, output::say, service::open_existing};
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::{ForgetCall, ForgetReply};
 use serde_json::json;

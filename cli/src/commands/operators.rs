@@ -1,6 +1,6 @@
 //! `gristmill operators`: the operators and sources of this program, as declared.
 
-use crate::{output::say, user_operators};
+use crate::{output::say, program};
 use gristmill_client::ProgramFailure;
 use gristmill_operators::describe::{describe, table, takes};
 use gristmill_pipeline::{DefaultValue, Parameter, OperatorRegistry};
@@ -21,7 +21,7 @@ pub struct OperatorsArgs {
 
 impl OperatorsArgs {
     pub async fn run(self) -> Result<(), ProgramFailure> {
-        let registry = user_operators::get();
+        let registry = program::operators();
         if self.json {
             let (operators, sources) = (describe(&registry), FORMATS);
             say!("{}", json!({ "operators": operators, "sources": sources }));

@@ -1,13 +1,8 @@
 //! `gristmill status`: the state of one job of a running service.
 
-use crate::{
-    commands::ps::in_words as disk_in_words,
-    coordinator::call,
-    jobs::{NamedJobArgs, state, word},
-    output::{say, say_all},
-    own_service::open_existing,
-};
-use gristmill_client::{ProgramFailure, FolderBuckets, report::SkippedRecords};
+use crate::{commands::ps::in_words as disk_in_words, jobs::{call, NamedJobArgs, state, word}, output::{say, say_all}, service::open_existing};
+use gristmill_client::{ProgramFailure, report::SkippedRecords};
+use gristmill_stream::FolderBuckets;
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::ranks::RunRanks;
 use gristmill_model::splits::{Cursor, ReaderProgress, run::TrainingRun};

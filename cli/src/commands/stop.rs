@@ -1,11 +1,6 @@
 //! `gristmill stop`: ends a job of a running service.
 
-use crate::{
-    coordinator::call,
-    jobs::{NamedJobArgs, state, word},
-    output::say,
-    own_service::open_existing,
-};
+use crate::{jobs::{call, NamedJobArgs, state, word}, output::say, service::open_existing};
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::StopCall;
 use serde_json::json;

@@ -1,15 +1,9 @@
 //! `gristmill up`: a service on this machine, in its own process.
 
 use super::function;
-use crate::{
-    output::{self, say},
-    own_program, owner,
-};
+use crate::{output::{self, say}, program};
 use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
-use gristmill_client::{
-    ProgramFailure, ServiceFile, StartRefusal, needs_aws,
-    signals::{Interruption, InterruptionSignals},
-};
+use gristmill_client::{ProgramFailure, ServiceFile, StartRefusal, needs_aws, Interruption, InterruptionSignals};
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
     ListenAddress, OWN_BUCKET, MachineService, ServiceConfig, ServiceStartError, ExternalStores, WorkerProgram,
@@ -129,7 +123,7 @@ async fn run(args: UpArgs) -> Result<(), ProgramFailure> {
     let _hangups =
         args.shared.then(|| signal(SignalKind::hangup())).transpose().map_err(ProgramFailure::failed)?;
     let state = open_state(&args).map_err(failure)?;
-    let launcher = own_program::get()?;
+    let launcher = program::launcher()?;
     let worker = ["function", function::WORKER, function::LOCAL].map(Into::into);
     let config = ServiceConfig {
         state,
@@ -296,7 +290,7 @@ async fn wait_for_end(
         if !attended {
             std::future::pending::<()>().await;
         }
-        owner::gone().await;
+        program::owner_ended().await;
     };
     let asked = async {
         loop {

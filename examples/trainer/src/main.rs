@@ -8,11 +8,11 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use gristmill_client::{
-    AuthoredPipeline, DatasetLocation, DeliveredBatch, JobConfig, JobHandle, JobOptions,
-    ServiceConnection, ServiceLauncher, ServiceOptions, StreamDelivery, StreamOptions, connect,
-    cursor::{Cursor, CursorFile, CursorStore, SavedCursor, StreamIdentity},
-    start_local,
+    AuthoredPipeline, DatasetLocation, JobConfig, JobHandle, JobOptions, ServiceConnection,
+    ServiceLauncher, ServiceOptions, StreamOptions, connect, start_local,
 };
+use gristmill_serve::cursor::{Cursor, CursorFile, CursorStore, SavedCursor, StreamIdentity};
+use gristmill_stream::{DeliveredBatch, StreamDelivery};
 use gristmill_synthetic::DatasetSpec;
 use std::{ops::ControlFlow, path::PathBuf, time::Duration};
 

@@ -7,12 +7,13 @@ use crate::{
     store::{ItemUpdateError, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, SplitPlace, TransitionOutcome, TransitionRefusal as SplitRefusal,
+    Bundle, JobProgress, LackingSplits, SplitPlace, TransitionOutcome,
+    TransitionRefusal as SplitRefusal,
     epoch::{self, EpochItem, SealTransition},
     job::JobState,
 };
 use gristmill_model::wire::CallRefusal;
-use gristmill_model::{Epoch, JobName};
+use gristmill_model::{BundleIndex, Epoch, JobName};
 
 impl Jobs {
     /// Seals and closes every epoch that `progress` has durably passed. Repeatable: a crash leaves work for
@@ -32,11 +33,39 @@ impl Jobs {
                     self.records.fail_job(job, &item, error).await?;
                     return self.records.job(job).await;
                 }
+                Err(ItemUpdateError::Declined(SplitRefusal::NotDone { bundle })) => {
+                    self.make_again(job, &item, bundle).await?;
+                    return Ok(item);
+                }
                 Err(unchanged) => return Err(unchanged.into()),
             }
             item = self.advance(job, item.closed).await?;
         }
         Ok(item)
+    }
+
+    /// Notes that `bundle` of the first open epoch is lacking, so that workers make it again. All have passed it, so the table
+    /// has lost it: the trainer's process knew its batches from before.
+    async fn make_again(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        bundle: BundleIndex,
+    ) -> Result<(), CallRefusal> {
+        let epoch = item.closed;
+        let from = SplitPlace { epoch, position: item.ramp().positions(bundle).start };
+        tracing::warn!(
+            %job,
+            "epoch {epoch} is passed, and the table has lost its splits from {} on: they are made again",
+            from.position
+        );
+        let lacking = LackingSplits { from, to: SplitPlace::start_of(epoch + 1) };
+        let note = |before: Option<&JobProgress>| {
+            let before = before.copied().unwrap_or_default();
+            let noted = |progress: JobProgress| progress.with_lacking(Some(lacking));
+            Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(before).with(noted))
+        };
+        self.records.store.update(&ItemName::Progress(job), note).await.map(|_| ())
     }
 
     /// Lets a job go on for a trainer that went back to `progress`, behind what is kept: its splits are made again.

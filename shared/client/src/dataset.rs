@@ -1,12 +1,11 @@
 //! Datasets: the sources that users name, and the files that jobs read, pinned by size and etag.
 
 use crate::{
-    FolderBuckets, ListError,
     images::{FoundImages, pack_images},
     needs_aws,
     selection::{
-        BRACE, LeftOutFiles, LocationListing, PathSelector, WILD, enters, select, shared_prefix,
-        shown,
+        BRACE_MARK, LeftOutFiles, LocationListing, PathSelector, WILD, enters, select,
+        shared_prefix, shown,
     },
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -15,9 +14,10 @@ use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, SourceFile, ZipFileCounts};
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::PipelineSource;
-use gristmill_ports::{CallError, ObjectInfo, ObjectStore};
+use gristmill_ports::{CallError, ObjectError, ObjectInfo, ObjectStore};
 use gristmill_runner::{ComputeMode, IndexStore};
 use gristmill_sources::FormatDefinition;
+use gristmill_stream::FolderBuckets;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -261,7 +261,8 @@ impl DatasetLocation {
         // The root ends before the first component with a wildcard, unless a file has exactly that name.
         let parts: Vec<&str> = text.split('/').collect();
         let is_name = text.contains(WILD) && base.join(text).exists();
-        let is_fixed = |part: &&&str| is_name || !(part.contains(WILD) || part.contains(BRACE));
+        let is_fixed =
+            |part: &&&str| is_name || !(part.contains(WILD) || part.contains(BRACE_MARK));
         let fixed = parts.iter().take_while(is_fixed).count();
         let path = base.join(parts[..fixed].join("/"));
         let path = if text.starts_with('/') && fixed <= 1 { PathBuf::from("/") } else { path };
@@ -314,7 +315,7 @@ fn mount_name(root: &Path) -> String {
 
 /// A pattern that matches only `name`.
 fn literal(name: &str) -> String {
-    let special = |c: char| WILD.contains(&c) || c == BRACE;
+    let special = |c: char| WILD.contains(&c) || c == BRACE_MARK;
     name.chars().map(|c| if special(c) { format!("[{c}]") } else { c.to_string() }).collect()
 }
 
@@ -397,11 +398,58 @@ fn patterns_of<'a>(
     if patterns.is_empty() { Ok(divided) } else { Err(ListError::Zipped) }
 }
 
+// Why a dataset cannot be listed.
+
+/// Why a dataset cannot be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
+    #[error("{0} is not a valid pattern: {1}")]
+    Pattern(String, String),
+    #[error("no file matches {place}{}", because(.left_out))]
+    Empty { place: String, left_out: LeftOutFiles },
+    #[error("cannot read {path}: {why}")]
+    Unreadable { path: String, why: String },
+    #[error("{0}: {1}")]
+    Image(String, String),
+    #[error(
+        "an image folder is one directory with a subdirectory per class: name one directory, not \
+         {0}"
+    )]
+    Folders(usize),
+    #[error(
+        "{0} has no list of its files, which an image folder needs: put the images into tar files, or on S3"
+    )]
+    NoList(String),
+    #[error("the pipeline zips datasets, and its file names their paths: leave out `--data`")]
+    Zipped,
+    #[error("cannot describe the images: {0}")]
+    Stored(serde_json::Error),
+    #[error("functions on AWS cannot read {}: copy it to S3 and name s3://bucket/prefix", .0.display())]
+    OutOfReach(PathBuf),
+    #[error(transparent)]
+    Mount(#[from] CallError),
+}
+
+impl ListError {
+    /// Whether the request is at fault, rather than a service.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, ListError::Objects(_) | ListError::Stored(_) | ListError::Mount(_))
+    }
+}
+
+/// Why a location with files has none to read.
+fn because(left_out: &LeftOutFiles) -> String {
+    if left_out.is_empty() { String::new() } else { format!(": {left_out}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use gristmill_ports::{ObjectPath, memory::MemoryObjects};
+    use gristmill_ports::ObjectPath;
+    use gristmill_ports::memory::MemoryObjects;
 
     #[test]
     fn messages_name_files_of_this_machine_by_their_path() {

@@ -1,9 +1,8 @@
 //! A job of a service: started or joined, then read.
 
 use crate::{
-    AuthoredPipeline, DatasetListing, DatasetLocation, FetchError, Fetcher, FetcherConfig,
-    FolderBuckets, JobOptions, LeftOutFiles, ListError, PrefetchMemory, ProgramFailure,
-    ServedRanks, ServiceConnection, StreamOptions, asking,
+    AuthoredPipeline, DatasetListing, DatasetLocation, JobOptions, LeftOutFiles, ListError,
+    ProgramFailure, ServiceConnection, StreamOptions,
 };
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{
@@ -12,6 +11,9 @@ use gristmill_model::wire::{
 use gristmill_model::{Checkpoint, CheckpointError, Epoch, JobName};
 use gristmill_pipeline::passes::{MeasuredBytes, OptimisedPipeline, PassChange, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
+use gristmill_stream::{
+    FetchError, Fetcher, FetcherConfig, FolderBuckets, PrefetchMemory, ServedRanks, ask,
+};
 use std::{
     path::Path,
     sync::{Arc, OnceLock},
@@ -343,7 +345,7 @@ impl JobHandle {
     /// If it does not answer by then, or has forgotten the job.
     pub async fn status(&self, patience: Duration) -> Result<JobStatus, FetchError> {
         let call = StatusCall { job: self.view.job.clone() };
-        let mut status = asking::ask(&self.service.ports, &call, patience).await?;
+        let mut status = ask(&self.service.ports, &call, patience).await?;
         status.durable = status.durable.min(Cursor::start_of(self.view.spec.epochs));
         Ok(status)
     }
@@ -354,7 +356,7 @@ impl JobHandle {
     /// If it does not answer by then.
     pub async fn stop(&self, patience: Duration) -> Result<(), FetchError> {
         let stop = StopCall { job: self.view.job.clone() };
-        asking::ask(&self.service.ports, &stop, patience).await.map(drop)
+        ask(&self.service.ports, &stop, patience).await.map(drop)
     }
 }
 

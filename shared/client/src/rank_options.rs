@@ -1,6 +1,6 @@
 //! Options about the ranks of a run.
 
-use crate::{JobHandle, ProgramFailure, ServedRanks, read_user_text};
+use crate::{JobHandle, ProgramFailure, read_user_text};
 use clap::Args;
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
@@ -8,6 +8,7 @@ use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use gristmill_model::{Checkpoint, RunToken};
 use gristmill_pipeline::Pipeline;
+use gristmill_stream::ServedRanks;
 use std::{num::NonZeroU32, path::Path};
 
 /// Most bytes of a checkpoint's file.

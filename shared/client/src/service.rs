@@ -1,8 +1,7 @@
 //! A connection to a service: a deployed stack, or one on this machine.
 
 use crate::{
-    FetcherPorts, FolderBuckets, ProgramFailure, ServiceBackend, ServiceOptions, complain,
-    own::ServiceHold, trouble::give_up, waiting::TrackedCoordinator,
+    ProgramFailure, ServiceBackend, ServiceOptions, complain, service_launcher::ServiceHold,
 };
 use gristmill_aws::{
     Aws, AwsCredentials, OUTSIDE_AWS, S3Objects, StackSettings, is_built, is_on_aws,
@@ -13,9 +12,10 @@ use gristmill_host::{
 use gristmill_model::Namespace;
 use gristmill_pipeline::OperatorRegistry;
 use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{CallError, Coordinator, ObjectStore};
+use gristmill_ports::{CallError, Coordinator, ObjectStore, SystemClock, time_run};
+use gristmill_stream::{FetcherPorts, FolderBuckets, waiting::TrackedCoordinator};
 use gristmill_web::{AllowedServers, WebRoutedStore};
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
 /// Interval between questions about a service's trouble.
@@ -226,4 +226,68 @@ fn foreign_objects(s3: &ForeignS3) -> Arc<dyn ObjectStore> {
 /// [`ProgramFailure::Usage`], with the remedy.
 pub fn needs_aws(named: &str) -> Result<(), ProgramFailure> {
     is_built().map_err(|error| ProgramFailure::usage(format!("{named}: {error}")))
+}
+
+// Problems of a service on this machine, polled from the service: its clients only see that no batch comes.
+
+/// Records in `link` the problem that keeps a service from working, asking every `look`. Resolves, with the reason, only
+/// when the problem has lasted for `patience`.
+///
+/// `ask` returns the problem, if there is one; nothing if the service does not answer.
+pub(crate) async fn give_up<F>(
+    ask: impl Fn() -> F,
+    link: &TrackedCoordinator,
+    (patience, look): (Duration, Duration),
+) -> String
+where
+    F: Future<Output = Option<Option<String>>>,
+{
+    // Time between looks, of which none lasts longer than some seconds.
+    let mut waited = Duration::ZERO;
+    loop {
+        if let Some(said) = ask().await {
+            link.service_says(said.clone());
+            if said.is_none() {
+                waited = Duration::ZERO;
+            }
+            if let Some(trouble) = said
+                && waited >= patience
+            {
+                let what = trouble.rsplit_once(": ").map_or(&*trouble, |(what, _)| what);
+                let seconds = patience.as_secs();
+                return format!("{what}, for {seconds} s: free some space and start the job again");
+            }
+        }
+        waited += time_run(&SystemClock, look).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_stream::samples::SilentCoordinator;
+    use std::{cell::Cell, future::ready, sync::Arc};
+
+    #[tokio::test]
+    async fn trouble_is_known_while_it_lasts_and_ends_a_run_after_its_patience() {
+        let (link, asked) = (TrackedCoordinator::new(Arc::new(SilentCoordinator)), Cell::new(0));
+        let ask = || {
+            asked.set(asked.get() + 1);
+            // Full, then not for a moment, then full.
+            let full = !(5..8).contains(&asked.get());
+            if asked.get() > 1 {
+                let was_full = !(5..8).contains(&(asked.get() - 1));
+                assert_eq!(link.waiting().text.contains("is full"), was_full, "{}", asked.get());
+            }
+            ready(Some(full.then(|| "the disk under /a: b is full (0 bytes free): do".to_owned())))
+        };
+        let ms = Duration::from_millis;
+        let ended = give_up(ask, &link, (ms(200), ms(2))).await;
+        assert_eq!(
+            ended,
+            "the disk under /a: b is full (0 bytes free), for 0 s: free some space and start the \
+             job again"
+        );
+        assert!(asked.get() > 10, "{}", asked.get());
+    }
 }

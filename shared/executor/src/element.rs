@@ -1,13 +1,13 @@
 //! Takes one element through the steps, which change it, drop it, or make several of it.
 
 use crate::{
-    run::{ElementFault, ExecutorScratch, SplitExecution, too_many},
+    split_execution::{ElementFault, ExecutorScratch, SplitExecution, too_many},
     step::{CompiledStep, StepAction},
-    wait,
 };
 
 use gristmill_kernel::{DrawKey, MAX_ITEMS, ValueView};
 use gristmill_model::RecordKey;
+use std::time::{Duration, Instant};
 
 /// Data that stays the same for all steps of an element.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +164,7 @@ impl SplitExecution<'_> {
                 Ok(Done { bytes_in: bytes.len(), bytes_out: 0, kept })
             }
             StepAction::Wait(duration) => {
-                if wait::sleep(*duration, self.cancelled) {
+                if sleep(*duration, self.cancelled) {
                     done(0, 0)
                 } else {
                     Err(ElementFault::Cancelled)
@@ -184,5 +184,25 @@ impl SplitExecution<'_> {
                 done(bytes_in, bytes_out)
             }
         }
+    }
+}
+
+// `sleep`: a wait that can be cancelled.
+
+/// Interval between checks for cancellation.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Waits for `duration`. Returns false if `cancelled` became true meanwhile.
+pub(crate) fn sleep(duration: Duration, cancelled: &dyn Fn() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        let left = duration.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        if left > SLICE && cancelled() {
+            return false;
+        }
+        std::thread::sleep(left.min(SLICE));
     }
 }

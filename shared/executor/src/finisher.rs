@@ -3,8 +3,7 @@
 use crate::{
     ExecError, PipelineCompiler,
     program::tensor_spec,
-    step::{CompiledStep, StepAction},
-    steps::StepBuilder,
+    step::{CompiledStep, StepAction, StepBuilder},
 };
 
 use bytes::BytesMut;

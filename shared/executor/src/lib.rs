@@ -7,35 +7,28 @@
 //! from elements that a run captured at a cache point. The crate is synchronous, does no I/O, and
 //! reads the clock only to time operators and waits.
 
-mod cache_point;
-mod capture;
-mod compiler;
+mod cached_split;
 mod element;
-#[cfg(test)]
-mod equality;
 mod error;
+mod exchange;
 mod finisher;
 mod kernels;
-mod metrics;
 mod program;
-mod resume;
-mod run;
 mod split;
+mod split_execution;
 mod staging;
 mod step;
-mod steps;
-mod wait;
 mod zip;
 
-pub use compiler::PipelineCompiler;
+pub use cached_split::ResumeInput;
 pub use error::ExecError;
 pub use finisher::BatchFinisher;
 pub use gristmill_kernel::AssetLoader;
-pub use metrics::OpMetrics;
-pub use program::CompiledPipeline;
-pub use resume::ResumeInput;
-pub use run::{ExecutorScratch, UnfinishedSplit};
-pub use split::{CACHED_PART_BYTES, InputRange, RecordPick, SplitInput, SplitOutput, ZippedInput};
+pub use program::{CompiledPipeline, PipelineCompiler};
+pub use split::{
+    CACHED_PART_BYTES, InputRange, OpMetrics, RecordPick, SplitInput, SplitOutput, ZippedInput,
+};
+pub use split_execution::{ExecutorScratch, UnfinishedSplit};
 
 /// Libraries that decode, resize and tokenise: with the versions of operators, they determine the
 /// bytes of a pipeline. Our own kernels are covered by the operator versions.

@@ -1,13 +1,14 @@
 //! A compiled pipeline, with every decision that does not depend on the split.
 
 use crate::{
-    ExecError, ExecutorScratch, PipelineCompiler,
-    cache_point::{self, CompiledCachePoint},
-    step::{CompiledStep, StepAction},
-    steps::StepBuilder,
+    ExecError, ExecutorScratch,
+    exchange::{self, ElementExchange},
+    step::{CompiledStep, StepAction, StepBuilder},
     zip::{self, ZippedReader},
 };
+
 use gristmill_chunk::{FrameSchema, TensorDType, TensorSpec};
+use gristmill_kernel::{AssetLoader, NoAssets};
 use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 use gristmill_sources::RecordReader;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct CompiledPipeline {
     pub(crate) cells: usize,
     pub(crate) delivered: Vec<DeliveredField>,
     /// Cache points before the batch.
-    pub(crate) points: Vec<Arc<CompiledCachePoint>>,
+    pub(crate) points: Vec<Arc<ElementExchange>>,
     pub(crate) key_tensor: usize,
     pub(crate) copy_tensor: usize,
     /// Upper bound of the elements that one record can become; their numbers stay below it.
@@ -138,7 +139,7 @@ impl CompiledPipeline {
         if in_order || batching.padding.is_none() {
             write_to_rows(&mut steps, &mut delivered, names.len());
         }
-        let points = cache_point::compile(pipeline, &names, &steps, &delivered)?;
+        let points = exchange::compile_cache_points(pipeline, &names, &steps, &delivered)?;
         let points = points.into_iter().map(Arc::new).collect();
         let fixed = (0..schema.tensors().len()).filter(|i| !schema.tensors()[*i].ragged);
         let row_bytes = fixed.filter_map(|i| schema.item_bytes(i)).sum();
@@ -181,7 +182,7 @@ impl CompiledPipeline {
     }
 
     /// The cache point with this index among those of the pipeline.
-    pub(crate) fn point(&self, point: u32) -> Result<&Arc<CompiledCachePoint>, ExecError> {
+    pub(crate) fn point(&self, point: u32) -> Result<&Arc<ElementExchange>, ExecError> {
         self.points.get(point as usize).ok_or_else(|| {
             let inner = self.points.len();
             ExecError::Pipeline(format!(
@@ -293,5 +294,54 @@ pub(crate) fn dtype(field: &FieldSchema) -> TensorDType {
         Field::U32 => TensorDType::U32,
         Field::I64 => TensorDType::I64,
         Field::U64 => TensorDType::U64,
+    }
+}
+
+// Compiles pipelines with the assets that their operators need.
+
+/// Compiles pipelines. The default has no assets and fuses operators.
+#[derive(Clone, Copy)]
+pub struct PipelineCompiler<'a> {
+    pub(crate) assets: &'a dyn AssetLoader,
+    pub(crate) fuse: bool,
+}
+
+impl std::fmt::Debug for PipelineCompiler<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Compiler").field("fuse", &self.fuse).finish_non_exhaustive()
+    }
+}
+
+impl Default for PipelineCompiler<'_> {
+    fn default() -> Self {
+        PipelineCompiler { assets: &NoAssets, fuse: true }
+    }
+}
+
+impl<'a> PipelineCompiler<'a> {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets where operators find files by the hash of their content.
+    #[must_use]
+    pub fn assets(self, assets: &'a dyn AssetLoader) -> Self {
+        PipelineCompiler { assets, ..self }
+    }
+
+    /// Makes every operator a step of its own. Slower, with the same output and separate metrics
+    /// for each operator.
+    #[must_use]
+    pub fn apart(self) -> Self {
+        PipelineCompiler { fuse: false, ..self }
+    }
+
+    /// Compiles a pipeline.
+    ///
+    /// # Errors
+    /// [`ExecError::Pipeline`] if this build cannot run the pipeline, or if a file that an operator
+    /// needs is missing or not as expected. [`ExecError::Output`] if its tensors cannot be stored.
+    pub fn compile(&self, pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
+        CompiledPipeline::compile_with(pipeline, self)
     }
 }

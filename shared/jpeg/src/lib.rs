@@ -12,8 +12,6 @@
 mod entropy;
 mod frame;
 mod huffman;
-mod pixels;
-mod segments;
 #[cfg(test)]
 mod tests;
 mod window;

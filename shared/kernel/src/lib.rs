@@ -5,15 +5,12 @@
 //! Operators, sources and the executor build on this crate; it knows none of them. No I/O, no clock.
 
 mod cell;
-mod draw;
 mod kernel;
-mod tools;
-mod traits;
 
 pub use cell::{CellStorage, FieldCell, KernelOutput};
-pub use draw::{DrawKey, OperatorDraws};
 pub use kernel::{AssetLoader, FusedKernel, Kernel, MAX_ITEMS, MoveBoxes, NoAssets};
-pub use tools::{KernelScratch, KernelState};
-pub use traits::{
+pub use kernel::{DrawKey, OperatorDraws};
+pub use kernel::{
     ExtractKernel, InPlaceKernel, OutputSize, PredicateKernel, TransformKernel, ValueView,
 };
+pub use kernel::{KernelScratch, KernelState};

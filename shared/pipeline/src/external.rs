@@ -3,18 +3,19 @@
 //! Planning a job needs an operator's declaration and its output schema. The canonical form has
 //! both, so only workers must be built with the operator.
 
-mod checked;
-mod reading;
-
 use crate::{
-    BoxedOperator, ElementSchema, FieldDType, FieldSchema, KernelInput, MappingReader, Operator,
-    OperatorDeclaration, OperatorEffect, OperatorFacts, PipelineError, Randomness,
-    RegisteredOperator, SchemaFlow, TouchedFields, node::SyntaxNode, parameters::optional,
+    BoxedOperator, ElementSchema, FieldDType, FieldSchema, KernelInput, MAX_SIDE, MappingReader,
+    Operator, OperatorDeclaration, OperatorEffect, OperatorFacts, PipelineError, Randomness,
+    RegisteredOperator, SchemaFlow, TouchedFields, ValueRange,
+    node::{NodeValue, SyntaxNode, shown},
+    parameters::optional,
 };
-use checked::{CheckedInPlace, CheckedTransform};
-use gristmill_kernel::Kernel;
+
+use gristmill_kernel::{
+    InPlaceKernel, Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, TransformKernel,
+    ValueView,
+};
 use gristmill_model::DeclaredCost;
-use reading::{json, schema};
 use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -363,4 +364,178 @@ fn cost(params: &mut MappingReader<'_>) -> Result<DeclaredCost, PipelineError> {
         &[element_ns, byte_ps] => Ok(DeclaredCost::new(element_ns.into(), byte_ps.into())),
         _ => Err(node.error("`cost` is [nanoseconds an element, picoseconds a byte]")),
     }
+}
+
+// Kernels of users' operators that check every output.
+
+/// The kernel of a user's operator. Its output is checked against its schema.
+struct CheckedTransform {
+    kernel: Box<dyn TransformKernel>,
+    output: FieldSchema,
+    random: bool,
+}
+
+/// The same for an operator that changes its field in place.
+struct CheckedInPlace {
+    kernel: Box<dyn InPlaceKernel>,
+    random: bool,
+}
+
+/// Turns an operator's message into a record's error: short, and on one line.
+fn said(why: String) -> String {
+    one_line(&why.chars().take(300).collect::<String>())
+}
+
+impl TransformKernel for CheckedTransform {
+    fn run(
+        &self,
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        tools: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
+        // An operator declared deterministic always gets the same draws: otherwise its results
+        // could depend on values that are not part of its fingerprint.
+        let mut fixed = OperatorDraws::fixed();
+        let draw = if self.random { draw } else { &mut fixed };
+        // The buffer's old content may differ from run to run.
+        let (made, room) = match output {
+            KernelOutput::Buffer(buffer) => {
+                buffer.clear();
+                let made = self.kernel.run(input, KernelOutput::Buffer(&mut *buffer), tools, draw);
+                (made, buffer.len())
+            }
+            KernelOutput::Row(row) => {
+                row.fill(0);
+                let made = self.kernel.run(input, KernelOutput::Row(&mut *row), tools, draw);
+                (made, row.len())
+            }
+        };
+        let made = made.map_err(said)?;
+        if made.bytes > room {
+            return Err(format!("the operator says that it made {} bytes, not {room}", made.bytes));
+        }
+        if is_of(&self.output, made) {
+            Ok(made)
+        } else {
+            let (OutputSize { bytes, size: [height, width] }, schema) = (made, &self.output);
+            Err(format!(
+                "the operator made {bytes} bytes, an image of {height} x {width} if it is one, \
+                     which is no {schema}"
+            ))
+        }
+    }
+}
+
+impl InPlaceKernel for CheckedInPlace {
+    fn run(
+        &self,
+        value: &mut [u8],
+        size: [usize; 2],
+        tools: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<(), String> {
+        let mut fixed = OperatorDraws::fixed();
+        let draw = if self.random { draw } else { &mut fixed };
+        self.kernel.run(value, size, tools, draw).map_err(said)
+    }
+}
+
+/// Whether the output can be a value of this schema.
+fn is_of(schema: &FieldSchema, made: OutputSize) -> bool {
+    if schema.dtype == FieldDType::Bytes {
+        return true;
+    }
+    if let Some(bytes) = schema.element_bytes() {
+        return made.bytes as u64 == bytes;
+    }
+    match (schema.item_bytes(), schema.shape.as_slice(), schema.dtype.size_bytes()) {
+        (Some(item), _, _) => (made.bytes as u64).is_multiple_of(item.max(1)),
+        // An image of varying size.
+        (None, [height, width, Some(channels)], Some(value)) => {
+            let [h, w] = made.size.map(|side| side as u64);
+            let is = |dim: &Option<u32>, side| dim.is_none_or(|dim| u64::from(dim) == side);
+            let bytes = h.checked_mul(w).and_then(|n| n.checked_mul(u64::from(*channels) * value));
+            is(height, h) && is(width, w) && bytes == Some(made.bytes as u64)
+        }
+        _ => false,
+    }
+}
+
+// Reads parameters of users' operators as JSON, and schemas from the canonical form.
+
+const DTYPES: [FieldDType; 11] = [
+    FieldDType::Bytes,
+    FieldDType::U8,
+    FieldDType::F16,
+    FieldDType::BF16,
+    FieldDType::F32,
+    FieldDType::F64,
+    FieldDType::U16,
+    FieldDType::I32,
+    FieldDType::U32,
+    FieldDType::I64,
+    FieldDType::U64,
+];
+
+/// Converts a value of the pipeline file to JSON.
+fn json(node: &SyntaxNode) -> Result<Json, PipelineError> {
+    Ok(match &node.value {
+        NodeValue::Null => Json::Null,
+        NodeValue::Bool(value) => Json::Bool(*value),
+        NodeValue::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+            (Ok(value), _) => value.into(),
+            (_, Ok(value)) => value.into(),
+            _ => return Err(node.error(format!("{value} is beyond 64 bits"))),
+        },
+        // Adding zero turns -0.0 into 0.0, so that zero has one canonical form.
+        NodeValue::Float(value) => match serde_json::Number::from_f64(*value + 0.0) {
+            Some(value) => Json::Number(value),
+            None => return Err(node.error(format!("{value} is no finite number"))),
+        },
+        NodeValue::Str(text) => Json::String(text.clone()),
+        NodeValue::Seq(items) => Json::Array(items.iter().map(json).collect::<Result<_, _>>()?),
+        NodeValue::Map(entries) => {
+            let mut sorted = BTreeMap::new();
+            for (key, value) in entries {
+                let NodeValue::Str(name) = &key.value else {
+                    return Err(key.error(format!("keys are text, not {}", key.shown())));
+                };
+                sorted.insert(name.clone(), json(value)?);
+            }
+            Json::Object(sorted.into_iter().collect())
+        }
+    })
+}
+
+/// Reads a field's schema from the canonical form.
+fn schema(node: &SyntaxNode) -> Result<FieldSchema, PipelineError> {
+    let mut table = MappingReader::new("`output`", node)?;
+    let names = DTYPES.map(|dtype| (dtype.name(), dtype));
+    let dtype = table.require("dtype")?;
+    let dtype = table.choice("dtype", dtype, &names)?;
+    let shape = table.require("shape")?;
+    let NodeValue::Seq(dims) = &shape.value else {
+        return Err(shape.error(format!("`shape` must be a list, not {}", shown(&shape.shown()))));
+    };
+    // No image side is larger, and no list has more values.
+    let most = MAX_SIDE.max(crate::MAX_VALUES);
+    let dim = |dim: &SyntaxNode| match dim.value {
+        NodeValue::Null => Ok(None),
+        _ => table.whole("shape", dim, 0..=most).map(Some),
+    };
+    let shape = dims.iter().map(dim).collect::<Result<Vec<_>, _>>()?;
+    let range = match optional(&mut table, "range") {
+        None => None,
+        Some(node) => {
+            let mut bounds = MappingReader::new("`range`", node)?;
+            let mut bound = |key| {
+                let node = bounds.require(key)?;
+                bounds.number(key, node, f64::MIN..=f64::MAX)
+            };
+            Some(ValueRange { min: bound("min")?, max: bound("max")? })
+        }
+    };
+    table.finish()?;
+    Ok(FieldSchema { dtype, shape, range })
 }

@@ -8,35 +8,29 @@
 mod asset;
 mod batching;
 mod cache_point;
-mod canonical;
 mod declaration;
-mod deliver;
 mod division;
-mod exact;
 mod external;
 mod fields;
 mod fingerprint;
 mod flow;
-mod number;
 mod operator;
 pub mod parameters;
 pub mod passes;
 mod pipeline;
 mod registry;
-mod sizes;
 mod source;
-mod stages;
 
 pub use gristmill_syntax::{node, schema::widened, table};
 
 pub use asset::{AssetReference, MAX_ASSET_BYTES};
+pub use batching::DeliveryOperators;
 pub use batching::{Batching, LengthBuckets, MAX_BATCH_SIZE, SequencePadding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
+pub use declaration::ExactEffect;
 pub use declaration::{
     Cardinality, OperatorDeclaration, OperatorEffect, OperatorScope, Randomness,
 };
-pub use deliver::DeliveryOperators;
-pub use exact::ExactEffect;
 pub use fields::{BoxFields, BoxFormat, ImageFields, ImageInput, OF_FIELDS, OF_FILLED_FIELDS};
 pub use flow::SchemaFlow;
 pub use gristmill_sources::{
@@ -46,11 +40,11 @@ pub use gristmill_syntax::{
     COPY_FIELD, DefaultValue, ElementSchema, FieldDType, FieldSchema, KEY_FIELD, MAX_TEXT_BYTES,
     MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode, ValueRange,
 };
-pub use number::{AuthoredNumber, value_bytes};
 pub use operator::{
     BoxedOperator, CachePointSettings, KernelInput, Operator, OperatorDefinition, OperatorFacts,
     PipelineStage, TouchedFields,
 };
+pub use parameters::{AuthoredNumber, value_bytes};
 pub use pipeline::Pipeline;
 pub use registry::{OperatorRegistry, RegisteredOperator};
 pub use source::PipelineSource;

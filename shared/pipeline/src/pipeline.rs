@@ -3,11 +3,11 @@
 use crate::{
     Batching, Cardinality, DeliveryOperators, ElementSchema, OperatorRegistry, PipelineError,
     PipelineSource, PipelineStage,
-    canonical::{CanonicalDelivery, CanonicalOp, CanonicalPipeline},
+    fingerprint::{CanonicalDelivery, CanonicalOp, CanonicalPipeline},
     flow::SchemaFlow,
     node::{NodeValue, SyntaxNode},
     passes::AutoOrder,
-    stages::{number, op_nodes, parse_stage, read_canonical_stages},
+    registry::{number, op_nodes, parse_stage, read_canonical_stages},
     table::MappingReader,
 };
 use gristmill_model::{Compression, DatasetOp};

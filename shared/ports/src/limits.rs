@@ -230,7 +230,7 @@ pub struct StackConcurrency {
 }
 
 impl StackConcurrency {
-    /// What Lambda documents for so much concurrency.
+    /// The limits that Lambda documents for so much concurrency.
     pub fn documented(coordinators: u32, workers: u32) -> Self {
         let url_requests_per_s = url_requests_per_s(coordinators);
         Self { coordinators, url_requests_per_s, workers, growth: GROWTH }

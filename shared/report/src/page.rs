@@ -3,26 +3,21 @@
 //! The template escapes every text. The page's content security policy names style and script by their
 //! hashes, so that injected ones would not run.
 
-mod axis;
-mod bands;
 mod bars;
-mod causes;
 mod chart;
 mod panels;
 mod scene;
-mod spread;
 mod tables;
-mod words;
 
-#[cfg(test)]
-mod tests;
-
-use crate::Timeline;
-use crate::number::percent;
-use crate::units::{DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, DisplayWorkers};
+use crate::{
+    Timeline,
+    units::{
+        DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, DisplayWorkers, percent,
+    },
+};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use scene::TimelineScene;
-use words::shown;
+use scene::shown;
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
@@ -154,13 +149,13 @@ fn decimals(value: f64) -> usize {
 }
 
 fn over_time(scene: &TimelineScene<'_>) -> Markup {
-    let (bands, panels) = (bands::bands(scene), panels::panels(scene));
+    let (bands, panels) = (bars::bands(scene), panels::panels(scene));
     html! {
         @if !bands.is_empty() || !panels.is_empty() {
             section class="over-time" {
                 h2 {
                     "Over time " span class="unit" {
-                        "in " (axis::time(scene.end_s, 10).unit) " since the start"
+                        "in " (chart::time_axis(scene.end_s, 10).unit) " since the start"
                     }
                     output data-time="" {}
                 }
@@ -170,7 +165,7 @@ fn over_time(scene: &TimelineScene<'_>) -> Markup {
                          from the lowest to the highest."
                     }
                 }
-                (bands::strip(scene, &bands))
+                (bars::strip(scene, &bands))
                 @for panel in &panels { (chart::figure(scene, panel, &bands)) }
                 script type="application/json" id="readings" {
                     (PreEscaped(chart::readings(scene, &panels)))
@@ -181,7 +176,7 @@ fn over_time(scene: &TimelineScene<'_>) -> Markup {
 }
 
 fn by_epoch(scene: &TimelineScene<'_>) -> Markup {
-    let figures = bars::figures(scene, &causes::CauseOrder::from_scene(scene));
+    let figures = bars::figures(scene, &scene::CauseOrder::from_scene(scene));
     html! {
         @if !scene.epochs.is_empty() {
             section {
@@ -193,3 +188,6 @@ fn by_epoch(scene: &TimelineScene<'_>) -> Markup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 //! Times (`_s`) are seconds; `t_s` counts from the start of the run. Values that are not finite count as
 //! missing.
 
-use crate::number;
-use crate::{EpochStalls, TimelineMode, WorkerShares};
+use crate::{EpochStalls, WorkerShares, units};
+use std::fmt;
 
 /// One run of a job, as recorded on its trainer's host.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -102,12 +102,50 @@ impl TimelineCost {
     pub fn items(&self) -> Vec<(&'static str, f64)> {
         let all = [("workers", self.compute_usd), ("requests", self.requests_usd)];
         let counted = all.into_iter().filter_map(|(name, usd)| Some((name, usd?)));
-        counted.map(|(name, usd)| (name, number::amount(usd))).collect()
+        counted.map(|(name, usd)| (name, units::amount(usd))).collect()
     }
 
     /// Dollars of all counted items.
     pub fn total_usd(&self) -> f64 {
         self.items().iter().map(|(_, usd)| usd).sum()
+    }
+}
+
+// Caching mode of an epoch.
+
+/// Caching mode of an epoch. `point` counts the pipeline's `autocache` points from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimelineMode {
+    /// Computed and measured.
+    Profile,
+    #[default]
+    Compute,
+    /// Computed, with the output at the point stored.
+    Put { point: u32 },
+    /// Read from the cache at the point.
+    Get { point: u32 },
+}
+
+impl TimelineMode {
+    /// The first word, which selects the colour: "profile", "compute", "put" or "get".
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            TimelineMode::Profile => "profile",
+            TimelineMode::Compute => "compute",
+            TimelineMode::Put { .. } => "put",
+            TimelineMode::Get { .. } => "get",
+        }
+    }
+}
+
+impl fmt::Display for TimelineMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TimelineMode::Profile | TimelineMode::Compute => f.write_str(self.word()),
+            TimelineMode::Put { point } | TimelineMode::Get { point } => {
+                write!(f, "{} at point {point}", self.word())
+            }
+        }
     }
 }
 
@@ -126,5 +164,18 @@ mod tests {
         assert_eq!(cost.total_usd(), 1.25);
         let odd = TimelineCost { requests_usd: Some(f64::NAN), ..TimelineCost::default() };
         assert_eq!(odd.items(), [("requests", 0.0)]);
+    }
+
+    #[test]
+    fn a_mode_is_written_in_words() {
+        let modes = [
+            (TimelineMode::Profile, "profile"),
+            (TimelineMode::Compute, "compute"),
+            (TimelineMode::Put { point: 0 }, "put at point 0"),
+            (TimelineMode::Get { point: 12 }, "get at point 12"),
+        ];
+        for (mode, words) in modes {
+            assert_eq!(mode.to_string(), words);
+        }
     }
 }

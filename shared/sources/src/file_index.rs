@@ -1,8 +1,5 @@
 //! The index of one source file: how many records it has, and which of its bytes hold them.
 
-mod linked;
-mod opened;
-
 use crate::{
     FileFormat, IndexKind, RecordReaderInput, SourceError, SourceLimits,
     csv::reader as csv,
@@ -11,6 +8,7 @@ use crate::{
     parquet::reader as parquet,
     webdataset::links::{self, TarLinks},
 };
+
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -171,7 +169,7 @@ impl FileIndex {
         let range = self.range(first, n)?;
         let linked = self.links.contents(&range).map(|range| self.packed(&range));
         let packed = std::iter::once(self.packed(&range)).chain(linked);
-        Ok(linked::apart(packed.filter(|range| !range.is_empty()).collect()))
+        Ok(apart(packed.filter(|range| !range.is_empty()).collect()))
     }
 
     /// The runs of records, in order, that hold records `first .. first + n` and that decoding takes apart from others:
@@ -394,10 +392,131 @@ impl FileIndex {
     }
 }
 
+// Records whose links lead elsewhere in their archive.
+
+impl FileIndex {
+    pub(crate) fn links(self, links: TarLinks) -> Self {
+        FileIndex { links, ..self }
+    }
+
+    /// Compares the records, with files in place of links, with the limit of their size.
+    pub(crate) fn check_links(&self, limits: SourceLimits) -> Result<(), SourceError> {
+        let sizes = (0..self.len()).zip(self.weights(0, self.len()));
+        let most = u64::from(limits.record_bytes);
+        match sizes.into_iter().find(|(_, bytes)| *bytes > most) {
+            Some((record, bytes)) if !self.links.is_empty() => Err(SourceError(format!(
+                "record {record}: with what its links lead to it has {bytes} bytes; the limit is {most}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of each of records `first .. first + n` with files in place of links.
+    fn linked_weights(&self, first: u32, n: u32) -> Vec<u64> {
+        let mut at = self.lengths.start(first).unwrap_or_default();
+        let weigh = |bytes| {
+            let record = at..at + bytes;
+            at = record.end;
+            bytes + self.links.more_bytes(&record)
+        };
+        self.sizes(first, n).map(weigh).collect()
+    }
+
+    /// About how many bytes records `first .. first + n` take in memory.
+    pub fn weight(&self, first: u32, n: u32) -> u64 {
+        match self.byte_range(first, n) {
+            Some(range) => range.end - range.start + self.links.more_bytes(&range),
+            None => self.weights(first, n).iter().sum(),
+        }
+    }
+
+    /// Records of a tar file, with files in place of links.
+    fn open_links(
+        &self,
+        first: u32,
+        n: u32,
+        source: RecordReaderInput<'_>,
+        parts: &[Bytes],
+    ) -> Result<OpenedRecords, SourceError> {
+        let stored = self.stored_ranges(first, n, source)?;
+        let read = |range: &Range<u64>| -> Result<Bytes, String> {
+            let packed = self.packed(range);
+            let holds = |(all, part): (&Range<u64>, &Bytes)| {
+                let at = packed.start.checked_sub(all.start)? as usize;
+                let end = at + (packed.end - packed.start) as usize;
+                (packed.end <= all.end && end <= part.len()).then(|| part.slice(at..end))
+            };
+            if packed.is_empty() {
+                return Ok(Bytes::new());
+            }
+            let part = stored.iter().zip(parts).find_map(holds);
+            let part = part.ok_or("the parts are not those of the file that was indexed")?;
+            match &self.packing {
+                Packing::Gzip(points) => Ok(points.unpack(&part, range.clone())?.into()),
+                Packing::None | Packing::Parquet(_) => Ok(part),
+            }
+        };
+        let range = self.range(first, n)?;
+        let data = read(&range).map_err(SourceError)?;
+        let opened = self.links.open((first, range.start), self.sizes(first, n), &data, read);
+        let (lengths, data) = opened.map_err(SourceError)?;
+        Ok(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
+    }
+}
+
+/// The same bytes as ranges in order and apart from each other.
+fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut().filter(|last| range.start <= last.end) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => joined.push(range),
+        }
+    }
+    joined
+}
+
+// Parts of opened records, for readers that keep them.
+
+impl OpenedRecords {
+    /// Records `first .. first + n` of these, which have an index of their own; none if they are not all there. Shares
+    /// the bytes.
+    pub fn part(&self, first: u32, n: u32) -> Option<OpenedRecords> {
+        let index = self.index.as_ref()?;
+        let range = index.byte_range(first, n)?;
+        let data = self.data.slice(range.start as usize..range.end as usize);
+        let mut lengths = RecordLengths::new(first, 0);
+        index.sizes(first, n).for_each(|bytes| lengths.push(bytes as u32));
+        Some(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
+    }
+
+    /// The records of all `parts`, each of which follows the one before and has an index of its own.
+    pub fn joined(parts: Vec<OpenedRecords>) -> Option<OpenedRecords> {
+        if let [_] = parts.as_slice() {
+            return parts.into_iter().next();
+        }
+        let first = parts.first()?.index.as_ref()?.lengths.first();
+        let (mut lengths, mut data) = (RecordLengths::new(first, 0), Vec::new());
+        for part in &parts {
+            let index = part.index.as_ref()?;
+            index.sizes(lengths.end(), u32::MAX).for_each(|bytes| lengths.push(bytes as u32));
+            data.extend_from_slice(&part.data);
+        }
+        Some(OpenedRecords { data: Bytes::from(data), index: Some(FileIndex::window(lengths)) })
+    }
+
+    /// About how many bytes of memory they take.
+    pub fn memory_bytes(&self) -> usize {
+        self.data.len() + self.index.as_ref().map_or(0, FileIndex::memory_bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{ParsedSource, parquet::Parquet, tfrecord::TfRecord};
+
     use proptest::prelude::*;
 
     fn index(lengths: &[u32]) -> FileIndex {
@@ -539,5 +658,33 @@ mod tests {
         let mut builder = crate::IndexBuilder::new(format).unwrap();
         builder.push(file).unwrap();
         builder.finish().unwrap()
+    }
+
+    /// Records of 1, 2, 3 .. bytes, from number `first` on, each filled with its number.
+    fn records(first: u32, n: u32) -> OpenedRecords {
+        let (mut lengths, mut data) = (RecordLengths::new(first, 0), Vec::new());
+        for number in first..first + n {
+            lengths.push(number + 1);
+            data.extend(std::iter::repeat_n(number as u8, number as usize + 1));
+        }
+        OpenedRecords { data: data.into(), index: Some(FileIndex::window(lengths)) }
+    }
+
+    fn same(found: &OpenedRecords, expected: &OpenedRecords) -> bool {
+        (&found.data, &found.index) == (&expected.data, &expected.index)
+    }
+
+    #[test]
+    fn parts_are_those_records_alone_and_join_again() {
+        let all = records(5, 9);
+        for (first, n) in [(5, 9), (5, 1), (13, 1), (7, 4), (9, 0)] {
+            assert!(same(&all.part(first, n).unwrap(), &records(first, n)), "{first}, {n}");
+        }
+        for (first, n) in [(4, 1), (13, 2), (5, 10)] {
+            assert!(all.part(first, n).is_none(), "{first}, {n}");
+        }
+        let parts = [(5, 2), (7, 3), (10, 4)].map(|(first, n)| all.part(first, n).unwrap());
+        assert!(same(&OpenedRecords::joined(parts.to_vec()).unwrap(), &all));
+        assert!(OpenedRecords::joined(Vec::new()).is_none());
     }
 }

@@ -7,14 +7,13 @@
 //! points need no window. Still, gzip costs a worker about 3 ms per unpacked MiB: plain files, or
 //! images and zstd columns that are compressed by themselves, are cheaper.
 
-mod header;
 mod inflate;
 
 use crate::{FileFormat, varint};
 use inflate::{GzipInflater, InflateStep, WINDOW_BYTES};
 use std::ops::Range;
 
-pub(crate) use header::MAGIC;
+pub(crate) use inflate::MAGIC;
 
 /// Most points of a file.
 const MAX_POINTS: usize = 256;

@@ -1,12 +1,10 @@
 //! `images`: one image a file, in a directory for each class.
 
 #[cfg(feature = "readers")]
-mod packs;
-#[cfg(feature = "readers")]
 pub(crate) mod reader;
 
 #[cfg(feature = "readers")]
-pub use packs::{BadImage, ImageFolder, ImagePacks, pack_index, packs, read_pack};
+pub use reader::{BadImage, ImageFolder, ImagePacks, pack_index, packs, read_pack};
 #[cfg(feature = "readers")]
 pub use reader::{LABEL_BYTES, index, record_bytes};
 

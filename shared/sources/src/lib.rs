@@ -6,7 +6,6 @@
 //! file names every format; nothing else in the project does.
 
 pub mod csv;
-mod docs;
 #[cfg(feature = "readers")]
 mod encoding;
 mod feature;
@@ -34,7 +33,6 @@ pub mod webdataset;
 #[cfg(feature = "readers")]
 pub mod words;
 
-pub use docs::with_tables;
 pub use feature::{
     Feature, FeatureDType, FeatureMap, MAX_FEATURES, MAX_VALUES, check_name, features,
 };
@@ -47,7 +45,7 @@ pub use index_builder::IndexBuilder;
 pub use records::{
     IndexKind, ReadRecord, ReadableFormat, RecordScanner, SourceError, SourceLimits,
 };
-pub use registry::ParsedSource;
+pub use registry::{ParsedSource, with_tables};
 
 registry::formats! {
     tfrecord::TfRecord,

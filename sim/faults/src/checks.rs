@@ -3,11 +3,11 @@
 use crate::{
     FaultKind, FaultSimulation, ProcessKind, SimProcess, cloud::SimCloud, trainer::DeliveryLog,
 };
-use gristmill_client::FetchError;
 use gristmill_model::{
     ErrorPolicy,
     wire::{JobSpec, JobState, JobStatus, StatusCall},
 };
+use gristmill_stream::FetchError;
 use std::{sync::Arc, time::Duration};
 
 /// Faults that end a worker, or appear to.

@@ -8,16 +8,17 @@ use crate::{
     ranked::LaunchedRun,
     trainer::{DeliveryLog, check_emptied, fetcher_of},
 };
-use gristmill_client::{
-    FetchError, Fetcher, FetcherConfig, ServedRanks,
-    cursor::{CursorStore, SavedCursor, StreamIdentity},
-    server::{ConnectedClient, RankServer, ServeError, StartCandidates, kept},
-};
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::{Cursor, readers::RankRange, run::TrainingRun};
 use gristmill_model::wire::{JobStatus, JobView, RegisterCall, StatusCall};
 use gristmill_model::{Checkpoint, CheckpointError};
 use gristmill_ports::call_with_retry;
+use gristmill_serve::{
+    ConnectedClient, RankServer, ServeError, StartCandidates,
+    cursor::{CursorStore, SavedCursor, StreamIdentity},
+    kept,
+};
+use gristmill_stream::{FetchError, Fetcher, FetcherConfig, ServedRanks};
 use parking_lot::Mutex;
 use std::{io, num::NonZeroU32, sync::Arc};
 use tokio::{io::DuplexStream, sync::mpsc};

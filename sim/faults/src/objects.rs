@@ -11,7 +11,6 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use fastrand::Rng;
-use gristmill_client::{JobStatistics, PrefetchMemory};
 use gristmill_coordinator::inspect::{self, DecodedItem};
 use gristmill_model::{
     BundleIndex, Epoch, JobName, Namespace, Position,
@@ -30,6 +29,7 @@ use gristmill_ports::{
     memory::MemoryObjects,
 };
 use gristmill_runner::ComputeMode;
+use gristmill_stream::{JobStatistics, PrefetchMemory};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -8,9 +8,6 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
-use gristmill_client::{
-    FetchError, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory, StreamDelivery,
-};
 use gristmill_model::splits::{
     Cursor,
     invariants::{
@@ -22,6 +19,9 @@ use gristmill_model::splits::{
 use gristmill_model::wire::RegisterCall;
 use gristmill_model::{Epoch, Visitation};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
+use gristmill_stream::{
+    FetchError, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory, StreamDelivery,
+};
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

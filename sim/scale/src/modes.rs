@@ -238,7 +238,7 @@ fn index(setting: DeploymentParameters) -> Result<FigureRow, BoxedError> {
         start_workers(deployment).await?;
         let planned = async {
             // The trainer's polls are part of the cost of indexing.
-            let fetcher = gristmill_client::Fetcher::start(
+            let fetcher = gristmill_stream::Fetcher::start(
                 training::ports(deployment),
                 training::fetcher_config(deployment),
             );

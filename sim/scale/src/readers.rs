@@ -9,9 +9,6 @@ use crate::{
     table::TableUsage,
     training::{self, BoxedError},
 };
-use gristmill_client::{
-    FetchError, Fetcher, FetcherConfig, PrefetchMemory, ServedRanks, StepDelivery, StepStream,
-};
 use gristmill_model::{
     RunToken,
     splits::{
@@ -24,6 +21,9 @@ use gristmill_model::{
 use gristmill_ports::{
     limits::{PARTITION_READS_PER_S, PARTITION_WRITES_PER_S},
     memory::TableUnits,
+};
+use gristmill_stream::{
+    FetchError, Fetcher, FetcherConfig, PrefetchMemory, ServedRanks, StepDelivery, StepStream,
 };
 use serde_json::json;
 use std::{io::Write, num::NonZeroU32, sync::Arc, time::Duration};

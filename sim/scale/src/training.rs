@@ -5,7 +5,6 @@ use crate::{
     figures::ScaleFigures,
     platform::UrlCoordinator,
 };
-use gristmill_client::{Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory, StreamDelivery};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
     Dataset, DescribeCall, IdleReason, JobSettings, JobSpec, LeaveCall, RegisterCall, ReleaseCall,
@@ -15,6 +14,7 @@ use gristmill_ports::{Coordinator, ObjectPath, ObjectStore as _, call_with_retry
 use gristmill_runner::{
     ComputeMode, JobContext, LeaseError, ObjectSink, Runner, RunnerConfig, WorkerStopReason,
 };
+use gristmill_stream::{Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory, StreamDelivery};
 use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use std::{sync::Arc, time::Duration};
 

@@ -6,26 +6,21 @@
 #![deny(clippy::print_stderr)]
 
 mod chaos;
-mod here;
 mod hosts;
-mod progress;
-mod resizes;
-mod sink;
+mod in_process;
 mod stand_ins;
 mod trainer;
 
 pub use chaos::{ChaosTarget, ProcessKiller};
 pub use hosts::{RunningFetchers, refuse_shares};
-pub use resizes::RankResize;
-pub use sink::BatchFileSink;
+pub use stand_ins::BatchFileSink;
+pub use trainer::RankResize;
 
-use gristmill_client::{
-    JobHandle, ProgramFailure, ServiceLauncher, StreamOptions, TailOption,
-    report::{RankSteps, RunObservations},
-};
+use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher, StreamOptions, TailOption};
 use gristmill_model::splits::Cursor;
-use here::InProcessSteps;
+use gristmill_stream::{RankSteps, RunObservations};
 use hosts::HostedSteps;
+use in_process::InProcessSteps;
 use std::{
     num::NonZeroU32,
     time::{Duration, Instant},

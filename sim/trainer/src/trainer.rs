@@ -1,17 +1,17 @@
 //! The loop of the synthetic trainer: all ranks take a step, and meet at its end, as at a collective operation.
 
-use crate::{
-    SyntheticTraining, progress::ProgressLine, resizes::ResizeSchedule, stand_ins::RankStandIns,
-};
-use gristmill_client::{
-    JobHandle, JobStatistics, ProgramFailure, RankBatch, StepDelivery,
-    report::{ObservableRun, RankSteps, RunObservations, RunObserver},
-    waiting::WaitReason,
-};
+use crate::{SyntheticTraining, stand_ins::RankStandIns};
+use gristmill_client::{JobHandle, ProgramFailure};
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::JobView;
+use gristmill_stream::{
+    JobStatistics, ObservableRun, RankBatch, RankSteps, RunObservations, RunObserver, StepDelivery,
+    waiting::{WaitReason, WaitReportLimiter},
+};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::{
+    collections::VecDeque,
     num::NonZeroU32,
     time::{Duration, Instant},
 };
@@ -103,7 +103,7 @@ impl<'a> SyntheticTrainer<'a> {
         mut source: impl StepSource,
     ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         let progress = ProgressLine::new(&job.view);
-        let observer = RunObserver::new(job, source.observed(), began).await;
+        let observer = job.observe(source.observed(), began).await;
         let observer = if training.drain { observer.of_rows_only() } else { observer };
         let mut steps = RankSteps::default();
         steps.begin_run(0..training.ranks.get());
@@ -206,6 +206,146 @@ impl<'a> SyntheticTrainer<'a> {
                     is_prepared = true;
                 }
             }
+        }
+    }
+}
+
+// Progress of a run on standard error: on a terminal one line that changes, else a line for each
+// long wait.
+
+/// The progress line: splits, batches, rate, stall, workers.
+pub struct ProgressLine {
+    bar: ProgressBar,
+    epochs: u32,
+    pace: WaitReportLimiter,
+}
+
+impl ProgressLine {
+    pub fn new(view: &JobView) -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar.set_message(format!("job {}: waiting for the first batch", view.job));
+        Self { bar, epochs: view.spec.epochs, pace: WaitReportLimiter::default() }
+    }
+
+    /// Shows progress while the dataset is indexed.
+    pub fn indexing(&self, done: u32, files: u32) {
+        self.bar.set_message(format!("indexing the dataset: {done} of {files} files"));
+    }
+
+    /// Shows progress while batches arrive.
+    pub fn training(
+        &self,
+        epoch: u32,
+        splits: (u64, u32),
+        batches_per_s: f64,
+        snapshot: &JobStatistics,
+    ) {
+        let metrics = &snapshot.metrics;
+        self.bar.set_message(format!(
+            "epoch {} of {}  splits {}/{}  {batches_per_s:.1} batches/s  stall {:.0} %  workers {}",
+            epoch + 1,
+            self.epochs,
+            splits.0,
+            splits.1,
+            metrics.stall_fraction * 100.0,
+            snapshot.active_workers
+        ));
+    }
+
+    /// Shows that the next batch is missing, for `waited` so far.
+    pub fn waiting(&mut self, waited: Duration, waiting: &WaitReason) {
+        if self.pace.is_due(waited, waiting) {
+            self.say(&waiting.text);
+        }
+    }
+
+    /// Shows the cause of a wait.
+    pub fn say(&self, what: &str) {
+        if self.bar.is_hidden() {
+            gristmill_client::complain!("waiting for {what}")
+        } else {
+            self.bar.set_message(format!("waiting for {what}"))
+        }
+    }
+
+    /// Ends the wait: a batch has arrived.
+    pub fn came(&mut self) {
+        self.pace.rest();
+    }
+
+    /// Whether a wait has been shown, so that further details follow it.
+    pub fn is_waiting(&self) -> bool {
+        self.pace.has_said()
+    }
+
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+// `--resize`: other numbers of ranks from some steps on.
+
+/// Another number of ranks from a step on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankResize {
+    /// The number of ranks.
+    pub ranks: NonZeroU32,
+    /// Steps of the job before it.
+    pub step: u64,
+}
+
+impl RankResize {
+    /// Reads `3@40`.
+    ///
+    /// # Errors
+    /// The value to give instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('@').and_then(|(ranks, step)| {
+            Some(Self { ranks: ranks.parse().ok()?, step: step.parse().ok()? })
+        });
+        parsed.ok_or_else(|| "give N@STEP, such as 3@40".to_owned())
+    }
+}
+
+/// The resizes that are left, in order of their steps.
+pub struct ResizeSchedule(VecDeque<RankResize>);
+
+impl ResizeSchedule {
+    pub fn new(resizes: &[RankResize]) -> Self {
+        let mut resizes = resizes.to_vec();
+        resizes.sort_by_key(|resize| resize.step);
+        Self(resizes.into())
+    }
+
+    /// Takes the next resize, if it is due after `step` steps of the job; returns its number of ranks.
+    pub fn take_due(&mut self, step: u64) -> Option<NonZeroU32> {
+        self.0.pop_front_if(|resize| resize.step <= step).map(|resize| resize.ranks)
+    }
+
+    /// Names the resizes that a job of `step` steps did not reach.
+    pub fn say_left(&self, step: u64) {
+        for RankResize { ranks, step: at } in &self.0 {
+            gristmill_client::complain!(
+                "the job ended after {step} steps, before --resize {ranks}@{at}"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resize_names_ranks_and_step() {
+        let ranks = NonZeroU32::new(3).unwrap();
+        assert_eq!(RankResize::parse("3@40"), Ok(RankResize { ranks, step: 40 }));
+        for text in ["", "3", "@40", "0@40", "3@-1", "3@x"] {
+            assert!(RankResize::parse(text).is_err(), "{text}");
         }
     }
 }

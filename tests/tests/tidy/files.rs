@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 /// Names allowed at the top level.
 pub const TOP_LEVEL: &[&str] = &[
     ".ci",
+    ".config",
     ".github",
     ".gitignore",
     "ARCHITECTURE.md",
@@ -57,8 +58,8 @@ const LONG_FILES: &[&str] = &[];
 
 /// Functions, as `file function`, that are still longer than [`FUNCTION_LINES_MAX`]. Remove rows; add none.
 const LONG_FUNCTIONS: &[&str] = &[
-    "shared/operators/src/number/cast/kernel.rs every_pair_of_types_saturates",
-    "shared/operators/src/kernels/golden.rs operator",
+    "shared/operators/src/number/cast.rs every_pair_of_types_saturates",
+    "shared/operators/src/kernels/tests/golden.rs operator",
     "shared/executor/src/program.rs compile_with",
     "shared/model/src/splits/claim.rs claim",
     "shared/pipeline/src/pipeline.rs check",

@@ -2,10 +2,8 @@
 
 use super::{imagenet_split_batches, pipelines::median, train_options};
 use crate::{output::say, training};
-use gristmill_client::{
-    ProgramFailure, DatasetLocation, WorkerCount,
-    report::{EpochReport, RunReport},
-};
+use gristmill_client::{ProgramFailure, DatasetLocation, WorkerCount, report::RunReport};
+use gristmill_stream::EpochReport;
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use serde_json::{Value, json};

@@ -146,3 +146,31 @@ async fn a_trainer_whose_run_is_lost_reports_nothing_until_it_has_joined_again()
         );
     }
 }
+
+/// The process knows the trainer's run, and so does not look again for what the table lacks.
+#[tokio::test]
+async fn a_split_that_is_lost_behind_a_trainer_is_made_again_before_its_epoch_is_closed() {
+    for lost in 0.. {
+        let table = Arc::new(Losing::default());
+        let world = World::running(Arc::clone(&table) as _).await;
+        let mut trainer = Trainer::new(1, 0);
+        let known = SPLITS - 1;
+        tokio::select! {
+            seen = world.train_on(&mut trainer, 0..known, SPLITS) => assert!(seen.len() as u32 >= known),
+            () = world.be_a_worker(2) => panic!("the job has ended"),
+        }
+        let is_bundle = |key: &ItemKey| key.pk.contains("#E#000000#") && key.sk.starts_with("B#");
+        let mut bundles = table.table.expiries().into_iter().map(|(key, _)| key).filter(is_bundle);
+        let Some(key) = bundles.nth(lost) else {
+            assert!(lost > 2, "there were {lost} bundles");
+            return;
+        };
+        table.table.restore(&key, None);
+        let trained = world.train_on(&mut trainer, known..SPLITS, SPLITS);
+        let ended = async { tokio::join!(trained, world.be_a_worker(3)) };
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        assert!(ended.is_ok(), "{key:?} is lost: no end");
+        let stored = table.read(std::slice::from_ref(&key)).await.unwrap();
+        assert!(stored[0].is_some(), "{key:?} is not made again");
+    }
+}

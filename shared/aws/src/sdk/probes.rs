@@ -59,7 +59,7 @@ const KEYS_REFUSED: [&str; 10] = [
     "UnrecognizedClientException",
 ];
 
-/// Sends the queries. Shares keys and connections with its [`crate::sdk::AwsWithoutSdk`].
+/// Sends the queries. Shares keys and connections with its [`crate::sdk::Aws`].
 #[derive(Debug)]
 pub struct DeploymentProbes {
     sdk: SdkConfig,

@@ -154,3 +154,33 @@ fn what_is_no_file_is_named_and_what_would_be_read_is_an_error() {
     assert_eq!(refused("broken"), "cannot read /place/broken: broken link");
     assert_eq!(chosen(&set, "a*", &TfRecord::DEFINITION).0, ["a"]);
 }
+
+fn expanded(text: &str) -> Vec<String> {
+    expand(text).unwrap()
+}
+
+#[test]
+fn braces_stand_for_what_a_shell_makes_of_them() {
+    assert_eq!(expanded("a-{000..003}.tar"), ["a-000.tar", "a-001.tar", "a-002.tar", "a-003.tar"]);
+    assert_eq!(expanded("{a,b}/x"), ["a/x", "b/x"]);
+    assert_eq!(expanded("{8..11}"), ["8", "9", "10", "11"]);
+    assert_eq!(expanded("{08..10}"), ["08", "09", "10"]);
+    assert_eq!(expanded("{0..10..5}"), ["0", "5", "10"]);
+    assert_eq!(expanded("{3..1}"), ["3", "2", "1"]);
+    assert_eq!(expanded("{-1..1}"), ["-1", "0", "1"]);
+    assert_eq!(expanded("{a..c}"), ["a", "b", "c"]);
+    assert_eq!(expanded("{a,b{1..2}}-{x,}"), ["a-x", "a-", "b1-x", "b1-", "b2-x", "b2-"]);
+    assert_eq!(expanded("{train,val}/*-[{]?"), ["train/*-[{]?", "val/*-[{]?"]);
+    for same in ["x", "", "{}", "{a}", "a{b", "}{", "{1..b}", "[{a,b}]x", "[]{a,b}]"] {
+        assert_eq!(expanded(same), [same]);
+    }
+    assert_eq!(expanded("{a{1,2}}"), ["{a1}", "{a2}"]);
+}
+
+#[test]
+fn there_are_not_too_many() {
+    assert_eq!(expanded("{1..100000}").len(), 100_000);
+    for many in ["{1..100001}", "{1..9223372036854775807}", "{1..1000}{1..1000}"] {
+        assert!(expand(many).unwrap_err().contains("100000"), "{many}");
+    }
+}

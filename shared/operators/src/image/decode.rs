@@ -141,7 +141,7 @@ impl Operator for Decode {
             return None;
         }
         let crop = crate::image::random_resized_crop::kernel::CropAndResize::new(crop, 3);
-        let kernel = crate::kernels::decode_crop::DecodeAndCrop::new(crop);
+        let kernel = crate::kernels::fused::DecodeAndCrop::new(crop);
         Some(("decode+random_resized_crop", Box::new(kernel)))
     }
 }

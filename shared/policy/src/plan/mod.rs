@@ -9,19 +9,17 @@ mod alternatives;
 pub mod deployment;
 mod job;
 mod local;
-mod measured;
-mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::cost::{CostBreakdown, EpochBound, EpochEstimate, Usd, quantity, ratio};
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 pub use alternatives::{AlternativeKind, PlanAlternative};
 pub use job::{PlanLimits, PlannedCachePoint, PlannedJob};
 pub use local::{LocalBound, LocalCosts, LocalEstimate, LocalJob, predict_local};
-pub use measured::{MeasuredSample, OpCost};
-
-use crate::cost::{EpochBound, EpochEstimate, Usd, quantity, ratio};
-use serde::{Deserialize, Serialize};
-
-#[cfg(test)]
-mod tests;
 
 /// Alternatives within this part of each other count as equally fast.
 const AS_FAST: f64 = 0.01;
@@ -182,4 +180,183 @@ fn bound_verdict(plan: &JobPrediction) -> String {
     format!(
         "a worker makes a batch in {worker_batch_s:.3} s, a step takes {step_s:.3} s: {workers} workers, and {waits}"
     )
+}
+
+// Measurements of a few hundred records.
+
+/// Totals of one operator over the sample.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpCost {
+    /// Name in the pipeline file; `source` for the first.
+    pub op: String,
+    /// Seconds of a processor.
+    pub cpu_s: f64,
+    /// Seconds in which it waited without a processor (`sleep`, external calls).
+    pub wait_s: f64,
+    /// Elements it yielded.
+    pub elements: f64,
+    /// Bytes of the elements it yielded: the size of a cache there.
+    pub bytes: f64,
+}
+
+/// A sample of a dataset, run through its pipeline on some machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MeasuredSample {
+    /// Source records in the sample.
+    pub records: f64,
+    /// Their stored bytes.
+    pub source_bytes: f64,
+    /// Delivered elements.
+    pub rows: f64,
+    /// Delivered bytes, as stored in objects.
+    pub row_bytes: f64,
+    /// The source, then every operator in execution order.
+    pub ops: Vec<OpCost>,
+    /// Seconds of a function's vCPU per second of the measuring machine's processor: 1.25 if the function
+    /// is a quarter slower.
+    pub function_slowdown: f64,
+}
+
+impl Default for MeasuredSample {
+    fn default() -> Self {
+        MeasuredSample {
+            records: 0.0,
+            source_bytes: 0.0,
+            rows: 0.0,
+            row_bytes: 0.0,
+            ops: Vec::new(),
+            function_slowdown: 1.0,
+        }
+    }
+}
+
+impl MeasuredSample {
+    /// Processor seconds per record from operator `first` on, on the measuring machine.
+    pub fn cpu_s_per_record(&self, first: usize) -> f64 {
+        let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.cpu_s)).sum();
+        ratio(total, quantity(self.records))
+    }
+
+    /// Seconds of waiting per record from operator `first` on.
+    pub fn wait_s_per_record(&self, first: usize) -> f64 {
+        let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.wait_s)).sum();
+        ratio(total, quantity(self.records))
+    }
+
+    /// Stored bytes per record.
+    pub fn source_bytes_per_record(&self) -> f64 {
+        ratio(quantity(self.source_bytes), quantity(self.records))
+    }
+
+    /// Bytes per source record after operator `op`.
+    pub fn bytes_per_record(&self, op: usize) -> f64 {
+        let bytes = self.ops.get(op).map_or(0.0, |op| quantity(op.bytes));
+        ratio(bytes, quantity(self.records))
+    }
+
+    /// Delivered elements per source record.
+    pub fn rows_per_record(&self) -> f64 {
+        ratio(quantity(self.rows), quantity(self.records))
+    }
+
+    /// Delivered bytes per source record.
+    pub fn delivered_bytes_per_record(&self) -> f64 {
+        ratio(quantity(self.row_bytes), quantity(self.records))
+    }
+}
+
+// A plan as text: at most 28 lines.
+
+/// Most alternatives shown; a pipeline may have any number of points.
+const MAX_ROWS: usize = 10;
+/// Most sentences shown.
+const MAX_VERDICTS: usize = 9;
+/// Characters of the name column.
+const NAME_WIDTH: usize = 28;
+
+impl fmt::Display for JobPrediction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let JobPrediction { records, batches, splits, prices, .. } = self;
+        writeln!(
+            f,
+            "{records} records an epoch: {batches} batches in {splits} splits; prices: {prices}"
+        )?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{:<NAME_WIDTH$} {:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "an epoch on",
+            "workers",
+            "time",
+            "compute",
+            "requests",
+            "storage",
+            "transfer",
+            "trainer",
+            "total"
+        )?;
+        let marked = [self.cheapest, self.fastest];
+        let rows = self.alternatives.iter().enumerate();
+        // Marked rows are always shown.
+        let shown =
+            |(index, _): &(usize, &PlanAlternative)| *index < MAX_ROWS || marked.contains(index);
+        for (index, alternative) in rows.filter(shown) {
+            row(f, alternative)?;
+            if index == self.cheapest {
+                write!(f, "  cheapest")?;
+            }
+            if index == self.fastest {
+                write!(f, "  fastest")?;
+            }
+            writeln!(f)?;
+        }
+        let CostBreakdown { compute, requests, storage, transfer, accelerator } =
+            self.functions.per_million;
+        writeln!(
+            f,
+            "{:<NAME_WIDTH$} {:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
+             {accelerator:>9} {:>9}",
+            "functions, a million records",
+            "",
+            "",
+            self.functions.per_million.total()
+        )?;
+        writeln!(f)?;
+        for verdict in self.verdicts.iter().take(MAX_VERDICTS) {
+            writeln!(f, "{verdict}")?;
+        }
+        write!(f, "Arithmetic from prices and a sample: not measured on AWS.")
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, alternative: &PlanAlternative) -> fmt::Result {
+    let PlanAlternative { name, workers, seconds, cost, refused, .. } = alternative;
+    let name: String = name.chars().take(NAME_WIDTH).collect();
+    if let Some(why) = refused {
+        return write!(f, "{name:<NAME_WIDTH$} {:>7} {why}", "-");
+    }
+    let CostBreakdown { compute, requests, storage, transfer, accelerator } = *cost;
+    let workers =
+        if workers.fract() == 0.0 { format!("{workers}") } else { format!("{workers:.1}") };
+    write!(
+        f,
+        "{name:<NAME_WIDTH$} {workers:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
+         {accelerator:>9} {:>9}",
+        duration(*seconds),
+        cost.total()
+    )
+}
+
+/// `4.20 s`, `31 min 15 s`, `2 h 05 min`.
+fn duration(seconds: f64) -> String {
+    if seconds < 60.0 {
+        return format!("{seconds:.2} s");
+    }
+    let whole = seconds.round() as u64;
+    match whole / 3600 {
+        0 => format!("{} min {:02} s", whole / 60, whole % 60),
+        hours => format!("{hours} h {:02} min", whole % 3600 / 60),
+    }
 }

@@ -234,7 +234,7 @@ fn a_plan_is_read_at_a_glance() {
 fn durations_are_people_s() {
     let shown = [(0.5, "0.50 s"), (59.0, "59.00 s"), (75.4, "1 min 15 s"), (7500.0, "2 h 05 min")];
     for (seconds, text) in shown {
-        assert_eq!(table::duration(seconds), text);
+        assert_eq!(duration(seconds), text);
     }
 }
 

@@ -1,8 +1,9 @@
 //! The charts over time: which quantities share a panel, and their styles.
 
-use super::axis::{self, Axis, AxisQuantity};
-use super::scene::TimelineScene;
-use super::spread::SampleSpread;
+use super::{
+    chart::{self, Axis, AxisQuantity},
+    scene::{SampleSpread, TimelineScene},
+};
 use crate::TimelineSample;
 use std::ops::Range;
 
@@ -110,7 +111,7 @@ fn panel(
         first.look = SeriesStyle::Area;
     }
     let times = scene.samples.iter().map(|sample| sample.t_s).collect();
-    let axis = axis::values(quantity, 1.0, AXIS_INTERVALS);
+    let axis = chart::value_axis(quantity, 1.0, AXIS_INTERVALS);
     ChartPanel { title, quantity, times, series, marked: false, axis, above: None }
 }
 
@@ -152,7 +153,7 @@ impl ChartPanel {
             usual if self.quantity == AxisQuantity::Seconds && highest > CUT_FROM * usual => usual,
             _ => highest,
         };
-        self.axis = axis::values(self.quantity, most, AXIS_INTERVALS);
+        self.axis = chart::value_axis(self.quantity, most, AXIS_INTERVALS);
         let above = tops.iter().filter(|top| **top > self.axis.end).count();
         self.above = (above > 0).then_some((above, highest));
     }

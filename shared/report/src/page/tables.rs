@@ -1,10 +1,10 @@
 //! Tables of epochs, decisions and cost, and the advice.
 
-use super::scene::{EpochSpan, TimelineScene};
-use super::words::{epochs, shown};
-use crate::number::percent;
-use crate::units::{DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds};
-use crate::{EpochStalls, StallAdvice};
+use super::scene::{EpochSpan, TimelineScene, epochs, shown};
+use crate::{
+    EpochStalls, StallAdvice,
+    units::{DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, percent},
+};
 use maud::{Markup, html};
 use std::mem::{Discriminant, discriminant};
 

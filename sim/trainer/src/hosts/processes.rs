@@ -1,6 +1,6 @@
 //! The fetcher processes, one a host: started, watched, killed on purpose, and ended with the run.
 
-use super::run::HostedRun;
+use super::HostedRun;
 use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher, StreamOptions};
 use parking_lot::Mutex;
 use std::{

@@ -1,14 +1,14 @@
 //! One rank: connects to the fetcher of its host as a training process does, and again when the fetcher dies.
 
-use super::{processes::FetcherHistory, summary::FetcherSummary};
+use super::{FetcherSummary, processes::FetcherHistory};
 use bytes::Bytes;
-use gristmill_client::{
-    ProgramFailure,
+use gristmill_client::ProgramFailure;
+use gristmill_model::splits::Cursor;
+use gristmill_ports::{SystemClock, time_run};
+use gristmill_serve::{
     cursor::StreamIdentity,
     framing::{SocketFrame, SocketFrameKind, read_frame},
 };
-use gristmill_model::splits::Cursor;
-use gristmill_ports::{SystemClock, time_run};
 use serde_json::json;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{

@@ -1,16 +1,16 @@
 //! All ranks of a run, and the steps that their batches make.
 
 use super::{
+    FetcherSummary, HostedRun,
     processes::FetcherProcesses,
     rank::{self, RankDelivery, RankEndpoint, RankStepBatch},
-    run::HostedRun,
-    summary::FetcherSummary,
 };
 use bytes::Bytes;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
-use gristmill_client::{DeliveredBatch, MemoryShare, ProgramFailure, RankBatch};
+use gristmill_client::ProgramFailure;
 use gristmill_model::splits::Cursor;
 use gristmill_pipeline::KEY_FIELD;
+use gristmill_stream::{DeliveredBatch, MemoryShare, RankBatch};
 use std::time::Duration;
 use tokio::{sync::mpsc, task::JoinSet};
 

@@ -1,6 +1,5 @@
 //! `decode`: encoded images to RGB or grey. This file handles JPEG; submodules handle the other formats.
 
-use super::*;
 use gristmill_jpeg::JpegHeaders;
 use gristmill_kernel::*;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};

@@ -1,9 +1,9 @@
 //! Finds out where the pages of a Parquet file are, by asking for parts of it.
 
 use super::{
-    MAX_FOOTER_BYTES, ParquetLayout, chunk_range, guarded, levels, one_line,
-    page_header::{PageHeader, PageKind, check_structure},
-    pieces::FilePieces,
+    MAX_FOOTER_BYTES, ParquetLayout, chunk_range, guarded, one_line,
+    page_header::{PageHeader, PageKind, check_structure, level_rows},
+    reading::FilePieces,
 };
 use crate::SourceLimits;
 use ::parquet::{
@@ -249,7 +249,7 @@ fn scan(
             (PageKind::V2 { rows }, _) => rows,
             (PageKind::V1, Some(Page::DataPage { buf, .. })) => {
                 let max_level = column.column_descr().max_rep_level();
-                match levels::rows(&buf, page.values, max_level).map_err(bad)? {
+                match level_rows(&buf, page.values, max_level).map_err(bad)? {
                     Some(rows) => rows,
                     None => return Ok(Vec::new()),
                 }

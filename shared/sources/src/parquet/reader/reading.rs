@@ -1,15 +1,22 @@
 //! Reads rows of some columns and makes records of them.
 
 use super::{
-    ParquetLayout, chunk_range, columns::FeatureColumn, gathered::GatheredRows, indexing::headers,
-    one_line, page_header::PageKind, pieces::FilePieces, record,
+    ParquetLayout, chunk_range,
+    columns::{FeatureColumn, GatheredRows},
+    indexing::headers,
+    one_line,
+    page_header::PageKind,
+    put_values,
 };
-use crate::{FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths};
+use crate::{BlockRange, FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths};
+
 use ::parquet::{
     column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
     data_type::{ByteArray, DataType, FixedLenByteArray},
-    file::reader::SerializedPageReader,
+    errors::{ParquetError, Result as ParquetResult},
+    file::reader::{ChunkReader, Length, SerializedPageReader},
 };
+use bytes::{Buf, Bytes, buf::Reader};
 use std::{ops::Range, sync::Arc};
 
 /// Parts of a file that are closer than this are read as one: a request takes as long.
@@ -115,7 +122,7 @@ pub(super) fn open(
         }
         for row in 0..rows.len() {
             let start = data.len();
-            values.iter().for_each(|values| record::put(&mut data, values, row));
+            values.iter().for_each(|values| put_values(&mut data, values, row));
             let (bytes, most) = (data.len() - start, SourceLimits::default().record_bytes);
             if bytes > most as usize || data.len() as u64 > MAX_SPLIT_BYTES {
                 return Err(format!(
@@ -305,5 +312,103 @@ fn levels<T: DataType>(
     match left {
         0 => Ok(levels),
         _ => Err(format!("it ends {left} rows too soon")),
+    }
+}
+
+// Rows that are decoded together.
+
+impl ParquetLayout {
+    /// The blocks of rows that hold `rows`: the pages of the largest wanted column, or its whole row group where its
+    /// pages are not known. None if a column is not there.
+    pub(crate) fn blocks(
+        &self,
+        rows: Range<u32>,
+        source: RecordReaderInput<'_>,
+    ) -> Option<Vec<BlockRange>> {
+        let schema = self.metadata.file_metadata().schema_descr();
+        let leaves = source
+            .features
+            .values()
+            .map(|feature| Some(FeatureColumn::find(schema, feature).ok()?.leaf));
+        let leaves: Vec<usize> = leaves.collect::<Option<_>>()?;
+        let mut blocks = Vec::new();
+        for (group, within) in self.groups(rows) {
+            let meta = self.metadata.row_group(group);
+            let bytes = |leaf: usize| {
+                u64::try_from(meta.column(leaf).uncompressed_size()).unwrap_or(u64::MAX)
+            };
+            let all: u64 = leaves.iter().map(|leaf| bytes(*leaf)).fold(0, u64::saturating_add);
+            let largest = leaves.iter().copied().max_by_key(|leaf| bytes(*leaf))?;
+            let (first_row, group_rows) = (self.first_rows[group], meta.num_rows() as u64);
+            for block in self.pages_of(group, largest, &within) {
+                let share = u128::from(all) * block.len() as u128 / u128::from(group_rows.max(1));
+                let rows = first_row + block.start as u32..first_row + block.end as u32;
+                blocks.push(BlockRange { rows, bytes: u64::try_from(share).unwrap_or(u64::MAX) });
+            }
+        }
+        Some(blocks)
+    }
+
+    /// The rows, within their group, of the pages of a column that hold `rows`.
+    fn pages_of(&self, group: usize, leaf: usize, rows: &Range<usize>) -> Vec<Range<usize>> {
+        let whole = self.metadata.row_group(group).num_rows() as usize;
+        let starts = self.pages(group, leaf).iter().map(|page| page.first_row_index as usize);
+        let mut starts: Vec<usize> = starts.collect();
+        if starts.first() != Some(&0) {
+            starts.insert(0, 0);
+        }
+        let ends = starts.iter().copied().skip(1).chain([whole]);
+        let pages = starts.iter().copied().zip(ends).map(|(start, end)| start..end);
+        pages.filter(|page| page.start < rows.end && rows.start < page.end).collect()
+    }
+}
+
+// The parts of a file that have been read, as the decoder asks for them.
+
+/// Parts of a file by where they start, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FilePieces(Vec<(u64, Bytes)>);
+
+impl FilePieces {
+    /// Parts that were read of these ranges.
+    pub(super) fn new(ranges: Vec<Range<u64>>, parts: &[Bytes]) -> Result<Self, String> {
+        let fits =
+            |(range, part): (&Range<u64>, &Bytes)| part.len() as u64 == range.end - range.start;
+        if ranges.len() != parts.len() || !ranges.iter().zip(parts).all(fits) {
+            return Err("what was read of the file is not what was asked for".into());
+        }
+        let starts = ranges.into_iter().map(|range| range.start);
+        Ok(FilePieces(starts.zip(parts.iter().cloned()).collect()))
+    }
+
+    /// The bytes from `start` on, as far as they were read together.
+    pub(super) fn from(&self, start: u64) -> Option<Bytes> {
+        let after = self.0.partition_point(|(begin, _)| *begin <= start);
+        let (begin, part) = self.0.get(after.checked_sub(1)?)?;
+        let skipped = usize::try_from(start - begin).ok()?;
+        (skipped <= part.len()).then(|| part.slice(skipped..))
+    }
+}
+
+impl Length for FilePieces {
+    /// One byte more than what was read: the decoder wants a page index to have something behind it,
+    /// as it does in a file.
+    fn len(&self) -> u64 {
+        self.0.last().map_or(0, |(start, part)| start + part.len() as u64 + 1)
+    }
+}
+
+impl ChunkReader for FilePieces {
+    type T = Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
+        let missing = || ParquetError::EOF(format!("byte {start} was not read"));
+        Ok(self.from(start).ok_or_else(missing)?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let missing = || ParquetError::EOF(format!("{length} bytes from {start} were not read"));
+        let bytes = self.from(start).filter(|bytes| bytes.len() >= length);
+        Ok(bytes.ok_or_else(missing)?.slice(..length))
     }
 }

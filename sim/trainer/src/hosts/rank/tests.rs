@@ -1,7 +1,7 @@
 //! A rank over a connection whose other end the tests write.
 
 use super::*;
-use gristmill_client::framing::HEADER_BYTES;
+use gristmill_serve::framing::HEADER_BYTES;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
