@@ -313,7 +313,7 @@ mod deployed_tests {
     }
 
     #[test]
-    fn where_few_fit_few_events_are_sent_and_none_of_them_reads_the_window() {
+    fn small_account_is_sent_few_events_and_none_reads_the_window() {
         // Twenty minutes, in which events would expire twenty times.
         let setting = DeploymentParameters { splits: 200 * 48, ..job(975, 25_000, Some(200)) };
         let row = trained(setting).unwrap();
