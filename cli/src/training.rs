@@ -185,7 +185,7 @@ pub async fn measured(
         ..JobConfig::new(authored.clone(), source, options.job.clone())
     };
     let outcome = tokio::select! {
-        outcome = train_on(&service, options, (config, training), began) => {
+        outcome = train_on(&service, options, config, training, began) => {
             outcome.map_err(|failure| failure.in_words(&folders))
         }
         failure = service.given_up(options.stream.patience) => Err(failure),
@@ -221,7 +221,8 @@ async fn open_service(
 async fn train_on(
     service: &ServiceConnection,
     options: &TrainOptions,
-    (config, training): (JobConfig, SyntheticTraining),
+    config: JobConfig,
+    training: SyntheticTraining,
     began: Instant,
 ) -> Result<RunReport, ProgramFailure> {
     let fetchers = RunningFetchers::default();

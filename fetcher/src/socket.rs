@@ -93,7 +93,7 @@ impl FetcherSocket {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        waiting.spawn(offer(stream, (Arc::clone(&seat), clients), visitors.clone()));
+                        waiting.spawn(offer(stream, Arc::clone(&seat), clients, visitors.clone()));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connecting trainer now");
@@ -126,7 +126,8 @@ fn id_at(path: &Path) -> Option<(u64, u64)> {
 
 async fn offer(
     mut stream: UnixStream,
-    (seat, clients): (Arc<Semaphore>, usize),
+    seat: Arc<Semaphore>,
+    clients: usize,
     visitors: mpsc::Sender<ConnectedClient<UnixStream>>,
 ) {
     match tokio::time::timeout(SEAT_PATIENCE, seat.acquire_owned()).await {

@@ -150,6 +150,10 @@ pub struct LoaderOptions {
 }
 
 impl LoaderOptions {
+    /// Reads flags of the command line.
+    ///
+    /// # Errors
+    /// `OptionError`, with the first line of the message.
     pub fn read(py: Python<'_>, flags: &[String]) -> PyResult<Self> {
         Self::try_parse_from(flags).map_err(|error| {
             let text = error.to_string();
@@ -188,6 +192,7 @@ pub struct PyJob {
 }
 
 impl PyJob {
+    /// The Python object of `job`.
     pub fn new(job: gristmill_client::JobHandle) -> Self {
         Self { job: ProcessLocal::new(job) }
     }

@@ -82,6 +82,7 @@ pub struct DoctorCheck {
 }
 
 impl DoctorArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let findings = probe(&self.service, self.data.as_ref()).await?;
         let checks = checks::judge(&findings, self.workers);

@@ -76,7 +76,7 @@ impl RunReport {
             Some(dataset) => dataset.clone(),
             None => format!("dataset {}", known.dataset_version),
         };
-        let timeline = timeline(pipeline, (&known, &dataset), &observed, &profile);
+        let timeline = timeline(pipeline, &known, &dataset, &observed, &profile);
         let idle_buckets = idle_buckets(&known, pipeline);
         Ok(Self {
             job: known,
@@ -159,6 +159,7 @@ impl RunReport {
         self.observed.elements_expected.map(|expected| expected.saturating_sub(arrived))
     }
 
+    /// Each epoch of the run, in order.
     pub fn epochs(&self) -> &[EpochReport] {
         &self.observed.epochs
     }
@@ -460,7 +461,8 @@ fn mode(mode: CacheMode) -> TimelineMode {
 /// The record of a whole run.
 pub fn timeline(
     pipeline: &Pipeline,
-    (view, dataset): (&JobView, &str),
+    view: &JobView,
+    dataset: &str,
     observed: &RunObservations,
     profile: &WorkProfile,
 ) -> Timeline {

@@ -28,6 +28,7 @@ pub struct LeftOutFiles {
 }
 
 impl LeftOutFiles {
+    /// Whether every file is read.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.classes.is_empty()
     }
@@ -45,6 +46,7 @@ impl LeftOutFiles {
         Self { classes: named.collect(), ..Self::default() }
     }
 
+    /// Adds the counts and examples of `other`.
     pub fn join(&mut self, other: Self) {
         self.of += other.of;
         self.files.extend(other.files);

@@ -168,7 +168,7 @@ impl RankServer {
         let is_done = view.state == JobState::Done;
         let over = clock.monotonic() + END_NOTICE;
         let acknowledged = AckTiming::from_visitation(visitation);
-        let mut seats = RankStates::new(own, (view.spec.epochs, opened), acknowledged);
+        let mut seats = RankStates::new(own, view.spec.epochs, opened, acknowledged);
         seats.know_end(beginning.ended);
         Ok(Self {
             seats,

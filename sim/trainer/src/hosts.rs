@@ -54,8 +54,10 @@ impl HostedSteps {
     /// There is no place for the sockets.
     pub fn start(
         training: &SyntheticTraining,
-        (hosts, launcher): (NonZeroU32, ServiceLauncher),
-        (job, from): (&JobHandle, Cursor),
+        hosts: NonZeroU32,
+        launcher: ServiceLauncher,
+        job: &JobHandle,
+        from: Cursor,
         victims: &RunningFetchers,
     ) -> Result<Self, ProgramFailure> {
         let patience = training.stream.patience;

@@ -173,8 +173,7 @@ impl RankServer {
 
     /// The seats of a run that begins at `at`.
     pub(super) fn seats_at(&self, at: Cursor) -> RankStates {
-        let from = (self.view.spec.epochs, at);
-        let mut seats = RankStates::new(self.own(), from, self.acknowledged);
+        let mut seats = RankStates::new(self.own(), self.view.spec.epochs, at, self.acknowledged);
         seats.know_end(self.beginning.ended);
         seats
     }

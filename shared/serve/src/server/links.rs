@@ -60,6 +60,7 @@ pub(super) struct OutgoingFrame {
 }
 
 impl OutgoingFrame {
+    /// A frame of `kind` at the batch `at`.
     pub fn new(kind: SocketFrameKind, at: Cursor, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
         Self { header: header(kind, at, payload.len()), payload }
@@ -118,6 +119,7 @@ pub(super) struct RankLinks {
 }
 
 impl RankLinks {
+    /// No connections yet.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, links: BTreeMap::new(), opened: 0 }
     }
@@ -267,6 +269,7 @@ impl RankLinks {
         }
     }
 
+    /// Forgets a connection; its tasks end.
     pub fn remove(&mut self, link: RankLinkId) {
         self.links.remove(&link);
     }

@@ -88,7 +88,7 @@ pub(super) struct RankStates {
 
 impl RankStates {
     /// Ranks that begin at `at`, of a run of `epochs` epochs.
-    pub fn new(own: ServedRanks, (epochs, at): (Epoch, Cursor), acknowledged: AckTiming) -> Self {
+    pub fn new(own: ServedRanks, epochs: Epoch, at: Cursor, acknowledged: AckTiming) -> Self {
         let ServedRanks { run, range, is_successor, .. } = own;
         let seat = Seat {
             link: None,
@@ -142,6 +142,7 @@ impl RankStates {
         self.has_nothing_left = true;
     }
 
+    /// Number of ranks that this fetcher serves.
     pub fn len(&self) -> usize {
         self.seats.len()
     }
@@ -151,6 +152,7 @@ impl RankStates {
         self.is_at_end
     }
 
+    /// The number, in the run, of the rank at index `seat`.
     pub fn rank(&self, seat: usize) -> u32 {
         self.range.first.saturating_add(u32::try_from(seat).unwrap_or(u32::MAX))
     }
@@ -271,7 +273,8 @@ impl RankStates {
     /// A step from `start` up to `next` was released; whether for the first time.
     pub fn release(
         &mut self,
-        (start, next): (Cursor, Cursor),
+        start: Cursor,
+        next: Cursor,
         batches: Vec<Option<RankBatch>>,
     ) -> bool {
         let given = batches.iter().flatten().count();
@@ -387,6 +390,7 @@ pub(crate) enum AckTiming {
 }
 
 impl AckTiming {
+    /// The moment of acknowledgement that keeps the guarantee of `visitation`.
     pub fn from_visitation(visitation: Visitation) -> Self {
         match visitation {
             Visitation::ExactlyOnce => Self::Said,

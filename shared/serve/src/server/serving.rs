@@ -53,7 +53,7 @@ impl RankServer {
             }
             let wanted = self.hand_over().await?;
             self.show();
-            let phase = (self.phase, self.may_be_gone());
+            let (phase, may_be_gone) = (self.phase, self.may_be_gone());
             let left = self.until_overdue();
             let overdue = async {
                 match left {
@@ -75,7 +75,7 @@ impl RankServer {
                     Some(event) => Happened::Event(event),
                     None => continue,
                 },
-                stream = advance(&mut self.steps, phase, wanted) => Happened::Stream(stream),
+                stream = advance(&mut self.steps, phase, may_be_gone, wanted) => Happened::Stream(stream),
                 () = overdue => Happened::Overdue,
             };
             match happened {
@@ -291,7 +291,7 @@ impl RankServer {
                 // Before its last step, if that lacks batches.
                 self.seats.know_end(self.fetcher().end_of(step.epoch));
                 // A step of which no rank of this fetcher has a batch is passed all the same.
-                let is_first = self.seats.release((start, next), batches.clone());
+                let is_first = self.seats.release(start, next, batches.clone());
                 if is_first {
                     self.counter.ranks.step(&batches);
                 }
@@ -382,7 +382,8 @@ impl RankServer {
 /// Brings the stream to its next point.
 async fn advance(
     steps: &mut StepStream,
-    (phase, may_be_gone): (Phase, bool),
+    phase: Phase,
+    may_be_gone: bool,
     wanted: StreamAction,
 ) -> Result<Stream, FetchError> {
     match phase {

@@ -12,7 +12,7 @@ fn seats_of(first: u32, count: u32, of: u32, is_successor: bool) -> RankStates {
     let own =
         gristmill_stream::samples::own(of, first..first + count, batch(0, 0), TailPolicy::Repeat);
     let own = ServedRanks { is_successor, ..own };
-    RankStates::new(own, (EPOCHS, batch(0, 0)), AckTiming::Said)
+    RankStates::new(own, EPOCHS, batch(0, 0), AckTiming::Said)
 }
 
 /// Both ranks of a run of two, connected by links 0 and 1.
@@ -38,7 +38,7 @@ fn release(seats: &mut RankStates, start: Cursor, given: u64) -> bool {
         (rank < given).then_some(RankBatch { batch, repeated_for: None })
     };
     let next = batch(start.epoch, start.batch_index + 2);
-    seats.release((start, next), vec![of(0), of(1)])
+    seats.release(start, next, vec![of(0), of(1)])
 }
 
 /// All that is handed over now, by link: batches taken, none for the end.
@@ -315,7 +315,7 @@ fn a_place_beyond_the_end_of_an_epoch_is_no_place_in_the_next_one() {
 #[test]
 fn a_rank_without_a_batch_in_the_last_step_returns_after_the_end() {
     let own = gristmill_stream::samples::own(2, 0..2, batch(0, 0), TailPolicy::Uneven);
-    let seats = |at| RankStates::new(own, (1, at), AckTiming::Said);
+    let seats = |at| RankStates::new(own, 1, at, AckTiming::Said);
     let mut first = seats(batch(0, 0));
     for seat in 0..2 {
         first.sit(seat, None, seat as RankLinkId).unwrap();

@@ -163,7 +163,7 @@ async fn a_rank_goes_on_with_the_next_fetcher_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_a_fetcher_refuses_is_said_with_the_rank() {
+async fn a_fetchers_refusal_names_the_rank() {
     let mut rank = start(PATIENCE);
     rank.fetcher.accept().await;
     rank.fetcher.send(b"GMBX", at(0, 0), b"rank 1 is of 2 ranks").await;
