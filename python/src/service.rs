@@ -183,7 +183,7 @@ pub fn check_options(py: Python<'_>, flags: Vec<String>) -> PyResult<()> {
 }
 
 /// How long a question about a job may take.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A job of a service.
 #[pyclass(frozen, name = "Job", module = "gristmill._native")]
@@ -248,7 +248,7 @@ impl PyJob {
     fn position(&self, py: Python<'_>, checkpoint: &str) -> PyResult<(u32, u64)> {
         let checkpoint: Checkpoint =
             checkpoint.parse().map_err(|error| errors::of_checkpoint(py, &error))?;
-        let place = self.job.place_of(&checkpoint, PATIENCE);
+        let place = self.job.place_of(&checkpoint, TIMEOUT);
         let of_index = || Some(WaitReason::patiently("the index of the dataset"));
         let cursor = wait::wait(py, place, of_index)?.map_err(|error| match error {
             ResumeError::Checkpoint(error) => errors::of_checkpoint(py, &error),
@@ -259,7 +259,7 @@ impl PyJob {
 
     /// The place `(epoch, g)` up to which the service knows all to be in a checkpoint.
     fn durable(&self, py: Python<'_>) -> PyResult<(u32, u64)> {
-        let status = wait::wait(py, self.job.status(PATIENCE), || None)?;
+        let status = wait::wait(py, self.job.status(TIMEOUT), || None)?;
         let status = status.map_err(|error| errors::of_fetch(py, &error))?;
         Ok((status.durable.epoch, status.durable.batch_index))
     }
@@ -280,7 +280,7 @@ impl PyJob {
 
     /// Stops the job: no worker continues it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let stopped = wait::wait(py, self.job.stop(PATIENCE), || None)?;
+        let stopped = wait::wait(py, self.job.stop(TIMEOUT), || None)?;
         stopped.map_err(|error| errors::of_fetch(py, &error))
     }
 }
