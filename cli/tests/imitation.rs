@@ -41,7 +41,7 @@ fn run(dir: &TestDir, endpoint: &str, sink: &str, more: &[&str]) -> Result<Value
     Ok(report)
 }
 
-/// What the service on `state` has counted.
+/// The counts of the service on `state`.
 fn counts(dir: &TestDir, state: &str) -> Result<BTreeMap<String, u64>> {
     let calls = ServiceCalls::new(&ServiceFile::of_state_dir(&dir.path(state))?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

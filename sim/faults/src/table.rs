@@ -118,7 +118,7 @@ impl SimTable {
         Err(TableError::Unavailable(DENIED.to_owned()))
     }
 
-    /// What `query` finds, page by page. Each page is outdated when it arrives. The adapter asks again for a page that
+    /// The items of `query`, page by page. Each page is outdated when it arrives. The adapter asks again for a page that
     /// fails, so faults are those of one request.
     async fn pages(&self, query: PageQuery) -> Result<Vec<(String, Item)>, TableError> {
         let mut found = Vec::new();

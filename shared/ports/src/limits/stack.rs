@@ -20,7 +20,7 @@ pub struct StackConcurrency {
 }
 
 impl StackConcurrency {
-    /// What Lambda documents for so much concurrency.
+    /// The documented rates for so much concurrency.
     pub fn documented(coordinators: u32, workers: u32) -> Self {
         let url_requests_per_s = url_requests_per_s(coordinators);
         Self { coordinators, url_requests_per_s, workers, growth: GROWTH }

@@ -158,7 +158,7 @@ impl MeteredItems {
         self.items.stored(key)
     }
 
-    /// What was used so far.
+    /// The use so far.
     pub fn used(&self) -> TableUse {
         self.lock().used
     }
